@@ -1,0 +1,61 @@
+// EventQueue: a queue between two threads with an eventfd that becomes readable when something was put in.
+//
+// Any thread may Push; one thread owns the consuming side (TakeAll). Used on control paths and for done-notices of workers, never inside
+// a copy or an update. Push costs one short lock and, when the queue was empty, one write to the eventfd.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/unique_fd.h"
+
+namespace tidepool {
+
+template <typename T>
+class EventQueue {
+ public:
+  EventQueue() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { TP_CHECK(event_.valid(), "eventfd"); }
+
+  void Push(T item) {
+    bool was_empty = false;
+    {
+      const std::lock_guard lock(mutex_);
+      was_empty = items_.empty();
+      items_.push_back(std::move(item));
+    }
+    if (was_empty) Notify();
+  }
+
+  // Moves everything that was pushed into `out` (cleared first); true when there was something.
+  bool TakeAll(std::vector<T>* out) {
+    out->clear();
+    const std::lock_guard lock(mutex_);
+    items_.swap(*out);
+    return !out->empty();
+  }
+
+  // For poll or epoll, level-triggered: call ClearEvent before TakeAll.
+  int event_fd() const { return event_.get(); }
+  void ClearEvent() {
+    uint64_t count = 0;
+    [[maybe_unused]] const auto n = read(event_.get(), &count, sizeof count);
+  }
+
+ private:
+  void Notify() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto n = write(event_.get(), &one, sizeof one);
+  }
+
+  UniqueFd event_;
+  std::mutex mutex_;
+  std::vector<T> items_;  // guarded by mutex_
+};
+
+}  // namespace tidepool

@@ -1,0 +1,100 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "base/json_writer.h"
+
+namespace tidepool {
+namespace {
+
+struct LogState {
+  std::string program = "tidepool";
+  bool json = false;
+  std::shared_ptr<spdlog::logger> logger;
+};
+
+LogState& State() {
+  static LogState* state = [] {
+    auto* made = new LogState;  // lives as long as the process, so that late threads may log
+    made->logger = std::make_shared<spdlog::logger>("tidepool", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->logger->set_pattern("%v");
+    made->logger->flush_on(spdlog::level::debug);
+    return made;
+  }();
+  return *state;
+}
+
+spdlog::level::level_enum LevelOf(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarn: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+const char* NameOf(LogLevel level) {
+  constexpr std::array<const char*, 4> kNames{"debug", "info", "warn", "error"};
+  return kNames[static_cast<size_t>(level)];
+}
+
+std::string TimeText(const char* format) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  gmtime_r(&now.tv_sec, &parts);
+  std::array<char, 40> seconds{};
+  std::array<char, 64> text{};
+  strftime(seconds.data(), seconds.size(), format, &parts);
+  std::snprintf(text.data(), text.size(), "%s.%03ldZ", seconds.data(), now.tv_nsec / 1'000'000);
+  return text.data();
+}
+
+std::string TextLine(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  std::string line = TimeText("%H:%M:%S") + " " + State().program + " ";
+  if (level != LogLevel::kInfo) line += std::string(NameOf(level)) + ": ";
+  line += message;
+  for (const LogField& field : fields) {
+    const bool plain = !field.quoted || field.value.find_first_of(" \"\n=") == std::string::npos;
+    line += "  " + field.key + "=" + (plain ? field.value : JsonWriter::Quoted(field.value));
+  }
+  return line;
+}
+
+std::string JsonLine(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  JsonWriter json;
+  json.BeginObject().Field("time", TimeText("%Y-%m-%dT%H:%M:%S")).Field("level", NameOf(level)).Field("program", State().program);
+  json.Field("message", message);
+  std::string text = json.text();
+  for (const LogField& field : fields) {
+    text += "," + JsonWriter::Quoted(field.key) + ":" + (field.quoted ? JsonWriter::Quoted(field.value) : field.value);
+  }
+  return text + "}";
+}
+
+}  // namespace
+
+void InitLog(std::string_view program, LogLevel level, LogFormat format) {
+  State().program = program;
+  State().json = format == LogFormat::kJson || (format == LogFormat::kAuto && isatty(STDERR_FILENO) == 0);
+  SetLogLevel(level);
+}
+
+void SetLogLevel(LogLevel level) { State().logger->set_level(LevelOf(level)); }
+
+void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  LogState& state = State();
+  if (!state.logger->should_log(LevelOf(level))) return;
+  state.logger->log(LevelOf(level), "{}", state.json ? JsonLine(level, message, fields) : TextLine(level, message, fields));
+}
+
+}  // namespace tidepool

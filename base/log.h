@@ -1,0 +1,37 @@
+// The log facade: one line an event, with key=value fields; text on a terminal, JSON lines otherwise.
+//
+// Any thread. Lines go to stderr; results of a program go to stdout and never through here. The one door to spdlog is log.cpp.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace tidepool {
+
+enum class LogLevel { kDebug, kInfo, kWarn, kError };
+enum class LogFormat { kAuto, kText, kJson };
+
+struct LogField {
+  std::string key, value;
+  bool quoted = true;  // false: a number or a boolean
+  LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
+  LogField(std::string_view k, const char* v) : key(k), value(v) {}
+  LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
+  template <typename N>
+    requires std::is_arithmetic_v<N>
+  LogField(std::string_view k, N v) : key(k), value(std::to_string(v)), quoted(false) {}
+};
+
+// Call once at start, before other threads; the default is text at kInfo. `program` names the source in each line.
+void InitLog(std::string_view program, LogLevel level, LogFormat format);
+void SetLogLevel(LogLevel level);
+
+void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
+inline void LogInfo(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kInfo, message, fields); }
+inline void LogWarn(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kWarn, message, fields); }
+inline void LogError(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kError, message, fields); }
+inline void LogDebug(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kDebug, message, fields); }
+
+}  // namespace tidepool

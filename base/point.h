@@ -1,0 +1,25 @@
+// TP_POINT("room.step"): a named place where a test may kill the process or ask to be told (rule R25 of the reliability notes).
+//
+// Any thread. Off (the normal case) a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or "name:3" in the environment makes the
+// process send itself SIGKILL at the first or third hit. In-process tests use SetPointHook instead.
+#pragma once
+
+#include <atomic>
+#include <functional>
+
+namespace tidepool {
+
+// Reads TIDEPOOL_KILL_AT; call once at the start of main.
+void ArmPointsFromEnvironment();
+// `hook` is called with the name of every point that is hit; empty removes it. Tests only, before other threads start.
+void SetPointHook(std::function<void(const char*)> hook);
+// Used by TP_POINT only.
+extern std::atomic<bool> points_armed;
+void HitPoint(const char* name);
+
+}  // namespace tidepool
+
+#define TP_POINT(name)                                                                    \
+  do {                                                                                    \
+    if (::tidepool::points_armed.load(std::memory_order_relaxed)) ::tidepool::HitPoint(name); \
+  } while (false)

@@ -1,0 +1,42 @@
+#include "base/suggest.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace tidepool {
+namespace {
+
+// Levenshtein distance, one row at a time.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string DidYouMean(std::string_view word, std::span<const std::string_view> known) {
+  std::string_view best;
+  size_t best_distance = 3;
+  for (const std::string_view candidate : known) {
+    size_t distance = EditDistance(word, candidate);
+    if (word.size() >= 3 && candidate.starts_with(word.substr(0, 3))) distance = std::min<size_t>(distance, 1);
+    if (distance < best_distance && distance < candidate.size()) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best.empty() ? std::string() : "; did you mean \"" + std::string(best) + "\"?";
+}
+
+}  // namespace tidepool

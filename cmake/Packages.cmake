@@ -1,0 +1,53 @@
+# The doors to third-party packages. Each target here is linked by the one or two .cpp files' room that includes the package.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(Boost 1.81 REQUIRED COMPONENTS json url)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(GTest REQUIRED)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
+find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+
+# CUDA and NCCL are linked where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests.
+#   tidepool_cuda   the static runtime: memserver then starts on machines without CUDA, and two runtimes of one process (LibTorch brings its
+#                   own libcudart.so.13) cannot be taken for each other. It finds libcuda.so.1 by itself when a GPU is first asked for;
+#                   driver functions are reached through cudaGetDriverEntryPoint, never by linking CUDA::cuda_driver.
+#   tidepool_nccl   only for the trainer's collectives, so that the daemon does not depend on libnccl.so.2.
+# Both exist always and are empty where nothing was found; TIDEPOOL_HAS_CUDA and TIDEPOOL_HAS_NCCL say which.
+add_library(tidepool_cuda INTERFACE)
+add_library(tidepool_nccl INTERFACE)
+set(TIDEPOOL_HAS_CUDA OFF)
+set(TIDEPOOL_HAS_NCCL OFF)
+if(TIDEPOOL_CUDA STREQUAL "ON")
+  find_package(CUDAToolkit 12.0 REQUIRED)
+elseif(TIDEPOOL_CUDA STREQUAL "AUTO")
+  find_package(CUDAToolkit 12.0 QUIET)
+elseif(NOT TIDEPOOL_CUDA STREQUAL "OFF")
+  message(FATAL_ERROR "TIDEPOOL_CUDA is \"${TIDEPOOL_CUDA}\"; it must be AUTO, ON or OFF")
+endif()
+if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
+  set(TIDEPOOL_HAS_CUDA ON)
+  target_link_libraries(tidepool_cuda INTERFACE CUDA::cudart_static)
+  # Hidden: LibTorch's own calls must go on reaching its own runtime.
+  target_link_options(tidepool_cuda INTERFACE LINKER:--exclude-libs,libcudart_static.a)
+  target_compile_definitions(tidepool_cuda INTERFACE TIDEPOOL_HAS_CUDA=1)
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(NCCL_LIBRARY NCCL_INCLUDE)
+endif()
+if(TIDEPOOL_HAS_CUDA AND NCCL_LIBRARY AND NCCL_INCLUDE)
+  set(TIDEPOOL_HAS_NCCL ON)
+  target_link_libraries(tidepool_nccl INTERFACE ${NCCL_LIBRARY} tidepool_cuda)
+  target_include_directories(tidepool_nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
+  target_compile_definitions(tidepool_nccl INTERFACE TIDEPOOL_HAS_NCCL=1)
+endif()
+
+if(TIDEPOOL_TORCH)
+  include(Torch)        # target tidepool_torch: LibTorch of the wheel that scripts/setup installed
+endif()
+
+# One line each about what was found, for the eye that reads the configuration.
+message(STATUS "Tidepool: ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}, sanitizers: ${TIDEPOOL_SANITIZE_TEXT}")
+message(STATUS "Tidepool: CUDA toolkit ${CUDAToolkit_VERSION} ${TIDEPOOL_HAS_CUDA} (TIDEPOOL_CUDA=${TIDEPOOL_CUDA}), NCCL ${TIDEPOOL_HAS_NCCL}, LibTorch ${TIDEPOOL_TORCH}")

@@ -1,0 +1,57 @@
+# Helpers that keep each folder's CMakeLists.txt a list of names.
+add_library(tidepool_flags INTERFACE)
+target_compile_options(tidepool_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+target_include_directories(tidepool_flags INTERFACE ${CMAKE_SOURCE_DIR})
+
+# tidepool_library(NAME SOURCES a.cpp ... [DEPS target ...]): a static library of one room.
+function(tidepool_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tidepool_flags>)
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/tidepool>)
+endfunction()
+
+# tidepool_program(NAME SOURCES a.cpp ... [DEPS target ...]): a program in build/bin.
+function(tidepool_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} tidepool_flags)
+endfunction()
+
+# What every test runs with. A sanitizer's finding ends the program; leaks are findings too.
+set(TIDEPOOL_TEST_ENVIRONMENT
+  ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
+  UBSAN_OPTIONS=print_stacktrace=1
+  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
+# ThreadSanitizer of g++ 12 cannot place its shadow where the kernel spreads addresses over more than 28 bits.
+set(TIDEPOOL_TEST_LAUNCHER "")
+if(TIDEPOOL_SANITIZE MATCHES thread)
+  execute_process(COMMAND setarch -R true RESULT_VARIABLE TIDEPOOL_SETARCH_FAILED OUTPUT_QUIET ERROR_QUIET)
+  if(NOT TIDEPOOL_SETARCH_FAILED)
+    set(TIDEPOOL_TEST_LAUNCHER setarch -R)
+  endif()
+endif()
+if(TIDEPOOL_SUITE)
+  set(TIDEPOOL_TEST_PREFIX "${TIDEPOOL_SUITE}.")
+endif()
+
+# tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b]): a ctest that is not a GoogleTest program.
+function(tidepool_script_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set(test ${TIDEPOOL_TEST_PREFIX}${name})
+  add_test(NAME ${test} COMMAND ${ARG_COMMAND})
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS};${TIDEPOOL_SUITE}"
+                       ENVIRONMENT "${TIDEPOOL_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}")
+endfunction()
+
+# tidepool_test(NAME SOURCES a.cpp ... [DEPS target ...] [LABELS x] [TIMEOUT s]): a GoogleTest program registered as one ctest.
+function(tidepool_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} tidepool_flags GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  tidepool_script_test(${name} COMMAND ${TIDEPOOL_TEST_LAUNCHER} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
