@@ -1,0 +1,54 @@
+// The layout of the two segments that one session shares: who writes which page.
+//
+//   submission segment (memfd, client writes, server reads)      completion segment (memfd, server writes, client maps read-only)
+//   +0     SubmissionHeader                                      +0     CompletionHeader
+//   +4096  RingSlot[kRingEntries]  requests                      +4096  RingSlot[kRingEntries]  completions
+//
+// One writer per page. The server relies on nothing that lies in the submission segment: it keeps its own positions and checks the
+// client's. A slot holds the item of position p when sequence == p + 1; positions count up for ever and slot index is p % kRingEntries.
+// The client keeps at most kRingEntries requests whose completions it has not consumed; more ends the session.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "shm/messages.h"
+
+namespace tidepool::shm {
+
+inline constexpr uint64_t kRingEntries = 1024;  // power of two; 64 KiB a ring
+inline constexpr uint32_t kSubmissionMagic = 0x53445054;  // "TPDS"
+inline constexpr uint32_t kCompletionMagic = 0x43445054;  // "TPDC"
+
+struct alignas(64) RingSlot {
+  std::atomic<uint64_t> sequence;                // position + 1, stored with release after the words
+  std::atomic<uint64_t> words[kPayloadWords];    // a Request or a Completion
+};
+
+struct SubmissionHeader {
+  uint32_t magic;
+  uint32_t abi;
+  alignas(64) std::atomic<uint64_t> completions_consumed;  // client's position in the completion ring
+  alignas(64) std::atomic<uint32_t> client_waiting;        // 1 while the client may sleep on wake_word; a hint only
+};
+
+struct CompletionHeader {
+  uint32_t magic;
+  uint32_t abi;
+  uint32_t session;
+  uint32_t reserved;
+  alignas(64) std::atomic<uint64_t> submissions_consumed;  // server's position in the submission ring
+  alignas(64) std::atomic<uint32_t> server_sleeping;       // 1 while the server may sleep: then the client writes the doorbell eventfd
+  alignas(64) std::atomic<uint32_t> wake_word;             // futex: counts completions batches published
+  std::atomic<uint32_t> ended;                             // ErrorId that ended the session, 0 while it lives
+};
+
+inline constexpr uint64_t kRingOffset = 4096;
+inline constexpr uint64_t kChannelBytes = kRingOffset + kRingEntries * sizeof(RingSlot);
+
+static_assert(sizeof(RingSlot) == 64);
+static_assert(sizeof(SubmissionHeader) <= kRingOffset && sizeof(CompletionHeader) <= kRingOffset);
+static_assert((kRingEntries & (kRingEntries - 1)) == 0);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace tidepool::shm

@@ -1,0 +1,151 @@
+#include "shm/fd_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace tidepool::shm {
+
+namespace {
+
+// Backing store for one control message of kPacketFdsMax descriptors; how much of it is offered to the kernel is the caller's choice.
+struct alignas(cmsghdr) ControlBuffer {
+  std::array<std::byte, CMSG_SPACE(sizeof(int) * kPacketFdsMax)> bytes{};
+};
+
+SocketResult FromErrno() {
+  switch (errno) {
+    case EAGAIN:
+    case EINTR:
+    case ENOBUFS: return SocketResult::kWouldBlock;
+    case EMSGSIZE: return SocketResult::kMalformed;
+    default: return SocketResult::kClosed;
+  }
+}
+
+// Takes ownership of every descriptor in the control messages; false when something else than descriptors is there.
+bool TakeDescriptors(msghdr* message, std::vector<UniqueFd>* fds) {
+  bool clean = true;
+  for (cmsghdr* part = CMSG_FIRSTHDR(message); part != nullptr; part = CMSG_NXTHDR(message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) {
+      clean = false;
+      continue;
+    }
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+      fds->emplace_back(fd);
+    }
+  }
+  return clean;
+}
+
+Result<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return Status(ErrorId::kSocketFailed, "the socket path is longer than " + std::to_string(sizeof address.sun_path - 1) + " characters")
+        .Where(path);
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Status SocketError(const char* step, const std::string& path) {
+  return Status(ErrorId::kSocketFailed, std::string("cannot ") + step + " the socket").Where(path).Why(std::strerror(errno));
+}
+
+}  // namespace
+
+SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+  TP_CHECK(!bytes.empty() && bytes.size() <= kPacketBytesMax && fds.size() <= kPacketFdsMax, "a packet of our own is too large");
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  ControlBuffer control;
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.bytes.data();
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? FromErrno() : SocketResult::kDone;
+}
+
+SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
+  TP_CHECK(fds_max <= kPacketFdsMax, "more descriptors than a packet may carry");
+  packet->fds.clear();
+  packet->bytes.resize(kPacketBytesMax);
+  iovec part{packet->bytes.data(), packet->bytes.size()};
+  ControlBuffer control;
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = fds_max == 0 ? 0 : CMSG_LEN(sizeof(int) * fds_max);
+  ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  // A peer that closed with unread packets leaves this error in front of its own last packets, which say why.
+  if (received < 0 && errno == ECONNRESET) received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (received < 0) return FromErrno();
+  const bool clean = TakeDescriptors(&message, &packet->fds);
+  packet->bytes.resize(static_cast<size_t>(received));
+  if (clean && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) return received == 0 ? SocketResult::kClosed : SocketResult::kDone;
+  packet->fds.clear();
+  return SocketResult::kMalformed;
+}
+
+bool WaitForSocket(int socket, short events, int64_t timeout_ns) {
+  const SteadyClock clock;
+  const int64_t end = clock.NowNs() + timeout_ns;
+  for (;;) {
+    const int64_t left = end - clock.NowNs();
+    pollfd entry{socket, events, 0};
+    const int ready = poll(&entry, 1, left <= 0 ? 0 : static_cast<int>((left + kNsPerMs - 1) / kNsPerMs));
+    if (ready > 0) return true;
+    if (left <= 0 && ready == 0) return false;
+    if (ready < 0 && errno != EINTR) return true;  // let the next call on the socket report the error
+  }
+}
+
+Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns) {
+  TP_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return SocketError("open", path);
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + timeout_ns;
+  while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno != EAGAIN && errno != EINTR) {
+      return Status(ErrorId::kNoServer, "no memserver answers at this socket").Where(path).Why(std::strerror(errno));
+    }
+    if (clock.NowNs() >= end) return Status(ErrorId::kNoServer, "memserver does not accept connections").Where(path);
+    clock.SleepNs(kNsPerMs);
+  }
+  return socket;
+}
+
+Result<UniqueFd> ListenSocket(const std::string& path) {
+  TP_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return SocketError("open", path);
+  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return SocketError("bind", path);
+  if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0) return SocketError("restrict", path);
+  constexpr int kBacklog = 256;
+  if (listen(socket.get(), kBacklog) != 0) return SocketError("listen on", path);
+  return socket;
+}
+
+}  // namespace tidepool::shm

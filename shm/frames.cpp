@@ -1,0 +1,231 @@
+#include "shm/frames.h"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+#include <utility>
+
+#include "base/check.h"
+#include "shm/byte_codec.h"
+#include "shm/job_spec.h"
+#include "shm/messages.h"
+
+namespace tidepool::shm {
+
+namespace {
+
+constexpr size_t kFrameTypes = std::variant_size_v<Frame>;
+
+std::string Shortened(std::string text) {
+  if (text.size() > kFrameTextMax) text.resize(kFrameTextMax);
+  return text;
+}
+
+// --- payloads out ---
+
+void PutStatus(const Status& status, ByteWriter* out) {
+  out->Put(static_cast<uint32_t>(status.id()));
+  for (const std::string& text : {status.ok() ? std::string() : status.what(), status.where(), status.why(), status.fix()}) {
+    out->PutString(Shortened(text));
+  }
+}
+
+void PutPayload(const HelloFrame& frame, ByteWriter* out) {
+  out->Put(frame.abi);
+  out->Put(frame.features);
+  out->Put(frame.rank);
+  out->Put(frame.world);
+  out->Put(frame.pid);
+  out->Put<uint32_t>(0);
+  out->Put(frame.spec_bytes);
+  out->Put(frame.fingerprint);
+}
+void PutPayload(const SpecPartFrame& frame, ByteWriter* out) {
+  out->PutBytes(frame.bytes);
+}
+void PutPayload(const WelcomeFrame& frame, ByteWriter* out) {
+  out->Put(frame.session);
+  out->Put(frame.job);
+  out->Put(frame.rcache_bytes);
+  out->Put(frame.weights_ready);
+  out->Put(frame.loss_scale);
+  out->Put(frame.sealed_version);
+  out->Put(frame.data_cursor);
+  out->Put(frame.random_state);
+  out->Put(frame.pool_bytes);
+  out->Put(frame.scaler_steps);
+  out->Put<uint32_t>(0);
+}
+void PutPayload(const RefusedFrame& frame, ByteWriter* out) {
+  PutStatus(frame.why, out);
+}
+void PutPayload(const SchedulePartFrame& frame, ByteWriter* out) {
+  out->Put(frame.total);
+  out->Put(static_cast<uint32_t>(frame.order.size()));
+  out->PutBytes(std::as_bytes(std::span(frame.order)));
+}
+void PutPayload(const SaveFrame& frame, ByteWriter* out) {
+  out->Put(frame.version);
+  out->PutString(frame.name);
+}
+void PutPayload(const SaveDoneFrame& frame, ByteWriter* out) {
+  PutStatus(frame.result, out);
+}
+void PutPayload(const GoodbyeFrame&, ByteWriter*) {}
+void PutPayload(const EndedFrame& frame, ByteWriter* out) {
+  PutStatus(frame.why, out);
+}
+void PutPayload(const PeerLostFrame& frame, ByteWriter* out) {
+  out->Put(frame.rank);
+}
+
+// --- payloads in: each reads everything and says whether the values are within their limits ---
+
+bool GetStatus(ByteReader* in, Status* status) {
+  const auto id = in->Get<uint32_t>();
+  std::array<std::string, 4> texts;  // what, where, why, fix
+  for (std::string& text : texts) text = in->GetString(kFrameTextMax);
+  if (id == 0) return true;
+  const ErrorId known = id <= UINT16_MAX ? ErrorEntryOf(static_cast<ErrorId>(id)).id : ErrorId::kInternal;
+  *status = Status(known, texts[0]).Where(texts[1]).Why(texts[2]).Fix(texts[3]);
+  return true;
+}
+
+bool GetPayload(ByteReader* in, HelloFrame* frame) {
+  frame->abi = in->Get<uint32_t>();
+  frame->features = in->Get<uint32_t>();
+  frame->rank = in->Get<uint32_t>();
+  frame->world = in->Get<uint32_t>();
+  frame->pid = in->Get<int32_t>();
+  in->Get<uint32_t>();
+  frame->spec_bytes = in->Get<uint64_t>();
+  frame->fingerprint = in->Get<uint64_t>();
+  // A frame of another version is let through, so that the answer can name both versions.
+  if (frame->abi != kAbiVersion) return true;
+  return frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world && frame->spec_bytes <= kSpecBytesMax;
+}
+bool GetPayload(ByteReader* in, SpecPartFrame* frame) {
+  const auto rest = in->rest();
+  frame->bytes.assign(rest.begin(), rest.end());
+  *in = ByteReader({});
+  return !frame->bytes.empty();
+}
+bool GetPayload(ByteReader* in, WelcomeFrame* frame) {
+  frame->session = in->Get<uint32_t>();
+  frame->job = in->Get<uint32_t>();
+  frame->rcache_bytes = in->Get<uint64_t>();
+  frame->weights_ready = in->Get<uint32_t>();
+  frame->loss_scale = in->Get<float>();
+  frame->sealed_version = in->Get<uint64_t>();
+  frame->data_cursor = in->Get<uint64_t>();
+  frame->random_state = in->Get<uint64_t>();
+  frame->pool_bytes = in->Get<uint64_t>();
+  frame->scaler_steps = in->Get<uint32_t>();
+  in->Get<uint32_t>();
+  return true;
+}
+bool GetPayload(ByteReader* in, RefusedFrame* frame) {
+  return GetStatus(in, &frame->why);
+}
+bool GetPayload(ByteReader* in, SchedulePartFrame* frame) {
+  frame->total = in->Get<uint32_t>();
+  const auto count = in->Get<uint32_t>();
+  if (count == 0 || count > frame->total || count != in->rest().size() / sizeof(ChunkId)) return false;
+  frame->order.resize(count);
+  for (ChunkId& chunk : frame->order) chunk = in->Get<ChunkId>();
+  return true;
+}
+bool GetPayload(ByteReader* in, SaveFrame* frame) {
+  frame->version = in->Get<uint64_t>();
+  frame->name = in->GetString(kFileNameMax);
+  return IsPlainFileName(frame->name);
+}
+bool GetPayload(ByteReader* in, SaveDoneFrame* frame) {
+  return GetStatus(in, &frame->result);
+}
+bool GetPayload(ByteReader*, GoodbyeFrame*) {
+  return true;
+}
+bool GetPayload(ByteReader* in, EndedFrame* frame) {
+  return GetStatus(in, &frame->why);
+}
+bool GetPayload(ByteReader* in, PeerLostFrame* frame) {
+  frame->rank = in->Get<uint32_t>();
+  return frame->rank < kRanksMax;
+}
+
+// --- the table of types ---
+
+struct TypeEntry {
+  const char* name;
+  uint32_t fds;
+  bool (*decode)(ByteReader* in, Frame* frame);
+};
+
+template <size_t index>
+bool DecodeAs(ByteReader* in, Frame* frame) {
+  return GetPayload(in, &frame->emplace<index>()) && in->Finished();
+}
+
+constexpr std::array<TypeEntry, kFrameTypes> kTypes{{
+    {"Hello", 0, DecodeAs<0>},
+    {"SpecPart", 0, DecodeAs<1>},
+    {"Welcome", kWelcomeFds, DecodeAs<2>},
+    {"Refused", 0, DecodeAs<3>},
+    {"SchedulePart", 0, DecodeAs<4>},
+    {"Save", 1, DecodeAs<5>},
+    {"SaveDone", 0, DecodeAs<6>},
+    {"Goodbye", 0, DecodeAs<7>},
+    {"Ended", 0, DecodeAs<8>},
+    {"PeerLost", 0, DecodeAs<9>},
+}};
+
+}  // namespace
+
+std::vector<std::byte> EncodeFrame(const Frame& frame) {
+  ByteWriter payload;
+  std::visit([&payload](const auto& content) { PutPayload(content, &payload); }, frame);
+  ByteWriter out;
+  out.Put(kFrameMagic);
+  out.Put(static_cast<uint16_t>(frame.index() + 1));
+  out.Put<uint16_t>(0);
+  out.Put(static_cast<uint32_t>(payload.size()));
+  out.Put<uint32_t>(0);
+  out.PutBytes(payload.Take());
+  TP_CHECK(out.size() <= kPacketBytesMax, "a frame does not fit into one packet");
+  return out.Take();
+}
+
+Result<Frame> DecodeFrame(std::span<const std::byte> bytes) {
+  const auto bad = [&](const std::string& what) {
+    return Status(ErrorId::kHandshakeBad, what + " (packet of " + std::to_string(bytes.size()) + " bytes)");
+  };
+  ByteReader in(bytes);
+  const auto magic = in.Get<uint32_t>();
+  const auto type = in.Get<uint16_t>();
+  in.Get<uint16_t>();
+  const auto length = in.Get<uint32_t>();
+  in.Get<uint32_t>();
+  if (!in.ok() || magic != kFrameMagic) return bad("a packet is not a Tidepool frame");
+  if (type == 0 || type > kFrameTypes) return bad("a frame has the unknown type " + std::to_string(type));
+  const TypeEntry& entry = kTypes[type - 1U];
+  if (length != in.rest().size()) return bad(std::string("a ") + entry.name + " frame has a wrong length");
+  Frame frame;
+  if (!entry.decode(&in, &frame)) return bad(std::string("a ") + entry.name + " frame has a field out of range");
+  return frame;
+}
+
+uint32_t FdsOf(const Frame& frame) {
+  return kTypes[frame.index()].fds;
+}
+
+const char* NameOf(const Frame& frame) {
+  return kTypes[frame.index()].name;
+}
+
+bool IsPlainFileName(const std::string& name) {
+  const auto plain = [](char c) { return c != '/' && static_cast<unsigned char>(c) >= ' ' && c != 0x7f; };
+  return !name.empty() && name.size() <= kFileNameMax && name != "." && name != ".." && std::all_of(name.begin(), name.end(), plain);
+}
+
+}  // namespace tidepool::shm

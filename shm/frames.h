@@ -1,0 +1,90 @@
+// The frames of the control socket: how a session is asked for, granted, told of and ended (docs/shm_protocol.md draws them).
+//
+// Any thread; value types. One packet carries one frame: a 16-byte header {magic, type, reserved, payload length, reserved}, then the
+// payload. DecodeFrame takes a peer's bytes: every length is checked, and what it returns holds only numbers within their limits.
+//
+//   trainer                                     memserver
+//   Hello, SpecPart x n                    ->
+//                                          <-   Welcome (+ submission, completion, rCache, doorbell) | Refused
+//   SchedulePart x n, Save (+ directory)   ->
+//                                          <-   SaveDone, PeerLost, Ended
+//   Goodbye                                ->   (closes the socket when the session is taken down)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "shm/fd_socket.h"
+
+namespace tidepool::shm {
+
+inline constexpr uint32_t kFrameMagic = 0x46445054;  // "TPDF"
+inline constexpr size_t kFrameHeaderBytes = 16;
+inline constexpr size_t kPartBytesMax = kPacketBytesMax - 256;  // payload bytes of one SpecPart or SchedulePart
+inline constexpr size_t kFrameTextMax = 2048;                   // of each part of an error text
+inline constexpr size_t kFileNameMax = 128;                     // of a saved file
+// Order of the descriptors that come with Welcome.
+enum WelcomeFd : uint32_t { kFdSubmission = 0, kFdCompletion = 1, kFdRcache = 2, kFdDoorbell = 3, kWelcomeFds = 4 };
+
+struct HelloFrame {
+  uint32_t abi = 0;
+  uint32_t features = 0;  // none are defined yet
+  uint32_t rank = 0, world = 0;
+  int32_t pid = 0;  // for messages only; the kernel's word is asked for everything else
+  uint64_t spec_bytes = 0;
+  uint64_t fingerprint = 0;
+};
+struct SpecPartFrame {
+  std::vector<std::byte> bytes;
+};  // parts come in order and make up spec_bytes
+struct WelcomeFrame {
+  uint32_t session = 0, job = 0;
+  uint64_t rcache_bytes = 0;
+  uint32_t weights_ready = 0;
+  float loss_scale = 1;
+  uint64_t sealed_version = 0, data_cursor = 0, random_state = 0, pool_bytes = 0;
+  uint32_t scaler_steps = 0;
+};
+struct RefusedFrame {
+  Status why;
+};
+struct SchedulePartFrame {
+  uint32_t total = 0;  // chunk uses in the whole schedule; the part that completes it ends it
+  std::vector<ChunkId> order;
+};
+struct SaveFrame {
+  uint64_t version = 0;
+  std::string name;
+};  // + one O_PATH descriptor of the directory
+struct SaveDoneFrame {
+  Status result;
+};
+struct GoodbyeFrame {};
+struct EndedFrame {
+  Status why;
+};
+struct PeerLostFrame {
+  uint32_t rank = 0;
+};
+
+// The position of a type in this list, plus 1, is its number on the wire.
+using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame, SaveFrame, SaveDoneFrame, GoodbyeFrame,
+                           EndedFrame, PeerLostFrame>;
+
+std::vector<std::byte> EncodeFrame(const Frame& frame);
+// Errors: kHandshakeBad.
+Result<Frame> DecodeFrame(std::span<const std::byte> bytes);
+// Descriptors that must come with the frame: no more, no fewer.
+uint32_t FdsOf(const Frame& frame);
+const char* NameOf(const Frame& frame);
+
+// A file name that stays in its directory: 1 to kFileNameMax characters, no slash, no control characters, neither "." nor "..".
+bool IsPlainFileName(const std::string& name);
+
+}  // namespace tidepool::shm

@@ -1,0 +1,118 @@
+// JobSpec: everything memserver must know of a training job: chunks, parameters, optimizer, ranks, memory wanted.
+//
+// Any thread; a value type. The trainer makes it, Encode turns it into bytes for the control socket, Decode checks every number of
+// such bytes (they come from a peer) and returns a spec that satisfies the invariants below, or an error that names the first broken one.
+//
+// Invariants (Validate checks them all):
+//  1. counts lie within the limits below; the name is 1..63 characters of [A-Za-z0-9._-];
+//  2. every chunk belongs to a data-parallel group; chunk.elements is a positive multiple of (group's ranks x 16), so that shards are
+//     equal and start on 64 bytes;
+//  3. parameters are in chunk order and, within a chunk, in order of element_begin, do not overlap, lie inside their chunk, start on
+//     64 bytes (fp32: 16 elements, 16-bit: 32 elements) and have element_count = product of dims;
+//  4. floats are finite and in range;
+//  5. total bytes do not overflow 62 bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace tidepool::shm {
+
+inline constexpr uint32_t kRanksMax = 64;             // ranks of one job on one node: a rank set is one 64-bit mask
+inline constexpr uint32_t kChunksMax = 1u << 20;      // 64 MiB chunks: 64 TiB
+inline constexpr uint32_t kParametersMax = 1u << 16;
+inline constexpr uint32_t kParameterGroupsMax = 64;
+inline constexpr uint32_t kDataGroupsMax = 64;
+inline constexpr uint32_t kMicroBatchesMax = 1u << 16;
+inline constexpr uint32_t kDimsMax = 4;
+inline constexpr size_t kNameMax = 95;                // of a parameter
+inline constexpr size_t kJobNameMax = 63;
+inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
+
+// Kept memory of a job (memserver/residency/kept_records.h): an update runs in pieces of a chunk, each with one 8-byte progress word.
+inline constexpr uint64_t kPieceElements = 256 * 1024;
+inline constexpr uint64_t kJobRecordBytes = 4096;
+inline constexpr uint64_t kChunkRecordBytes = 64;
+
+enum class Optimizer : uint32_t { kAdamW = 0, kAdam = 1 };
+
+struct ParameterGroup {  // of the optimizer
+  float lr_scale = 1;
+  float weight_decay = 0;
+};
+
+struct DataGroup {  // ranks among which chunks of this group are sharded and their gradients reduced (Elixir v1, section IV)
+  uint64_t rank_mask = 0;  // bit r: rank r is a member
+};
+
+struct ChunkSpec {
+  uint64_t elements = 0;  // padded, over all shards
+  uint32_t data_group = 0;
+  friend bool operator==(const ChunkSpec&, const ChunkSpec&) = default;
+};
+
+struct ParameterSpec {
+  std::string name;
+  std::vector<uint64_t> dims;  // row-major shape, at most kDimsMax; empty for a scalar
+  uint32_t chunk = 0;
+  uint32_t group = 0;          // index into parameter_groups
+  uint64_t element_begin = 0;  // in the chunk
+  uint64_t element_count = 0;
+};
+
+struct JobSpec {
+  std::string name;
+  uint32_t world = 1;
+  DType dtype = DType::kF32;           // of parameters in the rCache and of gradients on the wire
+  Optimizer optimizer = Optimizer::kAdamW;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // doubles: 1 - 0.999f is 5e-5 off the 0.001 that torch uses
+  float max_grad_norm = 0;             // 0: no clipping
+  uint32_t micro_batches = 1;          // gradient submissions per chunk and step
+  uint32_t loss_scaling = 0;           // 1: gradients that are not finite skip the step; 0: they end it with an error
+  uint64_t rcache_bytes = 0;           // of each rank's session; a multiple of 4 KiB
+  std::vector<ParameterGroup> parameter_groups;
+  std::vector<DataGroup> data_groups;
+  std::vector<ChunkSpec> chunks;
+  std::vector<ParameterSpec> parameters;
+
+  // Number of shards of `chunk`, and which of them is `rank`'s (requires that rank is a member).
+  uint32_t ShardCount(ChunkId chunk) const;
+  uint32_t ShardIndex(ChunkId chunk, Rank rank) const;
+  bool IsMember(ChunkId chunk, Rank rank) const;
+  uint64_t ShardElements(ChunkId chunk) const;
+  uint64_t TotalElements() const;    // with padding
+  uint64_t ParameterCount() const;   // elements of parameters, without padding
+};
+
+Status Validate(const JobSpec& spec);
+std::vector<std::byte> Encode(const JobSpec& spec);
+// Errors: kJobSpecBad. Cost is linear in bytes.size(); nothing is allocated beyond a small multiple of it.
+Result<JobSpec> Decode(std::span<const std::byte> bytes);
+// A 64-bit fingerprint of Encode(spec), by which ranks of one job are compared.
+uint64_t Fingerprint(std::span<const std::byte> bytes);
+
+// Bytes of the host pool that a job's states need: one sum, term by term, used by admission and by `trainer estimate`. The pool gives out
+// whole pages, so each plane of each chunk, each rank's staging buffer and the records are rounded up to 4 KiB:
+//   plane of a chunk   RoundUp(elements x bytes per element, 4 KiB)
+//   staging of a rank  RoundUp(elements of its largest shard x bytes of the job's dtype, 4 KiB), 0 when it is member of no chunk
+//   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + pieces x 8 + parameters x 8, 4 KiB)
+struct StateBytes {
+  uint64_t master = 0, momentum = 0, variance = 0;  // 4 bytes an element each
+  uint64_t param16 = 0;                             // 2 bytes an element for 16-bit jobs, else 0 (master is fetched)
+  uint64_t gradient = 0;                            // 4 bytes for fp32 jobs or accumulation, else 2
+  uint64_t staging = 0;                             // incoming gradients that are to be added: one shard buffer a rank, 0 without accumulation
+  uint64_t records = 0;                             // chunk records, step record, norm sums (kept memory)
+  uint64_t total() const { return master + momentum + variance + param16 + gradient + staging + records; }
+};
+StateBytes StateBytesOf(const JobSpec& spec);
+// Element type of the gradient slot.
+DType GradientSlotType(const JobSpec& spec);
+
+}  // namespace tidepool::shm

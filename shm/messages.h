@@ -1,0 +1,73 @@
+// The words of the data plane: 64-byte ring entries that a trainer (client) and memserver exchange in shared memory.
+//
+// Plain, fixed-width, little-endian, versioned (docs/shm_protocol.md draws them). The reader copies an entry out of shared memory once,
+// checks the copy, and uses only the copy. Numbers from a peer are indices, offsets and counts, never addresses.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+namespace tidepool::shm {
+
+// Any change of a struct in this file, of channel_layout.h, of job_spec.h or of frames.h obliges a new number.
+inline constexpr uint32_t kAbiVersion = 1;
+
+enum class Op : uint32_t {
+  kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training)
+  kFetch = 2,           // parameters of a version, from the pool into the rCache
+  kSubmitGradient = 3,  // this rank's reduced gradient shard of one micro-batch, from the rCache into the gradient slot
+  kEndStep = 4,         // this rank has submitted all gradients of the step; answered when the step is sealed
+};
+inline constexpr uint32_t kOpMin = 1, kOpMax = 4;
+
+// kPutWeights, kFetch, kSubmitGradient. Element ranges count elements of the whole chunk (all shards), not bytes.
+struct Request {
+  uint64_t counter;        // of this session, from 1, increasing by 1; names the request until its completion
+  uint32_t op;             // an Op
+  uint32_t chunk;          // ChunkId
+  uint64_t version;        // kFetch: version wanted; kSubmitGradient: version that the gradient was computed from; kPutWeights: 0
+  uint64_t rcache_offset;  // bytes from the start of the session's rCache memory
+  uint64_t element_begin;  // first element in the chunk
+  uint64_t element_count;  // kPutWeights reads 4-byte elements, the others elements of the job's dtype
+  uint32_t micro_batch;    // kSubmitGradient: 0 .. micro_batches - 1; else 0
+  uint32_t reserved;       // 0
+};
+
+// kEndStep, in the same 56 bytes.
+struct EndStepRequest {
+  uint64_t counter;
+  uint32_t op;
+  float learning_rate;      // before the group's factor; finite, >= 0
+  uint64_t version;         // version that the step's gradients were computed from; sealing makes it version + 1
+  uint64_t data_cursor;     // kept in the step record for a restart
+  float loss_scale;         // gradients were multiplied by this; > 0, finite; 1 without scaling
+  uint32_t scaler_steps;    // loss scaler's count of good steps, kept in the step record
+  uint64_t random_state;    // trainer's random state, kept in the step record
+  uint64_t reserved;        // 0
+};
+
+struct Completion {
+  uint64_t counter;    // of the request that it answers
+  uint32_t op;
+  uint32_t error;      // 0, or a number of the error catalogue (base/error_catalog.h)
+  uint64_t version;    // kFetch: version delivered; kEndStep: the new version
+  uint64_t bytes;      // bytes copied for this request
+  double grad_norm;    // kEndStep: global norm of the unscaled gradients before clipping; NaN or infinity on overflow
+  uint32_t skipped;    // kEndStep: 1 when a gradient was not finite and no parameter changed
+  uint32_t reserved;   // 0
+  uint64_t reserved2;  // 0
+};
+
+inline constexpr uint32_t kPayloadBytes = 56;
+inline constexpr uint32_t kPayloadWords = kPayloadBytes / 8;
+
+static_assert(sizeof(Request) == kPayloadBytes && sizeof(EndStepRequest) == kPayloadBytes && sizeof(Completion) == kPayloadBytes);
+static_assert(std::is_trivially_copyable_v<Request> && std::is_trivially_copyable_v<EndStepRequest> &&
+              std::is_trivially_copyable_v<Completion>);
+static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
+
+inline EndStepRequest AsEndStep(const Request& request) { return std::bit_cast<EndStepRequest>(request); }
+inline Request AsRequest(const EndStepRequest& request) { return std::bit_cast<Request>(request); }
+
+}  // namespace tidepool::shm

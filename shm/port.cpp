@@ -1,0 +1,203 @@
+#include "shm/port.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "shm/futex.h"
+
+namespace tidepool::shm {
+
+namespace {
+
+using Payload = std::array<uint64_t, kPayloadWords>;
+
+// The first client position of a batch is published at the latest after this many items.
+constexpr uint64_t kPublishEvery = kRingEntries / 4;
+
+SubmissionHeader* Submission(const Segment& segment) {
+  return reinterpret_cast<SubmissionHeader*>(segment.data());
+}
+CompletionHeader* Completions(const Segment& segment) {
+  return reinterpret_cast<CompletionHeader*>(segment.data());
+}
+
+RingSlot* SlotAt(const Segment& segment, uint64_t position) {
+  return reinterpret_cast<RingSlot*>(segment.data() + kRingOffset) + position % kRingEntries;
+}
+
+// The words are atomics because the other process may write them at any time; relaxed, because the sequence orders an honest writer.
+template <typename T>
+T LoadPayload(const RingSlot& slot) {
+  Payload words;
+  for (uint32_t i = 0; i < kPayloadWords; ++i) words[i] = slot.words[i].load(std::memory_order_relaxed);
+  return std::bit_cast<T>(words);
+}
+
+template <typename T>
+void StoreItem(RingSlot* slot, uint64_t position, const T& item) {
+  const auto words = std::bit_cast<Payload>(item);
+  for (uint32_t i = 0; i < kPayloadWords; ++i) slot->words[i].store(words[i], std::memory_order_relaxed);
+  // Sequentially consistent, not only release: the writer next looks whether the reader sleeps, and the reader looks at this word after
+  // it said that it will sleep. One of the two must see the other.
+  slot->sequence.store(position + 1, std::memory_order_seq_cst);
+}
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session) {
+  std::unique_ptr<ServerPort> port(new ServerPort());
+  TP_ASSIGN_OR_RETURN(port->submission_, Segment::Create("tidepool-submission", kChannelBytes, PeerAccess::kReadWrite));
+  TP_ASSIGN_OR_RETURN(port->completion_, Segment::Create("tidepool-completion", kChannelBytes, PeerAccess::kReadOnly));
+  port->doorbell_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!port->doorbell_.valid())
+    return Status(ErrorId::kInternal, "no descriptor left for a doorbell of session " + std::to_string(session));
+  auto* submission = new (port->submission_->data()) SubmissionHeader{};
+  submission->magic = kSubmissionMagic;
+  submission->abi = kAbiVersion;
+  auto* completion = new (port->completion_->data()) CompletionHeader{};
+  completion->magic = kCompletionMagic;
+  completion->abi = kAbiVersion;
+  completion->session = session;
+  return port;
+}
+
+PopResult ServerPort::Pop(Request* request) {
+  const RingSlot* slot = SlotAt(*submission_, submissions_popped_);
+  const uint64_t sequence = slot->sequence.load(std::memory_order_seq_cst);
+  if (sequence == submissions_popped_ + 1) {
+    *request = LoadPayload<Request>(*slot);
+    ++submissions_popped_;
+    if (submissions_popped_ - submissions_published_ >= kPublishEvery) PublishPopped();
+    return PopResult::kItem;
+  }
+  // An honest client leaves only the item of the last lap here, or nothing in the first.
+  const uint64_t last_lap = submissions_popped_ >= kRingEntries ? submissions_popped_ + 1 - kRingEntries : 0;
+  if (sequence != last_lap || !ReadConsumed()) return PopResult::kViolation;
+  if (submissions_popped_ != submissions_published_) PublishPopped();
+  return PopResult::kEmpty;
+}
+
+void ServerPort::PublishPopped() {
+  submissions_published_ = submissions_popped_;
+  Completions(*completion_)->submissions_consumed.store(submissions_published_, std::memory_order_release);
+}
+
+bool ServerPort::ReadConsumed() {
+  const uint64_t consumed = Submission(*submission_)->completions_consumed.load(std::memory_order_acquire);
+  if (consumed < completions_consumed_ || consumed > completions_pushed_) return false;
+  completions_consumed_ = consumed;
+  return true;
+}
+
+bool ServerPort::Push(const Completion& completion) {
+  if (completions_pushed_ - completions_consumed_ >= kRingEntries) {
+    if (!ReadConsumed() || completions_pushed_ - completions_consumed_ >= kRingEntries) return false;
+  }
+  StoreItem(SlotAt(*completion_, completions_pushed_), completions_pushed_, completion);
+  ++completions_pushed_;
+  return true;
+}
+
+void ServerPort::Wake() {
+  CompletionHeader* header = Completions(*completion_);
+  header->wake_word.fetch_add(1, std::memory_order_seq_cst);
+  if (Submission(*submission_)->client_waiting.load(std::memory_order_seq_cst) != 0) WakeWord(&header->wake_word);
+}
+
+void ServerPort::SetSleeping(bool sleeping) {
+  Completions(*completion_)->server_sleeping.store(sleeping ? 1 : 0, sleeping ? std::memory_order_seq_cst : std::memory_order_relaxed);
+}
+
+void ServerPort::End(ErrorId reason) {
+  CompletionHeader* header = Completions(*completion_);
+  header->ended.store(static_cast<uint32_t>(reason), std::memory_order_release);
+  header->wake_word.fetch_add(1, std::memory_order_seq_cst);
+  WakeWord(&header->wake_word);
+}
+
+Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell) {
+  std::unique_ptr<ClientPort> port(new ClientPort());
+  TP_ASSIGN_OR_RETURN(port->submission_, Segment::Map(std::move(submission), kChannelBytes, PeerAccess::kReadWrite));
+  TP_ASSIGN_OR_RETURN(port->completion_, Segment::Map(std::move(completion), kChannelBytes, PeerAccess::kReadOnly));
+  port->doorbell_ = std::move(doorbell);
+  const SubmissionHeader* down = Submission(*port->submission_);
+  const CompletionHeader* up = Completions(*port->completion_);
+  if (down->magic != kSubmissionMagic || up->magic != kCompletionMagic || !port->doorbell_.valid()) {
+    return Status(ErrorId::kHandshakeBad, "the memory that the server sent does not hold the rings of a session");
+  }
+  if (down->abi != kAbiVersion || up->abi != kAbiVersion) {
+    return Status(ErrorId::kAbiMismatch, "memserver's rings have protocol version " + std::to_string(up->abi) + ", this program's are " +
+                                             std::to_string(kAbiVersion));
+  }
+  return port;
+}
+
+bool ClientPort::Push(const Request& request) {
+  const CompletionHeader* header = Completions(*completion_);
+  if (submissions_pushed_ - header->submissions_consumed.load(std::memory_order_acquire) >= kRingEntries) return false;
+  StoreItem(SlotAt(*submission_, submissions_pushed_), submissions_pushed_, request);
+  ++submissions_pushed_;
+  if (header->server_sleeping.load(std::memory_order_seq_cst) != 0) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto n = write(doorbell_.get(), &one, sizeof one);
+  }
+  return true;
+}
+
+bool ClientPort::CompletionThere() const {
+  return SlotAt(*completion_, completions_popped_)->sequence.load(std::memory_order_acquire) == completions_popped_ + 1;
+}
+
+bool ClientPort::Pop(Completion* completion) {
+  if (!CompletionThere()) return false;
+  *completion = LoadPayload<Completion>(*SlotAt(*completion_, completions_popped_));
+  ++completions_popped_;
+  Submission(*submission_)->completions_consumed.store(completions_popped_, std::memory_order_release);
+  return true;
+}
+
+void ClientPort::WaitForCompletion(int64_t timeout_ns, int64_t spin_ns) {
+  const CompletionHeader* header = Completions(*completion_);
+  constexpr int kLooksPerClockRead = 64;
+  const SteadyClock clock;
+  const int64_t start = clock.NowNs();
+  const int64_t spin_end = start + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
+  do {
+    for (int i = 0; i < kLooksPerClockRead; ++i) {
+      if (CompletionThere() || Ended()) return;
+      Pause();
+    }
+  } while (clock.NowNs() < spin_end);
+
+  // The order is: remember the word, look at the ring, say that we wait, look at the word again. The server changes the word before it
+  // looks whether we wait, so either it wakes us or we see the change.
+  const uint32_t seen = header->wake_word.load(std::memory_order_seq_cst);
+  if (CompletionThere() || Ended()) return;
+  auto& waiting = Submission(*submission_)->client_waiting;
+  waiting.store(1, std::memory_order_seq_cst);
+  const int64_t left = timeout_ns - (clock.NowNs() - start);
+  if (left > 0 && header->wake_word.load(std::memory_order_seq_cst) == seen) WaitOnWord(&header->wake_word, seen, left);
+  waiting.store(0, std::memory_order_relaxed);
+}
+
+std::optional<ErrorId> ClientPort::Ended() const {
+  const uint32_t reason = Completions(*completion_)->ended.load(std::memory_order_acquire);
+  if (reason == 0) return std::nullopt;
+  return ErrorEntryOf(static_cast<ErrorId>(reason)).id;
+}
+
+}  // namespace tidepool::shm

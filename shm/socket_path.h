@@ -1,0 +1,23 @@
+// Where memserver's sockets lie: the one rule that memserver, memctl and trainer share.
+//
+// Any thread. A socket directory holds data.sock (trainers), admin.sock (HTTP) and memserver.lock (pid of the server that owns it).
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace tidepool::shm {
+
+// $TIDEPOOL_SOCKET_DIR; else /run/tidepool where it exists and this user may write there; else $XDG_RUNTIME_DIR/tidepool; else
+// /tmp/tidepool-<uid>.
+std::string DefaultSocketDir();
+
+std::string DataSocketPath(const std::string& socket_dir);
+std::string AdminSocketPath(const std::string& socket_dir);
+std::string LockFilePath(const std::string& socket_dir);
+
+// The paths above must fit into a Unix socket address (107 bytes). Errors: kSocketFailed.
+Status CheckSocketDir(const std::string& socket_dir);
+
+}  // namespace tidepool::shm
