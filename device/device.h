@@ -1,0 +1,68 @@
+// Device: a GPU, or the host standing in for it: streams that copy in order, 64-bit flags, memory shared between processes (a virtual
+// seam: HostDevice, CudaDevice). Every form passes tests/device/device_contract_test.cpp.
+//
+// Threads: a Device may be used from any thread; a Stream belongs to one thread (the serve loop). No method blocks unless it says so.
+// Order: the operations of one stream take effect in the order of their calls; different streams are ordered by flags only.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tidepool::device {
+
+// A 64-bit word in memory that two processes map. Values compare cyclically (a wait for `v` ends when int64(flag - v) >= 0).
+using Flag = std::atomic<uint64_t>;
+inline constexpr uint64_t kFlagPoison = INT64_MAX;  // ends every wait; the waiter then looks at its error word
+
+// A span of memory that a device's streams can reach; owned (unmapped at destruction).
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual std::byte* data() const = 0;  // host address, or device address when !is_host()
+  virtual uint64_t bytes() const = 0;
+  virtual bool is_host() const = 0;
+};
+
+class Stream {
+ public:
+  using Marker = uint64_t;  // a point in the stream, from 1
+
+  virtual ~Stream() = default;
+  // Copies bytes from src to dst; ranges must stay valid until a marker recorded later has passed, and must not overlap.
+  virtual void Copy(void* dst, const void* src, uint64_t bytes) = 0;
+  // Later operations start only when the flag has reached `value` (or is poisoned).
+  virtual void WaitFlag(const Flag* flag, uint64_t value) = 0;
+  // Stores `value` (release) when all earlier operations have ended.
+  virtual void WriteFlag(Flag* flag, uint64_t value) = 0;
+  // A marker that passes when all earlier operations have ended.
+  virtual Marker Record() = 0;
+  virtual bool Passed(Marker marker) = 0;
+  // Does at most about `bytes_max` of waiting work when this form works on the caller's thread (HostDevice without copy threads);
+  // a no-op otherwise. Returns true when something was done.
+  virtual bool Progress(uint64_t bytes_max) = 0;
+  // Blocks until the marker has passed. Never call it from the serve loop's turn.
+  virtual void Synchronize(Marker marker) = 0;
+  // For poll or epoll, level-triggered: readable when a marker may have passed since ClearEvent. -1 where the owner must poll (Progress).
+  virtual int event_fd() const { return -1; }
+  // Makes event_fd unreadable. Call it before Passed, so that no marker is missed.
+  virtual void ClearEvent() {}
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;
+  virtual Result<std::unique_ptr<Stream>> OpenStream() = 0;
+  // Memory that another process can import, all zero. The descriptor is sealed against resizing. Touched before return (blocks: about 0.3
+  // to 3 s/GiB). Errors: kMemoryMapFailed, kHostMemoryShort (told before anything is touched).
+  virtual Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) = 0;
+  // Maps memory that CreateExportable of another process (or this one) made. Errors: kMemoryMapFailed.
+  virtual Result<std::unique_ptr<Memory>> Import(const UniqueFd& exported, uint64_t bytes) = 0;
+};
+
+}  // namespace tidepool::device

@@ -1,0 +1,22 @@
+#include "device/host_device.h"
+
+#include "device/host_memory.h"
+#include "device/inline_stream.h"
+#include "device/thread_stream.h"
+
+namespace tidepool::device {
+
+Result<std::unique_ptr<Stream>> HostDevice::OpenStream() {
+  if (options_.copy_threads == 0) return std::unique_ptr<Stream>(std::make_unique<InlineStream>());
+  return ThreadStream::Open(options_.spin_ns);
+}
+
+Result<std::unique_ptr<Memory>> HostDevice::CreateExportable(uint64_t bytes, UniqueFd* exported) {
+  return HostMemory::Create(bytes, exported);
+}
+
+Result<std::unique_ptr<Memory>> HostDevice::Import(const UniqueFd& exported, uint64_t bytes) {
+  return HostMemory::Map(exported, bytes);
+}
+
+}  // namespace tidepool::device

@@ -1,0 +1,80 @@
+#include "device/host_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "base/system_memory.h"
+#include "base/units.h"
+
+namespace tidepool::device {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+Status MapError(const std::string& step, uint64_t bytes) {
+  const std::string why = std::strerror(errno);
+  return Status(ErrorId::kMemoryMapFailed, step + " of " + FormatBytes(bytes) + " of shared memory failed").Why(why);
+}
+
+// Makes every page present now: later there would be no way to refuse, only SIGBUS.
+Status Populate(std::byte* data, uint64_t bytes) {
+  (void)madvise(data, bytes, MADV_HUGEPAGE);  // a request; small pages serve as well
+  if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return {};
+  if (errno != EINVAL) return MapError("touching", bytes);
+  // Before Linux 5.14 there is no MADV_POPULATE_WRITE: write a zero to each page of the zeroed file.
+  for (uint64_t at = 0; at < bytes; at += kPageBytes) *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostMemory>> HostMemory::MapShared(int fd, uint64_t bytes) {
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return MapError("mapping", bytes);
+  return std::unique_ptr<HostMemory>(new HostMemory(static_cast<std::byte*>(at), bytes));  // private constructor: make_unique cannot
+}
+
+Result<std::unique_ptr<Memory>> HostMemory::Create(uint64_t bytes, UniqueFd* exported) {
+  if (bytes == 0) return Status(ErrorId::kMemoryMapFailed, "shared memory of 0 bytes was asked for");
+  const MemoryBudget budget = ReadMemoryBudget();
+  if (bytes > budget.bytes_available) {
+    return Status(ErrorId::kHostMemoryShort,
+                  FormatBytes(bytes) + " of shared memory were asked for, " + FormatBytes(budget.bytes_available) + " are available")
+        .Why("limited by " + budget.limited_by);
+  }
+  UniqueFd fd(memfd_create("tidepool-device", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return MapError("creation", bytes);
+  if (ftruncate(fd.get(), static_cast<off_t>(RoundUp(bytes, kPageBytes))) != 0) return MapError("sizing", bytes);
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return MapError("sealing", bytes);
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, MapShared(fd.get(), bytes));
+  TP_RETURN_IF_ERROR(Populate(memory->data_, bytes));
+  if (exported != nullptr) *exported = std::move(fd);
+  return std::unique_ptr<Memory>(std::move(memory));
+}
+
+Result<std::unique_ptr<Memory>> HostMemory::Map(const UniqueFd& exported, uint64_t bytes) {
+  struct stat file {};
+  if (bytes == 0) return Status(ErrorId::kMemoryMapFailed, "a mapping of 0 bytes was asked for");
+  if (fstat(exported.get(), &file) != 0) return MapError("looking at", bytes);
+  const int seals = fcntl(exported.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Status(ErrorId::kMemoryMapFailed, "the descriptor is not memory sealed against shrinking");
+  }
+  if (static_cast<uint64_t>(file.st_size) < bytes) {
+    return Status(ErrorId::kMemoryMapFailed, "the descriptor holds " + FormatBytes(static_cast<uint64_t>(file.st_size)) + ", " +
+                                                 FormatBytes(bytes) + " were asked for");
+  }
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, MapShared(exported.get(), bytes));
+  return std::unique_ptr<Memory>(std::move(memory));
+}
+
+HostMemory::~HostMemory() {
+  munmap(data_, bytes_);
+}
+
+}  // namespace tidepool::device

@@ -1,0 +1,36 @@
+#include "device/inline_stream.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace tidepool::device {
+
+void InlineStream::Copy(void* dst, const void* src, uint64_t bytes) {
+  queue_.Push(
+      {.kind = Operation::Kind::kCopy, .dst = static_cast<std::byte*>(dst), .src = static_cast<const std::byte*>(src), .value = bytes});
+}
+
+void InlineStream::WaitFlag(const Flag* flag, uint64_t value) {
+  queue_.Push({.kind = Operation::Kind::kWaitFlag, .value = value, .wait = flag});
+}
+
+void InlineStream::WriteFlag(Flag* flag, uint64_t value) {
+  queue_.Push({.kind = Operation::Kind::kWriteFlag, .value = value, .write = flag});
+}
+
+Stream::Marker InlineStream::Record() {
+  queue_.Push({.kind = Operation::Kind::kMarker, .value = ++last_marker_});
+  return last_marker_;
+}
+
+void InlineStream::Synchronize(Marker marker) {
+  TP_CHECK(marker <= last_marker_, "Synchronize with a marker that was never recorded");
+  constexpr int64_t kFlagPollNs = 20'000;
+  SteadyClock clock;
+  while (runner_.passed() < marker) {
+    if (!runner_.Run(64 * kMiB).worked) clock.SleepNs(kFlagPollNs);
+  }
+}
+
+}  // namespace tidepool::device

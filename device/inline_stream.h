@@ -1,0 +1,32 @@
+// InlineStream: a host stream whose owner executes it, piece by piece, in Progress and Synchronize.
+//
+// One thread. Nothing happens between the owner's calls, so runs repeat exactly.
+#pragma once
+
+#include "device/device.h"
+#include "device/operation_queue.h"
+#include "device/operation_runner.h"
+
+namespace tidepool::device {
+
+class InlineStream final : public Stream {
+ public:
+  InlineStream() : runner_(&queue_) {}
+
+  void Copy(void* dst, const void* src, uint64_t bytes) override;
+  void WaitFlag(const Flag* flag, uint64_t value) override;
+  void WriteFlag(Flag* flag, uint64_t value) override;
+  Marker Record() override;
+  bool Passed(Marker marker) override { return runner_.passed() >= marker; }
+  bool Progress(uint64_t bytes_max) override { return runner_.Run(bytes_max).worked; }
+  // Executes everything up to the marker. Waits for flags of other processes or threads; a flag that this thread itself would have to
+  // write later never comes.
+  void Synchronize(Marker marker) override;
+
+ private:
+  OperationQueue queue_;
+  OperationRunner runner_;
+  Marker last_marker_ = 0;
+};
+
+}  // namespace tidepool::device

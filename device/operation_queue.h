@@ -1,0 +1,57 @@
+// OperationQueue: the unbounded first-in first-out queue between the owner of a host stream and whoever executes it.
+//
+// One producer thread (Push) and one consumer thread (Front, Pop, Blocked...); they may be the same.
+// Invariants:
+//  1. operations come out in the order of Push;
+//  2. blocks of operations form a singly linked list; only the producer appends, only the consumer removes;
+//  3. the consumer hands its last emptied block back through spare_, so that a queue in steady use allocates nothing.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "device/device.h"
+
+namespace tidepool::device {
+
+struct Operation {
+  enum class Kind : uint8_t { kCopy, kWaitFlag, kWriteFlag, kMarker };
+  Kind kind = Kind::kMarker;
+  std::byte* dst = nullptr;        // kCopy
+  const std::byte* src = nullptr;  // kCopy
+  uint64_t value = 0;              // bytes of a copy, value of a flag, number of a marker
+  const Flag* wait = nullptr;      // kWaitFlag
+  Flag* write = nullptr;           // kWriteFlag
+};
+
+class OperationQueue {
+ public:
+  OperationQueue();
+  ~OperationQueue();
+  OperationQueue(const OperationQueue&) = delete;
+  OperationQueue& operator=(const OperationQueue&) = delete;
+
+  // Producer only.
+  void Push(const Operation& operation);
+  // Consumer only: the oldest operation, or null. The pointer lives until Pop.
+  const Operation* Front();
+  // Consumer only; requires that Front() is not null.
+  void Pop();
+
+ private:
+  static constexpr uint32_t kBlockOperations = 512;
+  struct Block {
+    std::array<Operation, kBlockOperations> operations;
+    std::atomic<uint32_t> filled{0};  // operations [0, filled) are written; release by the producer
+    std::atomic<Block*> next{nullptr};
+  };
+
+  Block* write_block_;         // producer only
+  Block* read_block_;          // consumer only; owns the list from here on
+  uint32_t read_index_ = 0;    // consumer only
+  std::atomic<Block*> spare_;  // consumer gives, producer takes; null when there is none
+};
+
+}  // namespace tidepool::device

@@ -1,0 +1,66 @@
+#include "device/operation_runner.h"
+
+#include <algorithm>
+
+#include "device/copy_bytes.h"
+
+namespace tidepool::device {
+namespace {
+
+// Cyclic: values may wrap; poison ends every wait.
+bool Reached(const Flag* flag, uint64_t value) {
+  const uint64_t now = flag->load(std::memory_order_acquire);
+  return now == kFlagPoison || static_cast<int64_t>(now - value) >= 0;
+}
+
+}  // namespace
+
+OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
+  Progress progress;
+  uint64_t spent = 0;
+  while (spent < bytes_max) {
+    const Operation* operation = queue_->Front();
+    if (operation == nullptr) {
+      progress.state = State::kIdle;
+      return progress;
+    }
+    const uint64_t cost = Execute(*operation, bytes_max - spent, &progress);
+    if (cost == 0) {
+      progress.state = State::kBlocked;
+      return progress;
+    }
+    spent += cost;
+    progress.worked = true;
+  }
+  progress.state = State::kWorked;
+  return progress;
+}
+
+uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max, Progress* progress) {
+  switch (operation.kind) {
+    case Operation::Kind::kCopy: return CopyPiece(operation, bytes_max);
+    case Operation::Kind::kWaitFlag:
+      if (!Reached(operation.wait, operation.value)) return 0;
+      break;
+    case Operation::Kind::kWriteFlag: operation.write->store(operation.value, std::memory_order_release); break;
+    case Operation::Kind::kMarker:
+      passed_.store(operation.value, std::memory_order_release);
+      progress->marker_passed = true;
+      break;
+  }
+  queue_->Pop();
+  return kOperationCost;
+}
+
+uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_max) {
+  const uint64_t piece = std::min(operation.value - copied_, bytes_max);
+  CopyBytes(operation.dst + copied_, operation.src + copied_, piece, operation.value);
+  copied_ += piece;
+  if (copied_ == operation.value) {
+    copied_ = 0;
+    queue_->Pop();
+  }
+  return std::max(piece, kOperationCost);
+}
+
+}  // namespace tidepool::device

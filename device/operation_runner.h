@@ -1,0 +1,45 @@
+// OperationRunner: executes a host stream's operations in order, a bounded piece at a time, resuming in the middle of a copy.
+//
+// One thread (the consumer of its queue). It holds no lock and never waits: an operation that cannot go on yet is reported as kBlocked.
+// The caller learns of passed markers through the counter, which any thread may read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "device/operation_queue.h"
+
+namespace tidepool::device {
+
+class OperationRunner {
+ public:
+  enum class State {
+    kWorked,   // the budget was used up, or a marker passed: call again
+    kBlocked,  // the oldest operation waits for a flag
+    kIdle,     // nothing is queued
+  };
+  struct Progress {
+    State state = State::kIdle;
+    bool worked = false;         // at least one operation or piece was done
+    bool marker_passed = false;  // passed() has grown
+  };
+
+  explicit OperationRunner(OperationQueue* queue) : queue_(queue) {}
+
+  // Does work until about `bytes_max` bytes were copied (each other operation counts as kOperationCost), a flag blocks, or nothing is left.
+  Progress Run(uint64_t bytes_max);
+  // Number of the last marker that has passed; acquire.
+  uint64_t passed() const { return passed_.load(std::memory_order_acquire); }
+
+ private:
+  static constexpr uint64_t kOperationCost = 256;  // bytes; bounds a run of flags and markers
+  // Executes (a piece of) `operation`; returns the cost, 0 when it is blocked. Pops what has ended.
+  uint64_t Execute(const Operation& operation, uint64_t bytes_max, Progress* progress);
+  uint64_t CopyPiece(const Operation& operation, uint64_t bytes_max);
+
+  OperationQueue* queue_;
+  uint64_t copied_ = 0;  // of the copy at the front
+  std::atomic<uint64_t> passed_{0};
+};
+
+}  // namespace tidepool::device
