@@ -1,0 +1,90 @@
+// ChunkService: how a trainer asks a memory server for chunks and hands gradients in (a virtual seam: MemClient over shared memory, a
+// fake in tests).
+//
+// One thread (the trainer's main thread) calls all methods of an object; none is re-entrant.
+// Every Start... call sends one request and returns a ticket at once. A ticket's outcome must be taken exactly once, by Wait. At most
+// kTicketsMax tickets are in flight. The rCache ranges named in a request belong to the server from the call until its outcome is known.
+// After any error of class kUnavailable the session is over: every later call returns the same error.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace tidepool::client {
+
+using Ticket = uint64_t;  // from 1
+inline constexpr uint32_t kTicketsMax = 512;
+
+// What the server granted at attach. Memory lives until the service is destroyed.
+struct Attachment {
+  SessionId session = 0;
+  JobId job = 0;
+  std::byte* rcache = nullptr;  // rcache_bytes of memory that both processes map; 4 KiB aligned
+  uint64_t rcache_bytes = 0;
+  bool weights_ready = false;   // the job already holds weights (attached to an existing job)
+  Version sealed_version = 0;   // last sealed step of that job
+  uint64_t data_cursor = 0;     // of its step record
+  float loss_scale = 1;         // of its step record, before that step's verdict
+  uint32_t scaler_steps = 0;
+  uint64_t random_state = 0;
+  uint64_t pool_bytes = 0;      // host memory that the job's states take
+};
+
+struct Range {
+  ChunkId chunk = 0;
+  uint64_t element_begin = 0;  // in the chunk
+  uint64_t element_count = 0;
+  uint64_t rcache_offset = 0;  // bytes
+};
+
+struct StepEnd {
+  Version version = 0;      // that the step's gradients were computed from
+  float learning_rate = 0;  // before the parameter group's factor
+  float loss_scale = 1;
+  uint64_t data_cursor = 0;
+  uint32_t scaler_steps = 0;
+  uint64_t random_state = 0;
+};
+
+struct Outcome {
+  Version version = 0;     // fetch: delivered; end of step: the new one
+  uint64_t bytes = 0;      // copied
+  double grad_norm = 0;    // end of step: of the unscaled gradients, before clipping
+  bool skipped = false;    // end of step: overflow, nothing was changed
+};
+
+class ChunkService {
+ public:
+  virtual ~ChunkService() = default;
+  virtual const Attachment& attachment() const = 0;
+
+  // fp32 values at range.rcache_offset (element_count x 4 bytes) become the master weights. A rank puts exactly its shards, each shard
+  // in increasing order without gaps; the job is ready when all ranks have put all shards.
+  virtual Result<Ticket> StartPutWeights(const Range& range) = 0;
+  // Parameters of `version` (the job's dtype) are copied to range.rcache_offset. Answered when that version exists; asking for a version
+  // that is already overwritten is an error (kProtocolViolation).
+  virtual Result<Ticket> StartFetch(const Range& range, Version version) = 0;
+  // The gradient shard at range.rcache_offset (the job's dtype), exactly this rank's shard; each chunk once per micro-batch, in order.
+  virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) = 0;
+  // Answered when all ranks have ended the step and it is sealed (or skipped); parameters are updated after that.
+  virtual Result<Ticket> StartEndStep(const StepEnd& end) = 0;
+
+  // True when Wait would not block. Never blocks; takes in what the server has answered.
+  virtual bool Test(Ticket ticket) = 0;
+  // Blocks until the outcome is known. Errors: what the server answered, kWaitTimeout, kServerGone, kSessionEnded, kPeerLost.
+  virtual Result<Outcome> Wait(Ticket ticket) = 0;
+
+  // The order in which the next steps' forward first uses chunks; updates run in this order. Advice: a wrong order costs time only.
+  virtual Status DeclareSchedule(std::span<const ChunkId> order) = 0;
+  // The server writes the fp32 weights of the sealed version `version` as one safetensors file `name` into the directory, atomically.
+  // `dir_fd` is an O_PATH descriptor of a directory of the same user. Blocks until done. Errors: kSaveFailed.
+  virtual Status SaveWeights(int dir_fd, const std::string& name, Version version) = 0;
+  // Orderly end of this rank. When all ranks of the job have left so, the job is removed.
+  virtual Status Detach() = 0;
+};
+
+}  // namespace tidepool::client

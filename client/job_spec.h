@@ -1,0 +1,18 @@
+// The job description, under the name by which a trainer knows it: a trainer includes client, never shm.
+#pragma once
+
+#include "shm/job_spec.h"
+
+namespace tidepool::client {
+
+using shm::ChunkSpec;
+using shm::DataGroup;
+using shm::JobSpec;
+using shm::kRanksMax;
+using shm::Optimizer;
+using shm::ParameterGroup;
+using shm::ParameterSpec;
+using shm::StateBytes;
+using shm::StateBytesOf;
+
+}  // namespace tidepool::client

@@ -1,0 +1,159 @@
+#include "client/memctl/commands.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/clock.h"
+#include "client/memctl/http_get.h"
+#include "client/memctl/views.h"
+#include "shm/messages.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::client {
+namespace {
+
+// A parameter's value as it stands in a URL.
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+    std::array<char, 4> escape{};
+    std::snprintf(escape.data(), escape.size(), "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    out += plain ? std::string(1, c) : escape.data();
+  }
+  return out;
+}
+
+// "/v1/chunks" and its parameters; those with an empty value are left out.
+std::string Target(const std::string& path, std::initializer_list<std::pair<const char*, std::string>> parameters) {
+  std::string target = path;
+  char separator = '?';
+  for (const auto& [key, value] : parameters) {
+    if (value.empty()) continue;
+    target += separator + std::string(key) + "=" + Escaped(value);
+    separator = '&';
+  }
+  return target;
+}
+
+Result<HttpReply> Send(const Invocation& invocation, const std::string& method, const std::string& target) {
+  return HttpGet(shm::AdminSocketPath(invocation.socket_dir), method, target, invocation.timeout_ns);
+}
+
+// The body of a successful answer; else the error that the server told of.
+Result<std::string> Get(const Invocation& invocation, const std::string& target) {
+  TP_ASSIGN_OR_RETURN(const HttpReply reply, Send(invocation, "GET", target));
+  if (reply.status == 200) return reply.body;
+  if (reply.content_type == "application/problem+json") return ReadProblem(reply.body);
+  return Status(ErrorId::kHandshakeBad, "memserver answered with HTTP status " + std::to_string(reply.status));
+}
+
+std::string Joined(const Lines& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+// Asks, and shows the JSON as it came or the lines made from it.
+template <typename Read, typename Render>
+Result<Shown> Show(const Invocation& invocation, const std::string& target, Read read, Render render) {
+  TP_ASSIGN_OR_RETURN(const std::string body, Get(invocation, target));
+  if (invocation.json) return Shown{body + "\n", ""};
+  TP_ASSIGN_OR_RETURN(const auto view, read(body));
+  return render(view);
+}
+
+Result<Shown> RunStatus(const Invocation& invocation, const Style& style) {
+  return Show(invocation, "/v1/status", ReadStatus, [&](const StatusView& view) { return Shown{Joined(RenderStatus(view, style)), ""}; });
+}
+
+Result<Shown> RunPs(const Invocation& invocation, const Style& style) {
+  // One job is asked for by its own path, so that a wrong name is an error and not an empty table.
+  if (!invocation.job.empty()) TP_RETURN_IF_ERROR(Get(invocation, "/v1/jobs/" + Escaped(invocation.job)).status());
+  return Show(invocation, "/v1/jobs", ReadJobs, [&](std::vector<JobView> jobs) {
+    const auto other = [&](const JobView& job) { return job.name != invocation.job && std::to_string(job.id) != invocation.job; };
+    if (!invocation.job.empty()) std::erase_if(jobs, other);
+    return Shown{Joined(RenderJobs(jobs, style)), jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
+  });
+}
+
+Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
+  return Show(invocation, Target("/v1/residency", {{"job", invocation.job}}), ReadResidency, [&](const ResidencyView& view) {
+    return Shown{Joined(RenderResidency(view, style)), view.jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
+  });
+}
+
+Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
+  const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
+  const std::string target =
+      Target("/v1/chunks", {{"job", invocation.job}, {"state", invocation.state}, {"limit", limit}, {"cursor", invocation.cursor}});
+  return Show(invocation, target, ReadChunks, [&](const ChunksView& view) { return Shown{Joined(RenderChunks(view, style)), ""}; });
+}
+
+Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
+  const std::string own = "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kAbiVersion) + "\n";
+  auto body = Get(invocation, "/v1/version");
+  // The own release is known in any case: that no server answers is a remark here.
+  if (!body.ok() && !invocation.json) return Shown{own, body.status().Format() + "\n"};
+  if (!body.ok()) return body.status();
+  if (invocation.json) return Shown{*body + "\n", ""};
+  TP_ASSIGN_OR_RETURN(const VersionView view, ReadVersion(*body));
+  return Shown{own + "memserver  " + view.version + "   abi " + std::to_string(view.abi) + "   " + view.build + "   pid " +
+                   std::to_string(view.pid) + "\n",
+               ""};
+}
+
+Result<Shown> RunWaitReady(const Invocation& invocation, const Style&) {
+  constexpr int64_t kPauseNs = 100 * kNsPerMs;
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + invocation.timeout_ns;
+  Invocation once = invocation;
+  while (true) {
+    once.timeout_ns = std::max<int64_t>(end - clock.NowNs(), kNsPerMs);
+    auto body = Get(once, "/readyz");
+    if (body.ok()) return Shown{invocation.json ? *body + "\n" : "memserver is ready\n", ""};
+    if (body.status().id() == ErrorId::kNotOwner) return body.status();
+    if (clock.NowNs() + kPauseNs > end) {
+      return Status(ErrorId::kWaitTimeout, "memserver did not become ready in time: " + body.status().what())
+          .Where(shm::AdminSocketPath(invocation.socket_dir));
+    }
+    clock.SleepNs(kPauseNs);
+  }
+}
+
+Result<Shown> RunApi(const Invocation& invocation, const Style&) {
+  const auto bad = [](char c) { return static_cast<unsigned char>(c) <= 0x20 || c == 0x7F; };
+  for (const std::string* text : {&invocation.method, &invocation.target}) {
+    if (std::any_of(text->begin(), text->end(), bad))
+      return Status(ErrorId::kUsageError, "'" + *text + "' holds a blank or control character");
+  }
+  if (!invocation.target.starts_with("/"))
+    return Status(ErrorId::kUsageError, "the path '" + invocation.target + "' does not begin with /");
+  TP_ASSIGN_OR_RETURN(const HttpReply reply, Send(invocation, invocation.method, invocation.target));
+  if (reply.status == 200) return Shown{reply.body + "\n", ""};
+  return ReadProblem(reply.body);
+}
+
+struct Command {
+  const char* name;
+  Result<Shown> (*run)(const Invocation&, const Style&);
+};
+constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
+                                                   {"ps", RunPs},
+                                                   {"residency", RunResidency},
+                                                   {"chunks", RunChunks},
+                                                   {"version", RunVersion},
+                                                   {"wait-ready", RunWaitReady},
+                                                   {"api", RunApi}});
+
+}  // namespace
+
+Result<Shown> RunCommand(const Invocation& invocation, const Style& style) {
+  for (const Command& command : kCommands) {
+    if (invocation.command == command.name) return command.run(invocation, style);
+  }
+  return Status(ErrorId::kInternal, "the command '" + invocation.command + "' has no code");
+}
+
+}  // namespace tidepool::client

@@ -1,0 +1,137 @@
+#include "client/memctl/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "base/suggest.h"
+#include "base/units.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::client {
+namespace {
+
+constexpr const char* kDescription = R"(memctl looks into a running memserver.
+
+Examples:
+  memctl status                          one screen: state, pool, jobs, bytes moved
+  memctl ps                              the jobs and their ranks
+  memctl residency --watch               which chunk is where, every second
+  memctl chunks --job gpt --state updating
+  memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
+  memctl -o json status | jq .pool       the same numbers for programs
+  memctl api GET /v1/jobs/gpt            any path of docs/admin_protocol.md
+
+Exit codes: 0 done, 2 wrong use, 3 no memserver, 4 not found, 6 timed out, 1 other errors.
+)";
+
+struct CommandFlags {
+  const char* name;
+  const char* help;
+  bool job, chunk_filters, api;
+};
+constexpr auto kCommands = std::to_array<CommandFlags>({
+    {"status", "One screen: state, pool, rCache, jobs, bytes moved", false, false, false},
+    {"ps", "The jobs: ranks, steps, memory, time a step", true, false, false},
+    {"residency", "Picture: chunks x places, coloured by state", true, false, false},
+    {"chunks", "A table of chunks: state, version, who has fetched them", true, true, false},
+    {"version", "Release of memctl and of the memserver that answers", false, false, false},
+    {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false, false, false},
+    {"api", "Send one request and print the answer as it is", false, false, true},
+});
+
+// Texts of flags that need a second look after CLI11.
+struct Texts {
+  std::string timeout, watch, output = "table";
+  bool no_header = false, no_color = false;
+};
+
+void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
+  app->add_option("-s,--socket-dir", invocation->socket_dir, "Directory of memserver's sockets (env TIDEPOOL_SOCKET_DIR)")
+      ->type_name("DIR");
+  app->add_option("-o,--output", texts->output, "table or json")->check(CLI::IsMember({"table", "json"}))->type_name("FORM");
+  app->add_option("--timeout", texts->timeout, "Longest wait for an answer (5s; wait-ready: 30s)")->type_name("TIME");
+  app->add_option("--watch", texts->watch, "Show again every TIME (1s)")->expected(0, 1)->type_name("TIME");
+  app->add_flag("--no-header", texts->no_header, "Leave column titles and legends out");
+  app->add_flag("--no-color", texts->no_color, "Never use colours (env NO_COLOR)");
+}
+
+void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocation) {
+  CLI::App* sub = app->add_subcommand(command.name, command.help);
+  sub->fallthrough();
+  sub->callback([invocation, name = command.name] { invocation->command = name; });
+  if (command.job) sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
+  if (command.chunk_filters) {
+    sub->add_option("--state", invocation->state, "empty, resident, gradients, complete, update-due or updating")->type_name("STATE");
+    sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")->type_name("N")->check(CLI::Range(1, 10'000));
+    sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")->type_name("CURSOR");
+  }
+  if (command.api) {
+    sub->add_option("method", invocation->method, "GET")->required();
+    sub->add_option("path", invocation->target, "As in docs/admin_protocol.md")->required();
+  }
+}
+
+ParsedLine UsageError(const std::string& what) {
+  return {.invocation = std::nullopt, .text = Status(ErrorId::kUsageError, what).Format() + "\n", .exit_code = kExitUsage};
+}
+
+// The first word that belongs to no command and no flag, with a guess at what was meant.
+std::string WhyNotUnderstood(const std::vector<std::string>& words) {
+  std::vector<std::string_view> names;
+  for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
+  for (const std::string& word : words) {
+    if (word.starts_with("-")) return "there is no flag " + word + " here";
+    return "there is no command '" + word + "'" + DidYouMean(word, names);
+  }
+  return "no command is given";
+}
+
+Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
+  invocation->timeout_ns = invocation->command == "wait-ready" ? kWaitReadyDefaultNs : kTimeoutDefaultNs;
+  if (!texts.timeout.empty()) {
+    TP_ASSIGN_OR_RETURN(invocation->timeout_ns, ParseDurationNs(texts.timeout));
+  }
+  if (!watch) return {};
+  invocation->watch_ns = kNsPerSecond;
+  if (!texts.watch.empty()) {
+    TP_ASSIGN_OR_RETURN(invocation->watch_ns.emplace(), ParseDurationNs(texts.watch));
+  }
+  // Faster than the server renews its snapshot would show the same picture again.
+  invocation->watch_ns = std::max<int64_t>(*invocation->watch_ns, 50 * kNsPerMs);
+  return {};
+}
+
+}  // namespace
+
+ParsedLine ParseCommandLine(int argc, const char* const* argv) {
+  Invocation invocation;
+  Texts texts;
+  CLI::App app(kDescription, "memctl");
+  app.set_version_flag("--version", "memctl " TIDEPOOL_VERSION);
+  app.allow_extras();
+  AddGlobalFlags(&app, &invocation, &texts);
+  for (const CommandFlags& command : kCommands) AddCommand(&app, command, &invocation);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    CLI::App* shown = &app;
+    for (CLI::App* sub : app.get_subcommands()) shown = sub;
+    return {.invocation = std::nullopt, .text = shown->help(), .exit_code = kExitOk};
+  } catch (const CLI::CallForVersion&) {
+    return {.invocation = std::nullopt, .text = "memctl " TIDEPOOL_VERSION "\n", .exit_code = kExitOk};
+  } catch (const CLI::ParseError& error) {
+    return UsageError(error.what());
+  }
+  if (const auto extras = app.remaining(true); !extras.empty() || invocation.command.empty()) return UsageError(WhyNotUnderstood(extras));
+  const Status durations = ReadDurations(texts, app.count("--watch") > 0, &invocation);
+  if (!durations.ok()) return {.invocation = std::nullopt, .text = durations.Format() + "\n", .exit_code = durations.exit_code()};
+  invocation.json = texts.output == "json";
+  invocation.header = !texts.no_header;
+  invocation.color = !texts.no_color;
+  if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultSocketDir();
+  return {.invocation = invocation, .text = "", .exit_code = kExitOk};
+}
+
+}  // namespace tidepool::client

@@ -1,0 +1,39 @@
+// Flags of memctl: the command line as one struct.
+//
+// One thread. The one door to CLI11 in this room is flags.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace tidepool::client {
+
+struct Invocation {
+  std::string command;     // a name of Commands()
+  std::string socket_dir;  // --socket-dir, else shm::DefaultSocketDir()
+  bool json = false;       // -o json
+  bool header = true;      // --no-header
+  bool color = true;       // --no-color; NO_COLOR and output that is no terminal also turn it off
+  int64_t timeout_ns = 0;
+  std::optional<int64_t> watch_ns;  // --watch: again and again at this distance
+  std::string job, state, cursor;
+  uint64_t limit = 0;          // of chunks; 0: the server's own
+  std::string method, target;  // of `api`
+};
+
+inline constexpr int64_t kTimeoutDefaultNs = 5 * kNsPerSecond;
+inline constexpr int64_t kWaitReadyDefaultNs = 30 * kNsPerSecond;
+
+// What main does with a command line: run it, or print `text` and end with `exit_code` (help, version, usage errors).
+struct ParsedLine {
+  std::optional<Invocation> invocation;
+  std::string text;
+  int exit_code = 0;
+};
+ParsedLine ParseCommandLine(int argc, const char* const* argv);
+
+}  // namespace tidepool::client

@@ -1,0 +1,81 @@
+#include "client/memctl/http_get.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <sys/un.h>
+
+#include "base/units.h"
+
+namespace tidepool::client {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using Local = asio::local::stream_protocol;
+using ErrorCode = beast::error_code;
+
+constexpr uint64_t kAnswerBytesMax = 256ull << 20;
+
+Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std::string& step, int64_t timeout_ns) {
+  if (error == beast::error::timeout) {
+    return Status(ErrorId::kWaitTimeout, "memserver did not answer within " + FormatDuration(static_cast<double>(timeout_ns) / 1e9))
+        .Where(socket_path);
+  }
+  if (step == "connect") {
+    const bool forbidden = error == asio::error::access_denied;
+    if (forbidden) return Status(ErrorId::kNotOwner, "the admin socket belongs to another user").Where(socket_path);
+    return Status(ErrorId::kNoServer, "no memserver listens at the admin socket").Where(socket_path).Why(error.message());
+  }
+  const bool closed = error == http::error::end_of_stream || error == http::error::partial_message || error == asio::error::eof ||
+                      error == asio::error::connection_reset || error == asio::error::broken_pipe;
+  if (closed) return Status(ErrorId::kServerGone, "memserver closed the connection before it had answered").Where(socket_path);
+  return Status(ErrorId::kHandshakeBad, "the admin socket does not speak HTTP: " + error.message()).Where(socket_path);
+}
+
+}  // namespace
+
+Result<HttpReply> HttpGet(const std::string& socket_path, const std::string& method, const std::string& target, int64_t timeout_ns) {
+  if (socket_path.size() >= sizeof(sockaddr_un{}.sun_path)) {
+    return Status(ErrorId::kNoServer, "the path of the admin socket is too long").Where(socket_path);
+  }
+  asio::io_context context(1);
+  beast::basic_stream<Local> stream(context);
+  stream.expires_after(std::chrono::nanoseconds(timeout_ns));
+  http::request<http::empty_body> request;
+  request.version(11);
+  request.method_string(method);
+  request.target(target);
+  request.set(http::field::host, "tidepool");
+  request.set(http::field::user_agent, "memctl");
+  request.keep_alive(false);
+  beast::flat_buffer buffer;
+  http::response_parser<http::string_body> parser;
+  parser.body_limit(kAnswerBytesMax);
+  // A chain of three steps; the first that fails leaves its name and error.
+  ErrorCode error;
+  std::string step = "connect";
+  const auto received = [&](ErrorCode result, size_t) { error = result; };
+  const auto sent = [&](ErrorCode result, size_t) {
+    error = result;
+    step = "receive";
+    // Also after a failed send: a server that refuses answers before it has read everything.
+    http::async_read(stream, buffer, parser, received);
+  };
+  stream.async_connect(Local::endpoint(socket_path), [&](ErrorCode result) {
+    error = result;
+    if (result) return;
+    step = "send";
+    http::async_write(stream, request, sent);
+  });
+  context.run();
+  if (error) return ErrorOf(error, socket_path, step, timeout_ns);
+  const auto& response = parser.get();
+  return HttpReply{response.result_int(), std::string(response[http::field::content_type]), response.body()};
+}
+
+}  // namespace tidepool::client

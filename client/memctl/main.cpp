@@ -1,0 +1,69 @@
+// memctl: looks into a running memserver through its admin socket. Results go to stdout, everything else to stderr.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "base/clock.h"
+#include "client/memctl/commands.h"
+#include "client/memctl/flags.h"
+
+namespace {
+
+using tidepool::client::Invocation;
+using tidepool::client::Shown;
+using tidepool::client::Style;
+
+Style StyleOf(const Invocation& invocation) {
+  Style style;
+  winsize size{};
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  const char* no_color = std::getenv("NO_COLOR");
+  style.color = terminal && invocation.color && (no_color == nullptr || *no_color == '\0');
+  style.header = invocation.header;
+  return style;
+}
+
+// False when nobody reads any more (a closed pipe).
+bool Print(const std::string& text, std::FILE* stream) {
+  return std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
+}
+
+int RunOnce(const Invocation& invocation, bool on_cleared_screen) {
+  const auto shown = RunCommand(invocation, StyleOf(invocation));
+  if (on_cleared_screen) Print("\033[H\033[2J", stdout);
+  if (!shown.ok()) {
+    Print(shown.status().Format() + "\n", stderr);
+    return shown.status().exit_code();
+  }
+  Print(shown.value().remark, stderr);
+  return Print(shown.value().result, stdout) ? 0 : tidepool::kExitFailed;
+}
+
+// Until Ctrl-C or an error; a picture that changes in place on a terminal, blocks one after another elsewhere.
+int Watch(const Invocation& invocation) {
+  const bool terminal = isatty(STDOUT_FILENO) == 1 && !invocation.json;
+  tidepool::SteadyClock clock;
+  while (true) {
+    const int exit_code = RunOnce(invocation, terminal);
+    if (exit_code != 0) return exit_code;
+    if (!terminal && !invocation.json && !Print("\n", stdout)) return tidepool::kExitFailed;
+    clock.SleepNs(*invocation.watch_ns);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto line = tidepool::client::ParseCommandLine(argc, argv);
+  if (!line.invocation.has_value()) {
+    Print(line.text, line.exit_code == 0 ? stdout : stderr);
+    return line.exit_code;
+  }
+  return line.invocation->watch_ns.has_value() ? Watch(*line.invocation) : RunOnce(*line.invocation, false);
+}

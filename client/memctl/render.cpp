@@ -1,0 +1,101 @@
+#include "client/memctl/render.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/units.h"
+#include "client/memctl/table.h"
+
+namespace tidepool::client {
+namespace {
+
+std::string Fixed(double value, int digits) {
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
+// "[#####.......]  42 %"
+std::string Bar(uint64_t used, uint64_t whole) {
+  constexpr size_t kCells = 20;
+  const double share = whole == 0 ? 0 : std::min(1.0, static_cast<double>(used) / static_cast<double>(whole));
+  const auto filled = static_cast<size_t>(share * kCells + 0.5);
+  return "[" + std::string(filled, '#') + std::string(kCells - filled, '.') + "] " + Fixed(share * 100, 0) + " %";
+}
+
+std::string Plural(uint64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+std::string Ranks(const std::vector<uint64_t>& ranks) {
+  std::string text;
+  for (const uint64_t rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+Lines RenderStatus(const StatusView& status, const Style&) {
+  Lines lines;
+  lines.push_back("memserver " + Printable(status.version) + "  " + Printable(status.state) + "   pid " + std::to_string(status.pid) +
+                  "   up " + FormatDuration(status.uptime_seconds) + "   " + Printable(status.socket_dir));
+  lines.push_back("pool      " + Bar(status.pool_used, status.pool_bytes) + "   " + FormatBytes(status.pool_used) + " of " +
+                  FormatBytes(status.pool_bytes) + ", " + FormatBytes(status.pool_bytes - std::min(status.pool_used, status.pool_bytes)) +
+                  " free");
+  lines.push_back("rCache    " + Bar(status.rcache_used, status.rcache_limit) + "   " + FormatBytes(status.rcache_used) + " of " +
+                  FormatBytes(status.rcache_limit) + " granted to ranks");
+  lines.push_back("jobs      " + Plural(status.jobs, "job") + ", " + Plural(status.sessions, "rank") + " attached, " +
+                  Plural(status.sessions_ended_badly, "session") + " ended badly since start");
+  lines.push_back("moved     " + FormatBytes(status.bytes_h2d) + " to ranks, " + FormatBytes(status.bytes_d2h) + " from ranks");
+  lines.push_back("updated   " + FormatCount(status.parameters_updated) + " parameters by " + Plural(status.workers, "worker"));
+  if (status.silent_seconds > 1) {
+    lines.push_back("WARNING   the serve loop has not answered for " + FormatDuration(status.silent_seconds) + "; these numbers are " +
+                    FormatDuration(status.snapshot_age_seconds) + " old");
+  }
+  return lines;
+}
+
+Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
+  Table table({{"ID", true},
+               {"NAME"},
+               {"STATE"},
+               {"RANKS", true},
+               {"TYPE"},
+               {"STEPS", true},
+               {"PARAMS", true},
+               {"POOL", true},
+               {"RCACHE", true},
+               {"STEP", true},
+               {"GRAD NORM", true},
+               {"SKIPPED", true}});
+  for (const JobView& job : jobs) {
+    table.Add({std::to_string(job.id), job.name, job.state, std::to_string(job.ranks_attached) + "/" + std::to_string(job.world), job.dtype,
+               std::to_string(job.version), FormatCount(job.parameters), FormatBytes(job.pool_bytes), FormatBytes(job.rcache_bytes),
+               job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-", job.grad_norm > 0 ? Fixed(job.grad_norm, 3) : "-",
+               std::to_string(job.steps_skipped)});
+  }
+  return table.Lines(style.header);
+}
+
+Lines RenderChunks(const ChunksView& chunks, const Style& style) {
+  Table table({{"JOB", true},
+               {"CHUNK", true},
+               {"STATE"},
+               {"GROUP", true},
+               {"ELEMENTS", true},
+               {"BYTES", true},
+               {"VERSION", true},
+               {"FETCHES", true},
+               {"CACHED BY"}});
+  for (const ChunkView& chunk : chunks.chunks) {
+    table.Add({std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state, std::to_string(chunk.data_group),
+               FormatCount(chunk.elements), FormatBytes(chunk.bytes), std::to_string(chunk.version), std::to_string(chunk.fetches),
+               Ranks(chunk.ranks_cached)});
+  }
+  Lines lines = table.Lines(style.header);
+  if (!chunks.next_cursor.empty()) lines.push_back("there are more: memctl chunks --cursor " + Printable(chunks.next_cursor));
+  return lines;
+}
+
+}  // namespace tidepool::client

@@ -1,0 +1,27 @@
+// Render: views as lines of text for people.
+//
+// One thread; pure functions: the same view and style give the same lines, with a terminal or without.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/memctl/views.h"
+
+namespace tidepool::client {
+
+struct Style {
+  size_t width = 100;  // columns of the terminal
+  bool header = true;
+  bool color = false;
+};
+
+using Lines = std::vector<std::string>;
+
+Lines RenderStatus(const StatusView& status, const Style& style);
+Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
+Lines RenderChunks(const ChunksView& chunks, const Style& style);
+// The picture chunks x places: one column a chunk, folded where the terminal is too narrow.
+Lines RenderResidency(const ResidencyView& residency, const Style& style);
+
+}  // namespace tidepool::client

@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/units.h"
+#include "client/memctl/render.h"
+#include "client/memctl/table.h"
+
+namespace tidepool::client {
+namespace {
+
+constexpr size_t kLabelWidth = 14;
+constexpr size_t kUsedWidth = 25;  // at least; of the column "used / limit"
+constexpr size_t kColumnsMin = 10;
+// When several chunks share a column, the letter that stands furthest left here is shown: what moves matters more than what rests.
+constexpr const char* kPriority = "AOgG_C.";
+
+// ANSI colour of a state letter; null for the terminal's own.
+const char* ColorOf(char letter) {
+  switch (letter) {
+    case 'C':
+    case 'c': return "\033[32m";  // green: at a rank
+    case 'g':
+    case 'G': return "\033[33m";  // yellow: gradients
+    case 'O':
+    case 'A': return "\033[35m";  // magenta: the optimizer's
+    case '_': return "\033[2m";   // dim: nothing there yet
+    default: return nullptr;
+  }
+}
+
+std::string Colored(const std::string& letters, const Style& style) {
+  if (!style.color) return letters;
+  std::string out;
+  const char* current = nullptr;
+  for (const char letter : letters) {
+    const char* color = ColorOf(letter);
+    if (color != current) {
+      if (current != nullptr) out += "\033[0m";
+      if (color != nullptr) out += color;
+      current = color;
+    }
+    out += letter;
+  }
+  return current == nullptr ? out : out + "\033[0m";
+}
+
+size_t PriorityOf(char letter) {
+  const char* at = std::strchr(kPriority, letter);
+  return at == nullptr || letter == '\0' ? std::strlen(kPriority) : static_cast<size_t>(at - kPriority);
+}
+
+// One letter for `fold` chunks. An rCache column that holds only some of its chunks is 'c'.
+std::string Folded(const std::string& letters, size_t fold) {
+  if (fold == 1) return letters;
+  std::string out;
+  for (size_t begin = 0; begin < letters.size(); begin += fold) {
+    const std::string part = letters.substr(begin, fold);
+    const char first = *std::min_element(part.begin(), part.end(), [](char a, char b) { return PriorityOf(a) < PriorityOf(b); });
+    const bool mixed = part.find_first_not_of(first) != std::string::npos;
+    out += first == 'C' && mixed ? 'c' : first;
+  }
+  return out;
+}
+
+// Numbers of chunks above every tenth column.
+std::string Ruler(size_t columns, size_t fold) {
+  std::string ruler;
+  for (size_t column = 0; column < columns; column += 10) {
+    const std::string number = std::to_string(column * fold);
+    if (ruler.size() > column || column + number.size() > columns + 2) continue;  // no room
+    ruler += std::string(column - ruler.size(), ' ') + number;
+  }
+  return ruler;
+}
+
+std::string Padded(std::string text, size_t width) {
+  const size_t has = DisplayWidth(text);
+  return has < width ? text + std::string(width - has, ' ') : text;
+}
+
+std::string LabelOf(const ResidencyRow& row) {
+  return row.is_pool ? "host pool" : "rank " + std::to_string(row.rank) + " rCache";
+}
+
+std::string UseOf(const ResidencyRow& row) {
+  if (row.is_pool) return FormatBytes(row.bytes_used) + " / " + FormatBytes(row.bytes_limit);
+  return std::to_string(row.chunks_fetched) + " fetched / " + FormatBytes(row.bytes_limit);
+}
+
+// "C fetched   . resident ...", broken into lines of at most style.width.
+void AppendLegend(const ResidencyView& residency, bool folded, const Style& style, Lines* lines) {
+  std::vector<std::string> keys;
+  for (const auto& [letter, name] : residency.legend) keys.push_back(std::string(1, letter) + " " + Printable(name));
+  if (folded) keys.push_back("c some fetched");
+  std::string line;
+  for (const std::string& key : keys) {
+    if (!line.empty() && line.size() + 3 + key.size() > style.width) {
+      lines->push_back(line);
+      line.clear();
+    }
+    line += (line.empty() ? "" : "   ") + key;
+  }
+  lines->push_back(line);
+}
+
+std::string TitleOf(const ResidencyJob& job, size_t fold) {
+  std::string title = "job " + Printable(job.name) + " (" + std::to_string(job.id) + ")   " + Printable(job.state) + ", step " +
+                      std::to_string(job.version) + "   " + std::to_string(job.chunks) + " chunks of up to " +
+                      FormatBytes(job.chunk_bytes_max);
+  if (job.step_seconds > 0) title += "   " + FormatDuration(job.step_seconds) + " a step";
+  if (fold > 1) title += "   1 column = " + std::to_string(fold) + " chunks";
+  return title;
+}
+
+// Returns how many chunks share a column.
+size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
+  size_t label_width = kLabelWidth, used_width = kUsedWidth;
+  for (const ResidencyRow& row : job.rows) {
+    label_width = std::max(label_width, LabelOf(row).size() + 1);
+    used_width = std::max(used_width, UseOf(row).size() + 2);
+  }
+  const size_t room = style.width > label_width + used_width + kColumnsMin ? style.width - label_width - used_width : kColumnsMin;
+  const size_t fold = std::max<size_t>(1, DivideUp(job.chunks, room));
+  const size_t columns = DivideUp(job.chunks, fold);
+  // Nine columns at least, so that the heading of the next column never touches the ruler.
+  const size_t picture_width = std::max<size_t>(columns, 9) + 2;
+  lines->push_back(TitleOf(job, fold));
+  if (style.header) lines->push_back(Padded("", label_width) + Padded(Ruler(columns, fold), picture_width) + "used / limit");
+  for (const ResidencyRow& row : job.rows) {
+    const std::string letters = Folded(row.letters, fold);
+    lines->push_back(Padded(LabelOf(row), label_width) + Colored(letters, style) + std::string(picture_width - columns, ' ') + UseOf(row));
+  }
+  return fold;
+}
+
+}  // namespace
+
+Lines RenderResidency(const ResidencyView& residency, const Style& style) {
+  Lines lines;
+  bool folded = false;
+  for (const ResidencyJob& job : residency.jobs) {
+    if (!lines.empty()) lines.emplace_back();
+    folded |= AppendJob(job, style, &lines) > 1;
+  }
+  if (!residency.jobs.empty() && style.header) AppendLegend(residency, folded, style, &lines);
+  return lines;
+}
+
+}  // namespace tidepool::client

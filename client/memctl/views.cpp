@@ -1,0 +1,232 @@
+#include "client/memctl/views.h"
+
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+#include <charconv>
+
+namespace tidepool::client {
+namespace {
+
+namespace json = boost::json;
+
+constexpr uint64_t kColumnsMax = 1u << 20;  // chunks of a job; bounds what run lengths can ask for
+
+Status Bad(const std::string& what) {
+  return Status(ErrorId::kHandshakeBad, "memserver's answer is not understood: " + what)
+      .Fix("install memctl and memserver of the same release");
+}
+
+// Reads fields of one object into variables; remembers the first that is missing or of another kind.
+class Fields {
+ public:
+  Fields(const json::value& value, std::string* wrong) : object_(value.if_object()), wrong_(wrong) {
+    if (object_ == nullptr) Fail("an object");
+  }
+
+  Fields& Read(const char* key, uint64_t* out) {
+    const json::value* value = Find(key);
+    if (value == nullptr) return *this;
+    if (value->is_uint64()) {
+      *out = value->get_uint64();
+    } else if (value->is_int64() && value->get_int64() >= 0) {
+      *out = static_cast<uint64_t>(value->get_int64());
+    } else {
+      Fail(key);
+    }
+    return *this;
+  }
+  // null is read as NaN's stand-in, 0: the server writes it for numbers that JSON cannot hold.
+  Fields& Read(const char* key, double* out) {
+    const json::value* value = Find(key);
+    if (value == nullptr) return *this;
+    if (value->is_number()) {
+      *out = value->to_number<double>();
+    } else if (!value->is_null()) {
+      Fail(key);
+    }
+    return *this;
+  }
+  Fields& Read(const char* key, std::string* out) {
+    const json::value* value = Find(key);
+    if (value == nullptr) return *this;
+    if (value->is_string()) {
+      *out = std::string(value->get_string());
+    } else if (!value->is_null()) {
+      Fail(key);
+    }
+    return *this;
+  }
+  Fields Object(const char* key) {
+    static const json::value none;
+    const json::value* value = Find(key);
+    return Fields(value == nullptr ? none : *value, wrong_);  // refers to the value: a temporary would not live long enough
+  }
+  // Calls `each` with every element; an empty loop when it is no array.
+  template <typename Each>
+  Fields& Array(const char* key, Each each) {
+    const json::value* value = Find(key);
+    if (value == nullptr) return *this;
+    if (!value->is_array()) {
+      Fail(key);
+      return *this;
+    }
+    for (const json::value& element : value->get_array()) each(element);
+    return *this;
+  }
+  template <typename Each>
+  Fields& Members(Each each) {
+    if (object_ == nullptr) return *this;
+    for (const auto& member : *object_) each(std::string(member.key()), member.value());
+    return *this;
+  }
+  std::string* wrong() const { return wrong_; }
+
+ private:
+  const json::value* Find(const char* key) {
+    const json::value* value = object_ == nullptr ? nullptr : object_->if_contains(key);
+    if (value == nullptr) Fail(key);
+    return value;
+  }
+  void Fail(const std::string& what) {
+    if (wrong_->empty()) *wrong_ = "'" + what + "' is missing or of another kind";
+  }
+
+  const json::object* object_;
+  std::string* wrong_;
+};
+
+// Parses `text` and lets `read` take its fields.
+template <typename View, typename ReadAll>
+Result<View> ReadDocument(std::string_view text, ReadAll read) {
+  boost::system::error_code error;
+  const json::value value = json::parse({text.data(), text.size()}, error);
+  if (error) return Bad(error.message());
+  View view;
+  std::string wrong;
+  Fields fields(value, &wrong);
+  read(fields, &view);
+  if (!wrong.empty()) return Bad(wrong);
+  return view;
+}
+
+void ReadJob(const json::value& value, std::string* wrong, JobView* job) {
+  Fields(value, wrong)
+      .Read("id", &job->id)
+      .Read("name", &job->name)
+      .Read("state", &job->state)
+      .Read("world", &job->world)
+      .Read("ranks_attached", &job->ranks_attached)
+      .Read("dtype", &job->dtype)
+      .Read("version", &job->version)
+      .Read("parameters", &job->parameters)
+      .Read("pool_bytes", &job->pool_bytes)
+      .Read("rcache_bytes", &job->rcache_bytes)
+      .Read("step_seconds", &job->step_seconds)
+      .Read("grad_norm", &job->grad_norm)
+      .Read("steps_skipped", &job->steps_skipped);
+}
+
+void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
+  Fields fields(value, wrong);
+  fields.Read("job", &chunk->job).Read("chunk", &chunk->chunk).Read("state", &chunk->state).Read("data_group", &chunk->data_group);
+  fields.Read("elements", &chunk->elements).Read("bytes", &chunk->bytes).Read("version", &chunk->version).Read("fetches", &chunk->fetches);
+  fields.Array("ranks_cached", [&](const json::value& rank) {
+    if (rank.is_int64()) chunk->ranks_cached.push_back(static_cast<uint64_t>(rank.get_int64()));
+  });
+}
+
+// [["C", 3], [".", 9]] to "CCC.........".
+void ReadRun(const json::value& value, std::string* wrong, std::string* letters) {
+  const json::array* pair = value.if_array();
+  const bool sound = pair != nullptr && pair->size() == 2 && pair->at(0).is_string() && pair->at(0).get_string().size() == 1 &&
+                     pair->at(1).is_int64() && pair->at(1).get_int64() >= 0 &&
+                     static_cast<uint64_t>(pair->at(1).get_int64()) <= kColumnsMax - letters->size();
+  if (sound) {
+    letters->append(static_cast<size_t>(pair->at(1).get_int64()), pair->at(0).get_string()[0]);
+  } else if (wrong->empty()) {
+    *wrong = "a run of the residency picture";
+  }
+}
+
+void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow* row) {
+  std::string kind;
+  Fields fields(value, wrong);
+  fields.Read("kind", &kind).Read("bytes_limit", &row->bytes_limit);
+  row->is_pool = kind == "host_pool";
+  if (row->is_pool) {
+    fields.Read("bytes_used", &row->bytes_used);
+  } else {
+    fields.Read("rank", &row->rank).Read("chunks_fetched", &row->chunks_fetched);
+  }
+  fields.Array("runs", [&](const json::value& run) { ReadRun(run, wrong, &row->letters); });
+}
+
+void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob* job) {
+  Fields fields(value, wrong);
+  fields.Read("id", &job->id).Read("name", &job->name).Read("state", &job->state).Read("version", &job->version);
+  fields.Read("step_seconds", &job->step_seconds).Read("chunks", &job->chunks).Read("chunk_bytes_max", &job->chunk_bytes_max);
+  fields.Array("rows", [&](const json::value& row) { ReadResidencyRow(row, wrong, &job->rows.emplace_back()); });
+  for (const ResidencyRow& row : job->rows) {
+    if (row.letters.size() != job->chunks && wrong->empty()) *wrong = "a row of the residency picture has another length than its job";
+  }
+}
+
+}  // namespace
+
+Result<VersionView> ReadVersion(std::string_view text) {
+  return ReadDocument<VersionView>(text, [](Fields& fields, VersionView* view) {
+    fields.Read("version", &view->version).Read("build", &view->build).Read("abi", &view->abi).Read("pid", &view->pid);
+  });
+}
+
+Result<StatusView> ReadStatus(std::string_view text) {
+  return ReadDocument<StatusView>(text, [](Fields& fields, StatusView* view) {
+    fields.Read("state", &view->state).Read("version", &view->version).Read("socket_dir", &view->socket_dir).Read("pid", &view->pid);
+    fields.Read("uptime_seconds", &view->uptime_seconds).Read("snapshot_age_seconds", &view->snapshot_age_seconds);
+    fields.Object("serve_loop").Read("turns", &view->turns).Read("silent_seconds", &view->silent_seconds);
+    fields.Object("pool").Read("bytes", &view->pool_bytes).Read("bytes_used", &view->pool_used);
+    fields.Object("rcache").Read("bytes_limit", &view->rcache_limit).Read("bytes_used", &view->rcache_used);
+    fields.Object("transfers").Read("host_to_device_bytes", &view->bytes_h2d).Read("device_to_host_bytes", &view->bytes_d2h);
+    fields.Object("optimizer").Read("workers", &view->workers).Read("parameters_updated", &view->parameters_updated);
+    fields.Read("jobs", &view->jobs).Read("sessions", &view->sessions).Read("sessions_ended_badly", &view->sessions_ended_badly);
+  });
+}
+
+Result<std::vector<JobView>> ReadJobs(std::string_view text) {
+  return ReadDocument<std::vector<JobView>>(text, [](Fields& fields, std::vector<JobView>* view) {
+    fields.Array("jobs", [&](const json::value& job) { ReadJob(job, fields.wrong(), &view->emplace_back()); });
+  });
+}
+
+Result<ChunksView> ReadChunks(std::string_view text) {
+  return ReadDocument<ChunksView>(text, [](Fields& fields, ChunksView* view) {
+    fields.Array("chunks", [&](const json::value& chunk) { ReadChunk(chunk, fields.wrong(), &view->chunks.emplace_back()); });
+    fields.Read("next_cursor", &view->next_cursor);
+  });
+}
+
+Result<ResidencyView> ReadResidency(std::string_view text) {
+  return ReadDocument<ResidencyView>(text, [](Fields& fields, ResidencyView* view) {
+    fields.Object("legend").Members([&](const std::string& letter, const json::value& name) {
+      if (letter.size() == 1 && name.is_string()) view->legend.emplace_back(letter[0], std::string(name.get_string()));
+    });
+    fields.Array("jobs", [&](const json::value& job) { ReadResidencyJob(job, fields.wrong(), &view->jobs.emplace_back()); });
+  });
+}
+
+Status ReadProblem(std::string_view text) {
+  struct ProblemView {
+    std::string code, detail, remedy;
+  };
+  auto problem = ReadDocument<ProblemView>(text, [](Fields& fields, ProblemView* view) {
+    fields.Read("code", &view->code).Read("detail", &view->detail).Read("remedy", &view->remedy);
+  });
+  if (!problem.ok()) return problem.status();
+  uint16_t number = 0;
+  if (problem->code.starts_with("TP")) std::from_chars(problem->code.data() + 2, problem->code.data() + problem->code.size(), number);
+  // A number of a later release stands for itself in the text and for "a bug" in the exit code: say what came.
+  const ErrorId id = ErrorEntryOf(static_cast<ErrorId>(number)).id;
+  return Status(id, problem->detail).Fix(problem->remedy);
+}
+
+}  // namespace tidepool::client

@@ -1,0 +1,82 @@
+// Views: what memctl reads out of the admin socket's JSON, as plain structs.
+//
+// One thread; value types. A document with a missing or wrongly typed field is an error: it comes from another release, and a table with
+// silent gaps would lie. Fields that this release does not know are ignored. The one door to Boost.JSON in this room is views.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::client {
+
+struct VersionView {
+  std::string version, build;
+  uint64_t abi = 0, pid = 0;
+};
+
+struct StatusView {
+  std::string state, version, socket_dir;
+  uint64_t pid = 0;
+  double uptime_seconds = 0, snapshot_age_seconds = 0, silent_seconds = 0;
+  uint64_t turns = 0;
+  uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;
+  uint64_t workers = 0, parameters_updated = 0;
+  uint64_t jobs = 0, sessions = 0, sessions_ended_badly = 0;
+};
+
+struct JobView {
+  uint64_t id = 0, world = 0, ranks_attached = 0, version = 0, parameters = 0;
+  uint64_t pool_bytes = 0, rcache_bytes = 0, steps_skipped = 0;
+  std::string name, state, dtype;
+  double step_seconds = 0, grad_norm = 0;
+};
+
+struct ChunkView {
+  uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, bytes = 0, version = 0, fetches = 0;
+  std::string state;
+  std::vector<uint64_t> ranks_cached;
+};
+
+struct ChunksView {
+  std::vector<ChunkView> chunks;
+  std::string next_cursor;  // empty on the last page
+};
+
+struct ResidencyRow {
+  bool is_pool = false;  // else the rCache of `rank`
+  uint64_t rank = 0;
+  uint64_t bytes_used = 0;      // pool rows
+  uint64_t chunks_fetched = 0;  // rCache rows
+  uint64_t bytes_limit = 0;
+  std::string letters;  // one a chunk
+};
+
+struct ResidencyJob {
+  uint64_t id = 0, version = 0, chunks = 0, chunk_bytes_max = 0;
+  std::string name, state;
+  double step_seconds = 0;
+  std::vector<ResidencyRow> rows;
+};
+
+struct ResidencyView {
+  std::vector<std::pair<char, std::string>> legend;  // in the server's order
+  std::vector<ResidencyJob> jobs;
+};
+
+// Errors of all: kHandshakeBad (not JSON, a field is missing or of another kind).
+Result<VersionView> ReadVersion(std::string_view json);
+Result<StatusView> ReadStatus(std::string_view json);
+Result<std::vector<JobView>> ReadJobs(std::string_view json);
+Result<ChunksView> ReadChunks(std::string_view json);
+Result<ResidencyView> ReadResidency(std::string_view json);
+
+// The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
+Status ReadProblem(std::string_view json);
+
+}  // namespace tidepool::client
