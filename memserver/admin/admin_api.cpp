@@ -1,0 +1,249 @@
+#include "memserver/admin/admin_api.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <span>
+
+#include "base/json_writer.h"
+#include "memserver/admin/request_target.h"
+
+namespace tidepool::memserver {
+namespace {
+
+const char* TitleOf(unsigned status) {
+  switch (status) {
+    case 400: return "Bad Request";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Content Too Large";
+    case 431: return "Request Header Fields Too Large";
+    case 503: return "Service Unavailable";
+    default: return "Error";
+  }
+}
+
+AdminAnswer ProblemOf(const Status& error) {
+  return Problem(error.code() == Code::kNotFound ? 404 : error.code() == Code::kUnavailable ? 503 : 400, error);
+}
+
+std::string Seconds(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f s", seconds);
+  return text.data();
+}
+
+// What a handler is given.
+struct Ask {
+  const RequestTarget& target;
+  const SnapshotLook& look;
+  const ServerFacts& facts;
+};
+
+// The job named by number, else by name.
+const JobRow* FindJob(const Snapshot& snapshot, const std::string& who) {
+  JobId id = 0;
+  const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
+  const bool is_number = error == std::errc() && end == who.data() + who.size();
+  for (const JobRow& job : snapshot.jobs) {
+    if (is_number && job.job == id) return &job;
+  }
+  for (const JobRow& job : snapshot.jobs) {
+    if (job.name == who) return &job;
+  }
+  return nullptr;
+}
+
+Status NoJob(const Snapshot& snapshot, const std::string& who) {
+  std::string all;
+  for (const JobRow& job : snapshot.jobs) all += (all.empty() ? "" : ", ") + job.name;
+  return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + who + "'")
+      .Fix(all.empty() ? "no job is attached at the moment" : "jobs there are: " + all);
+}
+
+// The job of the parameter `job`, or all jobs when it was not given.
+Result<std::vector<const JobRow*>> ChosenJobs(const Ask& ask) {
+  std::vector<const JobRow*> jobs;
+  const std::string* who = ask.target.Find("job");
+  if (who == nullptr) {
+    for (const JobRow& job : ask.look.snapshot->jobs) jobs.push_back(&job);
+    return jobs;
+  }
+  const JobRow* job = FindJob(*ask.look.snapshot, *who);
+  if (job == nullptr) return NoJob(*ask.look.snapshot, *who);
+  jobs.push_back(job);
+  return jobs;
+}
+
+AdminAnswer Ok(std::string body) {
+  return {.status = 200, .body = std::move(body), .allow = ""};
+}
+
+AdminAnswer GetVersion(const Ask& ask) {
+  return Ok(VersionReport(ask.facts));
+}
+AdminAnswer GetStatus(const Ask& ask) {
+  return Ok(StatusReport(ask.look, ask.facts));
+}
+AdminAnswer GetJobs(const Ask& ask) {
+  return Ok(JobsReport(*ask.look.snapshot));
+}
+
+AdminAnswer GetJob(const Ask& ask) {
+  const std::string& who = ask.target.path[2];
+  const JobRow* job = FindJob(*ask.look.snapshot, who);
+  return job == nullptr ? ProblemOf(NoJob(*ask.look.snapshot, who)) : Ok(JobReport(*job));
+}
+
+AdminAnswer GetResidency(const Ask& ask) {
+  auto jobs = ChosenJobs(ask);
+  return jobs.ok() ? Ok(ResidencyReport(*ask.look.snapshot, *jobs)) : ProblemOf(jobs.status());
+}
+
+constexpr std::array kStates = {ChunkState::kEmpty,    ChunkState::kResident,  ChunkState::kGradients,
+                                ChunkState::kComplete, ChunkState::kUpdateDue, ChunkState::kUpdating};
+
+Status ReadState(const RequestTarget& target, const ChunkState** state) {
+  const std::string* name = target.Find("state");
+  if (name == nullptr) return {};
+  std::string all;
+  for (const ChunkState& each : kStates) {
+    if (*name == NameOf(each)) *state = &each;
+    all += (all.empty() ? "" : ", ") + std::string(NameOf(each));
+  }
+  if (*state != nullptr) return {};
+  return Status(ErrorId::kAdminBadRequest, "no chunk state is called '" + *name + "'").Fix("states are: " + all);
+}
+
+Status ReadCursor(const RequestTarget& target, ChunkPage* page) {
+  const std::string* cursor = target.Find("cursor");
+  if (cursor == nullptr) return {};
+  const char* const end = cursor->data() + cursor->size();
+  const auto job = std::from_chars(cursor->data(), end, page->from_job);
+  const bool parted = job.ec == std::errc() && job.ptr != end && *job.ptr == ':';
+  const auto chunk = parted ? std::from_chars(job.ptr + 1, end, page->from_chunk) : job;
+  if (parted && chunk.ec == std::errc() && chunk.ptr == end) return {};
+  return Status(ErrorId::kAdminBadRequest, "'" + *cursor + "' is no cursor").Fix("give next_cursor of the page before");
+}
+
+Result<ChunkPage> ReadPage(const Ask& ask) {
+  ChunkPage page;
+  TP_ASSIGN_OR_RETURN(page.jobs, ChosenJobs(ask));
+  TP_RETURN_IF_ERROR(ReadState(ask.target, &page.state));
+  TP_RETURN_IF_ERROR(ReadCursor(ask.target, &page));
+  TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage, AdminApi::kChunksPerPageMax));
+  if (page.limit == 0) return Status(ErrorId::kAdminBadRequest, "a page of 0 chunks was asked for");
+  return page;
+}
+
+AdminAnswer GetChunks(const Ask& ask) {
+  auto page = ReadPage(ask);
+  return page.ok() ? Ok(ChunksReport(*page)) : ProblemOf(page.status());
+}
+
+std::string WhySilent(const SnapshotLook& look) {
+  return "the serve loop has not answered for " + Seconds(look.silent_seconds);
+}
+
+AdminAnswer Probe(const SnapshotLook& look, const std::string& why_not) {
+  if (!why_not.empty()) return Problem(503, Status(ErrorId::kNotReady, why_not));
+  JsonWriter json;
+  json.BeginObject().Field("status", "ok").Key("serve_loop").BeginObject();
+  json.Field("silent", look.silent_seconds > AdminApi::kSilentSeconds).Field("silent_seconds", look.silent_seconds).EndObject();
+  return Ok(json.EndObject().Take());
+}
+
+AdminAnswer GetLive(const Ask& ask) {
+  return Probe(ask.look, ask.look.silent_seconds > AdminApi::kDeadSeconds ? WhySilent(ask.look) : "");
+}
+
+AdminAnswer GetReady(const Ask& ask) {
+  std::string why_not;
+  if (ask.look.silent_seconds > AdminApi::kSilentSeconds) {
+    why_not = WhySilent(ask.look);
+  } else if (ask.look.snapshot == nullptr) {
+    why_not = "memserver is starting: no snapshot has been taken yet";
+  } else if (const std::string state = StateOf(*ask.look.snapshot); state != "ready") {
+    why_not = "memserver is " + state;
+  }
+  return Probe(ask.look, why_not);
+}
+
+enum class Needs { kNothing, kLook, kSnapshot };  // kLook: what is there, without waiting
+
+struct Route {
+  std::array<std::string_view, 3> path;  // "*" stands for any segment
+  size_t segments;
+  Needs needs;
+  AdminAnswer (*handler)(const Ask&);
+  std::array<std::string_view, 4> parameters;
+  size_t parameter_count;
+};
+
+constexpr auto kRoutes = std::to_array<Route>({
+    {{"v1", "version"}, 2, Needs::kNothing, GetVersion, {}, 0},
+    {{"v1", "status"}, 2, Needs::kSnapshot, GetStatus, {}, 0},
+    {{"v1", "jobs"}, 2, Needs::kSnapshot, GetJobs, {}, 0},
+    {{"v1", "jobs", "*"}, 3, Needs::kSnapshot, GetJob, {}, 0},
+    {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
+    {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
+    {{"livez"}, 1, Needs::kLook, GetLive, {}, 0},
+    {{"readyz"}, 1, Needs::kSnapshot, GetReady, {}, 0},
+});
+
+const Route* FindRoute(const RequestTarget& target) {
+  for (const Route& route : kRoutes) {
+    if (target.path.size() != route.segments) continue;
+    bool same = true;
+    for (size_t i = 0; i < route.segments; ++i) same &= route.path[i] == "*" || route.path[i] == target.path[i];
+    if (same) return &route;
+  }
+  return nullptr;
+}
+
+Status NoRoute(std::string_view target) {
+  std::string all;
+  for (const Route& route : kRoutes) {
+    all += all.empty() ? "" : " ";
+    for (size_t i = 0; i < route.segments; ++i) all += "/" + (route.path[i] == "*" ? "{id|name}" : std::string(route.path[i]));
+  }
+  return Status(ErrorId::kAdminNotFound, "there is no path '" + std::string(target.substr(0, 200)) + "'").Fix("paths are: " + all);
+}
+
+}  // namespace
+
+AdminAnswer Problem(unsigned http_status, const Status& error) {
+  const ErrorEntry& entry = ErrorEntryOf(error.id());
+  JsonWriter json;
+  json.BeginObject().Field("type", "about:blank").Field("title", TitleOf(http_status)).Field("status", static_cast<uint32_t>(http_status));
+  json.Field("detail", error.what()).Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id()))).Field("name", entry.name);
+  json.Field("remedy", error.fix()).EndObject();
+  return {.status = http_status, .content_type = "application/problem+json", .body = json.Take(), .allow = ""};
+}
+
+AdminAnswer AdminApi::Answer(std::string_view method, std::string_view target) {
+  auto parsed = ParseTarget(target);
+  if (!parsed.ok()) return ProblemOf(parsed.status());
+  const Route* route = FindRoute(*parsed);
+  if (route == nullptr) return ProblemOf(NoRoute(target));
+  if (method != "GET" && method != "HEAD") {
+    AdminAnswer answer = Problem(405, Status(ErrorId::kAdminBadRequest, "this path answers GET and HEAD only").Fix("use GET"));
+    answer.allow = "GET, HEAD";
+    return answer;
+  }
+  const Status known = CheckParameters(*parsed, std::span(route->parameters).first(route->parameter_count));
+  if (!known.ok()) return ProblemOf(known);
+  SnapshotLook look;
+  if (route->needs == Needs::kLook) look = source_->Look();
+  if (route->needs == Needs::kSnapshot) look = source_->Get();
+  const bool is_probe = route->handler == GetReady;
+  if (route->needs == Needs::kSnapshot && look.snapshot == nullptr && !is_probe) {
+    return ProblemOf(Status(ErrorId::kNotReady, "memserver is starting: no snapshot has been taken yet"));
+  }
+  return route->handler({.target = *parsed, .look = look, .facts = facts_});
+}
+
+}  // namespace tidepool::memserver

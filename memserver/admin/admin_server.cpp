@@ -1,0 +1,215 @@
+#include "memserver/admin/admin_server.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "base/log.h"
+#include "base/unique_fd.h"
+
+namespace tidepool::memserver {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using Local = asio::local::stream_protocol;
+using Stream = beast::basic_stream<Local>;
+using Request = http::request<http::string_body>;
+using Response = http::response<http::string_body>;
+
+constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
+
+Status SocketError(const std::string& step, const std::string& path) {
+  return Status(ErrorId::kSocketFailed, step + " the admin socket failed: " + std::strerror(errno)).Where(path);
+}
+
+// A listening socket whose file only its owner may open.
+Result<UniqueFd> Listen(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return Status(ErrorId::kSocketFailed, "the path of the admin socket is too long").Where(path).Fix("give a shorter --socket-dir");
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return SocketError("making", path);
+  // The mode is set before the file exists: there is no moment at which others could connect.
+  if (fchmod(fd.get(), 0600) != 0) return SocketError("protecting", path);
+  unlink(path.c_str());
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return SocketError("binding", path);
+  if (listen(fd.get(), 64) != 0) return SocketError("listening on", path);
+  return fd;
+}
+
+bool IsAllowed(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  return peer.uid == geteuid() || peer.uid == 0;
+}
+
+// The answer to a request that could not be read; status 0 when the connection is just to be closed.
+AdminAnswer AnswerToUnreadable(const beast::error_code& error) {
+  if (error == http::error::body_limit) return Problem(413, Status(ErrorId::kAdminBadRequest, "the request's body is too large"));
+  if (error == http::error::header_limit) return Problem(431, Status(ErrorId::kAdminBadRequest, "the request's header is too large"));
+  const bool is_http = error.category() == make_error_code(http::error::bad_method).category();
+  const bool closed = error == http::error::end_of_stream || error == http::error::partial_message;
+  if (is_http && !closed) return Problem(400, Status(ErrorId::kAdminBadRequest, "the request is not HTTP: " + error.message()));
+  return {.status = 0, .body = "", .allow = ""};
+}
+
+}  // namespace
+
+class AdminServer::Engine {
+ public:
+  Engine(UniqueFd listener, const std::string& path, AdminApi* api, const AdminLimits& limits)
+      : path_(path), api_(api), limits_(limits), acceptor_(context_, Local(), listener.Release()) {}
+
+  void Start() {
+    Spawn(Accept());
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "tp-admin");
+      context_.run();
+    });
+  }
+
+  ~Engine() {
+    context_.stop();
+    if (thread_.joinable()) thread_.join();
+    unlink(path_.c_str());
+  }
+
+ private:
+  void Spawn(asio::awaitable<void> task) {
+    asio::co_spawn(context_, std::move(task), [](const std::exception_ptr& failure) {
+      if (failure == nullptr) return;
+      try {
+        std::rethrow_exception(failure);
+      } catch (const std::exception& error) {
+        LogWarn("an admin connection failed", {{"error", error.what()}});
+      }
+    });
+  }
+
+  asio::awaitable<void> Accept() {
+    while (true) {
+      auto [error, socket] = co_await acceptor_.async_accept(kAsTuple);
+      if (error == asio::error::operation_aborted) co_return;
+      if (error) {  // no descriptor left: let those that are open end first
+        asio::steady_timer pause(context_, std::chrono::milliseconds(100));
+        co_await pause.async_wait(kAsTuple);
+        continue;
+      }
+      if (!IsAllowed(socket.native_handle())) {
+        Spawn(Refuse(Stream(std::move(socket)), Problem(403, Status(ErrorId::kNotOwner, "the admin socket belongs to another user"))));
+      } else if (connections_ >= limits_.connections_max) {
+        Spawn(Refuse(Stream(std::move(socket)), Problem(503, Status(ErrorId::kNotReady, "too many connections to the admin socket"))));
+      } else {
+        Spawn(Serve(Stream(std::move(socket))));
+      }
+    }
+  }
+
+  asio::awaitable<void> Refuse(Stream stream, AdminAnswer answer) { co_await Send(&stream, answer, {.keep_alive = false}); }
+
+  asio::awaitable<void> Serve(Stream stream) {
+    const Counted counted(&connections_);
+    beast::flat_buffer buffer(limits_.header_bytes_max + limits_.body_bytes_max + 4096);
+    bool keep_alive = true;
+    while (keep_alive) {
+      http::request_parser<http::string_body> parser;
+      parser.header_limit(limits_.header_bytes_max);
+      parser.body_limit(limits_.body_bytes_max);
+      stream.expires_after(std::chrono::nanoseconds(limits_.request_timeout_ns));
+      const auto [error, bytes] = co_await http::async_read(stream, buffer, parser, kAsTuple);
+      if (error) {
+        const AdminAnswer answer = AnswerToUnreadable(error);
+        if (answer.status != 0) co_await Send(&stream, answer, {.keep_alive = false});
+        co_return;
+      }
+      const Request& request = parser.get();
+      keep_alive = request.keep_alive();
+      const AdminAnswer answer = api_->Answer(request.method_string(), request.target());
+      const bool head = request.method() == http::verb::head;
+      if (!co_await Send(&stream, answer, {.keep_alive = keep_alive, .head = head, .version = request.version()})) co_return;
+    }
+  }
+
+  struct Manner {
+    bool keep_alive = true;
+    bool head = false;  // the header of the answer only
+    unsigned version = 11;
+  };
+
+  // True when the answer was sent whole. Closes the sending side when the connection is not kept.
+  asio::awaitable<bool> Send(Stream* stream, const AdminAnswer& answer, Manner manner) {
+    Response response(static_cast<http::status>(answer.status), manner.version);
+    response.set(http::field::server, "tidepool");
+    response.set(http::field::content_type, answer.content_type);
+    response.set(http::field::cache_control, "no-store");
+    response.set("X-Tidepool-Abi", std::to_string(api_->facts().abi));
+    if (!answer.allow.empty()) response.set(http::field::allow, answer.allow);
+    response.keep_alive(manner.keep_alive);
+    response.content_length(answer.body.size());
+    if (!manner.head) response.body() = answer.body;
+    stream->expires_after(std::chrono::nanoseconds(limits_.answer_timeout_ns));
+    http::response_serializer<http::string_body> serializer(response);
+    serializer.split(manner.head);
+    beast::error_code error;
+    if (manner.head) {
+      error = std::get<0>(co_await http::async_write_header(*stream, serializer, kAsTuple));
+    } else {
+      error = std::get<0>(co_await http::async_write(*stream, serializer, kAsTuple));
+    }
+    if (!manner.keep_alive) stream->socket().shutdown(Local::socket::shutdown_send, error);
+    co_return !error;
+  }
+
+  // Counts the connections that are served; also when a coroutine is destroyed before its end.
+  class Counted {
+   public:
+    explicit Counted(uint32_t* count) : count_(count) { ++*count_; }
+    ~Counted() { --*count_; }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+
+   private:
+    uint32_t* count_;
+  };
+
+  const std::string path_;
+  AdminApi* const api_;
+  const AdminLimits limits_;
+  uint32_t connections_ = 0;  // the engine's thread only; outlives the context, whose destruction ends coroutines
+  asio::io_context context_{1};
+  Local::acceptor acceptor_;
+  std::thread thread_;
+};
+
+AdminServer::AdminServer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+AdminServer::~AdminServer() = default;
+
+Result<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& socket_path, AdminApi* api, const AdminLimits& limits) {
+  TP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(socket_path));
+  auto engine = std::make_unique<Engine>(std::move(listener), socket_path, api, limits);
+  engine->Start();
+  return std::unique_ptr<AdminServer>(new AdminServer(std::move(engine)));  // private constructor: make_unique cannot
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,44 @@
+// AdminServer: HTTP/1.1 on a Unix socket, by which people and tools look into the daemon (docs/admin_protocol.md).
+//
+// Start and the destructor belong to the thread that owns the daemon; everything between runs on one thread of its own, so a slow or
+// hostile reader delays other readers at most, never the control sockets or the serve loop.
+// Who may ask: the user of the daemon and root. The socket file has mode 0600, and each peer's user is checked once more.
+// The one door to Boost.Beast in the daemon is admin_server.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "memserver/admin/admin_api.h"
+
+namespace tidepool::memserver {
+
+// What one peer may cost. Beyond these the answer is 413, 431 or 503, or the connection is closed.
+struct AdminLimits {
+  uint32_t connections_max = 64;
+  uint32_t header_bytes_max = 8 * 1024;
+  uint64_t body_bytes_max = 16 * 1024;             // no path takes a body; a client may send one all the same
+  int64_t request_timeout_ns = 10 * kNsPerSecond;  // from the end of the last answer to the end of the next request
+  int64_t answer_timeout_ns = 10 * kNsPerSecond;   // for the reader to take an answer
+};
+
+class AdminServer {
+ public:
+  // Listens on `socket_path`; a file of that name is replaced, so the caller must hold the socket directory's lock.
+  // `api` must outlive the server and is used by its thread only. Errors: kSocketFailed.
+  static Result<std::unique_ptr<AdminServer>> Start(const std::string& socket_path, AdminApi* api, const AdminLimits& limits = {});
+  // Closes all connections, ends the thread, removes the socket file.
+  ~AdminServer();
+  AdminServer(const AdminServer&) = delete;
+  AdminServer& operator=(const AdminServer&) = delete;
+
+ private:
+  class Engine;  // everything of Asio and Beast
+  explicit AdminServer(std::unique_ptr<Engine> engine);
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace tidepool::memserver

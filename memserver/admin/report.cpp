@@ -1,0 +1,179 @@
+#include "memserver/admin/report.h"
+
+#include <array>
+
+#include "base/json_writer.h"
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr std::array kStates = {ChunkState::kEmpty,    ChunkState::kResident,  ChunkState::kGradients,
+                                ChunkState::kComplete, ChunkState::kUpdateDue, ChunkState::kUpdating};
+
+uint64_t SessionCount(const Snapshot& snapshot) {
+  uint64_t count = 0;
+  for (const JobRow& job : snapshot.jobs) count += job.sessions.size();
+  return count;
+}
+
+void WriteJobFields(const JobRow& job, JsonWriter* json) {
+  json->Field("id", job.job).Field("name", job.name).Field("uid", job.uid).Field("state", job.state);
+  json->Field("world", job.world).Field("ranks_attached", static_cast<uint64_t>(job.sessions.size()));
+  json->Field("dtype", NameOf(job.dtype)).Field("version", job.version).Field("parameters", job.parameters);
+  json->Field("pool_bytes", job.pool_bytes).Field("rcache_bytes", job.rcache_bytes);
+  json->Field("step_seconds", job.step_seconds).Field("grad_norm", job.grad_norm).Field("steps_skipped", job.steps_skipped);
+  std::array<uint64_t, kStates.size()> counts{};
+  for (const ChunkRow& chunk : job.chunks) ++counts[static_cast<size_t>(chunk.state)];
+  json->Field("chunks", static_cast<uint64_t>(job.chunks.size())).Key("chunk_states").BeginObject();
+  for (const ChunkState state : kStates) json->Field(NameOf(state), counts[static_cast<size_t>(state)]);
+  json->EndObject();
+}
+
+void WriteSession(const SessionRow& session, JsonWriter* json) {
+  json->BeginObject().Field("id", session.session).Field("rank", session.rank).Field("pid", session.pid);
+  json->Field("rcache_bytes", session.rcache_bytes);
+  json->Field("host_to_device_bytes", session.bytes_h2d).Field("device_to_host_bytes", session.bytes_d2h);
+  json->Field("requests", session.requests).Field("requests_parked", session.requests_parked).EndObject();
+}
+
+// [["C", 3], [".", 9]]: letters and how often each stands.
+template <typename LetterAt>
+void WriteRuns(size_t count, LetterAt letter_at, JsonWriter* json) {
+  json->Key("runs").BeginArray();
+  for (size_t begin = 0; begin < count;) {
+    const char letter = letter_at(begin);
+    size_t end = begin + 1;
+    while (end < count && letter_at(end) == letter) ++end;
+    json->BeginArray().String(std::string(1, letter)).Uint(end - begin).EndArray();
+    begin = end;
+  }
+  json->EndArray();
+}
+
+void WriteRcacheRow(const JobRow& job, const SessionRow& session, JsonWriter* json) {
+  const auto fetched = [&](size_t i) { return (job.chunks[i].ranks_cached >> session.rank & 1) != 0; };
+  uint64_t chunks = 0;
+  for (size_t i = 0; i < job.chunks.size(); ++i) chunks += fetched(i) ? 1 : 0;
+  json->BeginObject().Field("kind", "rcache").Field("rank", session.rank);
+  json->Field("chunks_fetched", chunks).Field("bytes_limit", session.rcache_bytes);
+  WriteRuns(
+      job.chunks.size(), [&](size_t i) { return fetched(i) ? 'C' : '.'; }, json);
+  json->EndObject();
+}
+
+void WritePoolRow(const Snapshot& snapshot, const JobRow& job, JsonWriter* json) {
+  json->BeginObject().Field("kind", "host_pool").Field("bytes_used", job.pool_bytes).Field("bytes_limit", snapshot.pool_bytes);
+  WriteRuns(
+      job.chunks.size(), [&](size_t i) { return LetterOf(job.chunks[i].state); }, json);
+  json->EndObject();
+}
+
+void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
+  const ChunkRow& chunk = job.chunks[id];
+  json->BeginObject().Field("job", job.job).Field("chunk", id).Field("state", NameOf(chunk.state));
+  json->Field("data_group", chunk.data_group).Field("elements", chunk.elements).Field("bytes", chunk.bytes);
+  json->Field("version", chunk.version).Field("fetches", chunk.fetches).Key("ranks_cached").BeginArray();
+  for (Rank rank = 0; rank < 64; ++rank) {
+    if ((chunk.ranks_cached >> rank & 1) != 0) json->Uint(rank);
+  }
+  json->EndArray().EndObject();
+}
+
+}  // namespace
+
+const char* StateOf(const Snapshot& snapshot) {
+  return snapshot.draining ? "draining" : snapshot.ready ? "ready" : "starting";
+}
+
+std::string VersionReport(const ServerFacts& facts) {
+  JsonWriter json;
+  json.BeginObject().Field("name", "tidepool").Field("version", facts.version).Field("abi", facts.abi).Field("build", facts.build);
+  json.Key("devices").BeginArray();
+  for (const std::string& device : facts.devices) json.String(device);
+  json.EndArray().Field("pid", facts.pid).EndObject();
+  return json.Take();
+}
+
+std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
+  const Snapshot& now = *look.snapshot;
+  JsonWriter json;
+  json.BeginObject().Field("state", StateOf(now)).Field("version", facts.version).Field("pid", facts.pid);
+  json.Field("socket_dir", facts.socket_dir).Field("uptime_seconds", static_cast<double>(now.uptime_ns) / kNsPerSecond);
+  json.Field("snapshot_age_seconds", look.age_seconds);
+  json.Key("serve_loop").BeginObject().Field("turns", now.turns).Field("silent_seconds", look.silent_seconds).EndObject();
+  json.Key("pool").BeginObject().Field("bytes", now.pool_bytes).Field("bytes_used", now.pool_used);
+  json.Field("bytes_free", now.pool_bytes - now.pool_used).EndObject();
+  json.Key("rcache").BeginObject().Field("bytes_limit", now.rcache_limit).Field("bytes_used", now.rcache_used).EndObject();
+  json.Key("transfers").BeginObject().Field("host_to_device_bytes", now.bytes_h2d).Field("device_to_host_bytes", now.bytes_d2h).EndObject();
+  json.Key("optimizer").BeginObject().Field("workers", now.workers).Field("parameters_updated", now.parameters_updated).EndObject();
+  json.Field("jobs", static_cast<uint64_t>(now.jobs.size())).Field("sessions", SessionCount(now));
+  json.Field("sessions_ended_badly", now.sessions_ended_badly).EndObject();
+  return json.Take();
+}
+
+std::string JobsReport(const Snapshot& snapshot) {
+  JsonWriter json;
+  json.BeginObject().Key("jobs").BeginArray();
+  for (const JobRow& job : snapshot.jobs) {
+    json.BeginObject();
+    WriteJobFields(job, &json);
+    json.EndObject();
+  }
+  json.EndArray().EndObject();
+  return json.Take();
+}
+
+std::string JobReport(const JobRow& job) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteJobFields(job, &json);
+  json.Key("sessions").BeginArray();
+  for (const SessionRow& session : job.sessions) WriteSession(session, &json);
+  json.EndArray().EndObject();
+  return json.Take();
+}
+
+std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs) {
+  JsonWriter json;
+  json.BeginObject().Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
+  json.Key("legend").BeginObject().Field("C", "fetched");
+  for (const ChunkState state : kStates) json.Field(std::string(1, LetterOf(state)), NameOf(state));
+  json.EndObject().Key("jobs").BeginArray();
+  for (const JobRow* job : jobs) {
+    json.BeginObject().Field("id", job->job).Field("name", job->name).Field("state", job->state).Field("version", job->version);
+    json.Field("step_seconds", job->step_seconds).Field("chunks", static_cast<uint64_t>(job->chunks.size()));
+    uint64_t largest = 0;
+    for (const ChunkRow& chunk : job->chunks) largest = std::max(largest, chunk.elements * BytesOf(job->dtype));
+    json.Field("chunk_bytes_max", largest).Key("rows").BeginArray();
+    for (const SessionRow& session : job->sessions) WriteRcacheRow(*job, session, &json);
+    WritePoolRow(snapshot, *job, &json);
+    json.EndArray().EndObject();
+  }
+  json.EndArray().EndObject();
+  return json.Take();
+}
+
+std::string ChunksReport(const ChunkPage& page) {
+  JsonWriter json;
+  std::string next;
+  uint64_t shown = 0;
+  json.BeginObject().Key("chunks").BeginArray();
+  for (const JobRow* job : page.jobs) {
+    if (job->job < page.from_job) continue;
+    const ChunkId first = job->job == page.from_job ? page.from_chunk : 0;
+    for (ChunkId id = first; id < job->chunks.size() && next.empty(); ++id) {
+      if (page.state != nullptr && job->chunks[id].state != *page.state) continue;
+      if (shown == page.limit) {
+        next = std::to_string(job->job) + ":" + std::to_string(id);
+      } else {
+        WriteChunk(*job, id, &json);
+        ++shown;
+      }
+    }
+  }
+  json.EndArray().Key("next_cursor");
+  next.empty() ? json.Null() : json.String(next);
+  return json.EndObject().Take();
+}
+
+}  // namespace tidepool::memserver

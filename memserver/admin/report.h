@@ -1,0 +1,47 @@
+// Reports: the JSON texts of the admin socket, made from one immutable snapshot (docs/admin_protocol.md lists every field).
+//
+// Any thread; pure functions. Keys are snake_case, sizes are bytes, times are seconds, numbers are never texts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "memserver/admin/snapshot_source.h"
+#include "memserver/residency/snapshot.h"
+
+namespace tidepool::memserver {
+
+// What does not change while the daemon runs; the composition root fills it in.
+struct ServerFacts {
+  std::string version;               // of the release, "0.1.0"
+  uint32_t abi = 0;                  // of the shared-memory protocol
+  std::string build;                 // compiler and build type
+  std::vector<std::string> devices;  // DeviceNames()
+  std::string socket_dir;
+  int32_t pid = 0;
+};
+
+// "starting", "ready" or "draining".
+const char* StateOf(const Snapshot& snapshot);
+
+std::string VersionReport(const ServerFacts& facts);
+std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts);
+// All jobs, without their sessions and chunks.
+std::string JobsReport(const Snapshot& snapshot);
+// One job with its sessions.
+std::string JobReport(const JobRow& job);
+// The residency picture of `jobs`, run-length encoded.
+std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs);
+
+// A page of chunk rows. Cursors name the first chunk that was not shown yet.
+struct ChunkPage {
+  std::vector<const JobRow*> jobs;    // in order
+  const ChunkState* state = nullptr;  // only chunks in this state, null for all
+  JobId from_job = 0;                 // where the page begins
+  ChunkId from_chunk = 0;
+  uint64_t limit = 0;
+};
+std::string ChunksReport(const ChunkPage& page);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,61 @@
+// SnapshotSource: the newest snapshot of the serve loop, asked for only while somebody looks.
+//
+// Get and Look belong to the admin thread, Publish to the control thread, which takes the loop's SnapshotReady replies. The loop itself
+// is never waited for without a bound: a loop that does not answer costs one wait of at most kWaitMs until it answers again.
+//
+//   admin thread          loop                  control thread
+//   SnapshotWanted ---->  end of its turn
+//                         SnapshotReady ---->   Publish
+//   Get returns  <-----------------------------
+//
+// Invariants: at most one question is open; after an answer the next is asked no sooner than kAgeMaxMs later.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "base/clock.h"
+#include "base/event_queue.h"
+#include "memserver/jobs/mailbox.h"
+#include "memserver/residency/snapshot.h"
+
+namespace tidepool::memserver {
+
+// What an answer is made from. `snapshot` is null until the loop has answered for the first time.
+struct SnapshotLook {
+  std::shared_ptr<const Snapshot> snapshot;
+  double age_seconds = 0;     // of the snapshot
+  double silent_seconds = 0;  // how long the open question has waited for the loop; 0 when none is open
+};
+
+class SnapshotSource {
+ public:
+  static constexpr int64_t kAgeMaxMs = 50;  // younger snapshots are used again: many watchers cost the loop no more than one
+  static constexpr int64_t kWaitMs = 1000;
+
+  // Both must outlive this object.
+  SnapshotSource(EventQueue<ControlEvent>* to_loop, const Clock* clock) : to_loop_(to_loop), clock_(clock) {}
+
+  // A snapshot not older than kAgeMaxMs, or, when the loop does not answer in time, the last one with its age.
+  SnapshotLook Get();
+  // The same without waiting: asks when the last answer is old, and returns what is there.
+  SnapshotLook Look();
+  void Publish(std::shared_ptr<const Snapshot> snapshot);
+
+ private:
+  void AskIfOld(int64_t now);
+  SnapshotLook LookLocked(int64_t now) const;
+
+  EventQueue<ControlEvent>* const to_loop_;
+  const Clock* const clock_;
+  std::mutex mutex_;  // held for a few instructions; the loop never takes it
+  std::condition_variable answered_;
+  std::shared_ptr<const Snapshot> snapshot_;  // guarded by mutex_, as all below
+  int64_t snapshot_ns_ = 0;
+  int64_t asked_ns_ = -1;        // of the open question, -1 when none is open
+  bool waited_in_vain_ = false;  // for the open question: nobody waits for it again
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,58 @@
+#include "memserver/checkpoint/checkpoint_writer.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <array>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "memserver/checkpoint/weights_file.h"
+
+namespace tidepool::memserver {
+
+CheckpointWriter::CheckpointWriter(EventQueue<SaveRequest>* requests, EventQueue<SaveResult>* results, const Clock* clock,
+                                   int64_t timeout_ns)
+    : requests_(requests), results_(results), clock_(clock), timeout_ns_(timeout_ns), stop_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TP_CHECK(stop_event_.valid(), "eventfd");
+  thread_ = std::thread(&CheckpointWriter::Main, this);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  stop_.store(true, std::memory_order_relaxed);
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = write(stop_event_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void CheckpointWriter::Main() {
+  std::vector<SaveRequest> batch;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    std::array<pollfd, 2> events = {pollfd{requests_->event_fd(), POLLIN, 0}, pollfd{stop_event_.get(), POLLIN, 0}};
+    (void)poll(events.data(), events.size(), -1);  // an interrupted poll finds nothing and is repeated
+    requests_->ClearEvent();
+    requests_->TakeAll(&batch);
+    ServeAll(&batch);
+  }
+  // The last look: what was pushed before the stop is answered too.
+  requests_->TakeAll(&batch);
+  ServeAll(&batch);
+}
+
+void CheckpointWriter::ServeAll(std::vector<SaveRequest>* batch) {
+  for (SaveRequest& request : *batch) {
+    const int64_t begin = clock_->NowNs();
+    Status status = WriteWeightsFile(request, {.clock = clock_, .deadline_ns = begin + timeout_ns_, .stop = &stop_});
+    const double seconds = static_cast<double>(clock_->NowNs() - begin) / kNsPerSecond;
+    if (status.ok()) {
+      LogInfo("weights saved", {{"file", request.name}, {"tensors", request.tensors.size()}, {"seconds", seconds}});
+    } else {
+      LogWarn("saving weights failed", {{"file", request.name}, {"error", status.Line()}});
+    }
+    request.directory.Reset();  // the client may remove the directory as soon as it hears of the result
+    results_->Push({.connection = request.connection, .result = std::move(status)});
+  }
+  batch->clear();
+}
+
+}  // namespace tidepool::memserver

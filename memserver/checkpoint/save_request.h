@@ -1,0 +1,39 @@
+// SaveRequest and SaveResult: the two notes between the serve loop and the checkpoint thread.
+//
+// The serve loop pushes a SaveRequest and keeps every plane it names unchanged until the SaveResult of the same connection came back:
+// sealed updates of that job wait so long. The checkpoint thread only reads the planes, touches only files beneath `directory`, and
+// answers every request exactly once, also when it fails. A connection has at most one save in flight.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tidepool::memserver {
+
+struct SavedTensor {
+  std::string name;
+  std::vector<uint64_t> dims;   // row-major; empty for a scalar
+  const float* data = nullptr;  // in the host pool; `count` values, the product of dims
+  uint64_t count = 0;
+};
+
+struct SaveRequest {
+  ConnectionId connection = 0;
+  UniqueFd directory;  // O_PATH descriptor that the client passed
+  std::string name;    // of the file in it: one path component
+  std::vector<SavedTensor> tensors;
+  std::vector<std::pair<std::string, std::string>> metadata;  // for the file's header: job, version, step numbers
+};
+
+struct SaveResult {
+  ConnectionId connection = 0;
+  Status result;  // ok, or kSaveFailed with the cause
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,220 @@
+#include "memserver/config.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "base/suggest.h"
+#include "base/units.h"
+#include "memserver/config_file.h"
+#include "memserver/limits.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+Status Expected(const std::string& text, const std::string& forms) {
+  return Status(ErrorId::kConfigBadValue, "'" + text + "' is not a value for this setting").Why("accepted are " + forms);
+}
+
+Status ParseCount(const std::string& text, uint32_t least, uint32_t most, uint32_t* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  if (error == std::errc() && end == text.data() + text.size() && *value >= least && *value <= most) return Status();
+  return Expected(text, "whole numbers from " + std::to_string(least) + " to " + std::to_string(most));
+}
+
+Status ParseCountOrAuto(const std::string& text, uint32_t least, uint32_t most, uint32_t* value) {
+  *value = kAutomatic;
+  if (text == "auto") return Status();
+  const Status status = ParseCount(text, least, most, value);
+  return status.ok() ? status : Expected(text, "auto, and whole numbers from " + std::to_string(least) + " to " + std::to_string(most));
+}
+
+template <typename T, size_t count>
+Status ParseChoice(const std::string& text, const std::array<std::pair<const char*, T>, count>& choices, T* value) {
+  std::string forms;
+  for (const auto& [name, meaning] : choices) {
+    if (text == name) {
+      *value = meaning;
+      return Status();
+    }
+    forms += (forms.empty() ? "" : ", ") + std::string(name);
+  }
+  return Expected(text, forms);
+}
+
+Status ParseSocketDir(const std::string& text, Config* config) {
+  config->socket_dir = text == "auto" ? "" : text;
+  if (text == "auto" || (!text.empty() && text.front() == '/')) return Status();
+  return Expected(text, "auto, and absolute paths");
+}
+
+// Only the form is checked here; what a share is a share of is known when the server starts.
+Status ParsePool(const std::string& text, Config* config) {
+  config->pool = text;
+  return ParseSizeOrShare(text, kGiB).status();
+}
+Status ParseRcacheLimit(const std::string& text, Config* config) {
+  config->rcache_limit = text;
+  return ParseSizeOrShare(text, kGiB).status();
+}
+Status ParseHuge(const std::string& text, Config* config) {
+  return ParseChoice<bool, 2>(text, {{{"auto", true}, {"off", false}}}, &config->huge_pages);
+}
+Status ParseAdamThreads(const std::string& text, Config* config) {
+  return ParseCountOrAuto(text, 1, 256, &config->adam_threads);
+}
+Status ParseCopyThreads(const std::string& text, Config* config) {
+  return ParseCountOrAuto(text, 0, 64, &config->copy_threads);
+}
+Status ParseIsa(const std::string& text, Config* config) {
+  TP_ASSIGN_OR_RETURN(config->isa, optim::IsaFromName(text));
+  if (config->isa <= optim::BestIsa()) return Status();
+  return Status(ErrorId::kConfigBadValue, "this CPU does not have the instruction set " + text)
+      .Why(std::string("its best one is ") + NameOf(optim::BestIsa()));
+}
+Status ParseLease(const std::string& text, Config* config) {
+  TP_ASSIGN_OR_RETURN(config->lease_ns, ParseDurationNs(text));
+  return Status();
+}
+Status ParseSpin(const std::string& text, Config* config) {
+  config->spin_ns = -1;
+  if (text == "auto") return Status();
+  TP_ASSIGN_OR_RETURN(config->spin_ns, ParseDurationNs(text));
+  return Status();
+}
+Status ParseLogLevel(const std::string& text, Config* config) {
+  return ParseChoice<LogLevel, 4>(
+      text, {{{"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warn", LogLevel::kWarn}, {"error", LogLevel::kError}}},
+      &config->log_level);
+}
+Status ParseLogFormat(const std::string& text, Config* config) {
+  return ParseChoice<LogFormat, 3>(text, {{{"auto", LogFormat::kAuto}, {"text", LogFormat::kText}, {"json", LogFormat::kJson}}},
+                                   &config->log_format);
+}
+Status ParseJobsMax(const std::string& text, Config* config) {
+  return ParseCount(text, 1, 1024, &config->jobs_max);
+}
+Status ParseSessionsMax(const std::string& text, Config* config) {
+  return ParseCount(text, 1, 4096, &config->sessions_max);
+}
+
+constexpr std::array<Setting, 13> kSettings{{
+    {"--socket-dir", "socket_dir", "DIR", "auto",
+     "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
+    {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
+    {"--huge", "pool.huge", "auto|off", "auto", "ask for 2 MiB pages for the pool", ParseHuge},
+    {"--rcache-limit", "rcache.limit", "SIZE|%", "25%", "memory of the rCaches of all trainers on the host device", ParseRcacheLimit},
+    {"--adam-threads", "optimizer.threads", "N|auto", "auto", "optimizer workers; auto: one per CPU, less one for the serve loop",
+     ParseAdamThreads},
+    {"--isa", "optimizer.isa", "auto|v2|v3|v4", "auto", "instruction set of the optimizer loops; the bits are the same with each",
+     ParseIsa},
+    {"--copy-threads", "copy.threads", "N|auto", "auto",
+     "0: the serve loop copies; else one copy thread per session; auto: by the number of CPUs", ParseCopyThreads},
+    {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},
+    {"--spin", "spin", "DURATION|auto", "auto", "how long an idle serve loop looks for work before it sleeps", ParseSpin},
+    {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel},
+    {"--log-format", "log.format", "auto|text|json", "auto", "auto: text on a terminal, JSON lines otherwise", ParseLogFormat},
+    {"--jobs-max", "limits.jobs", "N", "64", "jobs at once", ParseJobsMax},
+    {"--sessions-max", "limits.sessions", "N", "256", "attached ranks at once", ParseSessionsMax},
+}};
+static_assert(kJobsMaxDefault == 64 && kSessionsMaxDefault == 256, "the defaults in the table above");
+
+Status UnknownKey(const FileSetting& entry) {
+  std::vector<std::string_view> known;
+  for (const Setting& setting : kSettings) known.push_back(setting.key);
+  return Status(ErrorId::kConfigUnknownKey, "the key \"" + entry.key + "\" is not known" + DidYouMean(entry.key, known)).Where(entry.where);
+}
+
+Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effective) {
+  TP_ASSIGN_OR_RETURN(const std::vector<FileSetting> entries, ReadConfigFile(path));
+  for (const FileSetting& entry : entries) {
+    const auto found = std::find_if(effective->begin(), effective->end(), [&](const auto& each) { return each.setting->key == entry.key; });
+    if (found == effective->end()) return UnknownKey(entry);
+    found->text = entry.text;
+    found->origin = entry.where;
+  }
+  return Status();
+}
+
+std::string Line(const EffectiveSetting& each, const std::string& comment) {
+  const std::string_view key = each.setting->key;
+  const std::string name(key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1));
+  std::string line = name + " = \"" + each.text + "\"";
+  line.resize(std::max<size_t>(line.size(), 28), ' ');
+  return line + "  # " + comment + "\n";
+}
+
+// Keys without a table come first, as TOML demands; the table above is in the order of its tables otherwise.
+std::string PrintFile(const std::vector<EffectiveSetting>& effective, const std::function<std::string(const EffectiveSetting&)>& comment) {
+  std::string top, tables, table_now;
+  for (const EffectiveSetting& each : effective) {
+    const size_t dot = each.setting->key.find('.');
+    if (dot == std::string_view::npos) {
+      top += Line(each, comment(each));
+      continue;
+    }
+    const std::string table(each.setting->key.substr(0, dot));
+    if (table != table_now) tables += "\n[" + table + "]\n";
+    table_now = table;
+    tables += Line(each, comment(each));
+  }
+  return top + tables;
+}
+
+std::vector<EffectiveSetting> Defaults() {
+  std::vector<EffectiveSetting> effective;
+  for (const Setting& setting : kSettings) effective.push_back({&setting, std::string(setting.fallback), "default"});
+  return effective;
+}
+
+}  // namespace
+
+std::span<const Setting> Settings() {
+  return kSettings;
+}
+
+std::string EnvironmentNameOf(const Setting& setting) {
+  std::string name = "TIDEPOOL_" + std::string(setting.flag.substr(2));
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return name;
+}
+
+Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
+  LoadedConfig loaded;
+  loaded.settings = Defaults();
+  if (!sources.file.empty()) TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings));
+  for (EffectiveSetting& each : loaded.settings) {
+    const std::string name = EnvironmentNameOf(*each.setting);
+    if (const std::string text = sources.environment ? sources.environment(name) : ""; !text.empty()) {
+      each.text = text;
+      each.origin = name;
+    }
+    if (const auto flag = sources.flags.find(std::string(each.setting->flag)); flag != sources.flags.end()) {
+      each.text = flag->second;
+      each.origin = flag->first;
+    }
+    const Status parsed = each.setting->parse(each.text, &loaded.config);
+    if (!parsed.ok()) {
+      return Status(ErrorId::kConfigBadValue, parsed.what())
+          .Where(each.origin + "  " + std::string(each.setting->key) + " = \"" + each.text + "\"")
+          .Why(parsed.why().empty() ? "the form is " + std::string(each.setting->value_kind) : parsed.why());
+    }
+  }
+  return loaded;
+}
+
+std::string PrintDefaults() {
+  return "# memserver.toml: every key has a default; these are the defaults.\n"
+         "# A flag wins over the environment, the environment over this file.\n\n" +
+         PrintFile(Defaults(), [](const EffectiveSetting& each) {
+           return std::string(each.setting->description) + " (" + std::string(each.setting->value_kind) + ")";
+         });
+}
+
+std::string PrintEffective(const LoadedConfig& loaded) {
+  return PrintFile(loaded.settings, [](const EffectiveSetting& each) { return each.origin; });
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,77 @@
+// Config: every setting of memserver, with its value, its unit and where it came from (flag > environment > file > default).
+//
+// One thread, before the server starts. Settings are one table in config.cpp: a setting added there has a flag, an environment variable,
+// a key of the configuration file, a default, a line in --help and a line in `memserver config` at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "optim/isa.h"
+
+namespace tidepool::memserver {
+
+inline constexpr uint32_t kAutomatic = UINT32_MAX;  // of a count: chosen by the number of CPUs
+
+struct Config {
+  std::string socket_dir;    // empty: shm::DefaultSocketDir()
+  std::string pool;          // a size, or a share of the memory that is available; Resolve with ParseSizeOrShare
+  std::string rcache_limit;  // likewise
+  bool huge_pages = true;
+  uint32_t adam_threads = kAutomatic;
+  optim::IsaLevel isa = optim::IsaLevel::kV2;
+  uint32_t copy_threads = kAutomatic;  // 0: the serve loop copies
+  int64_t lease_ns = 0;
+  int64_t spin_ns = -1;  // negative: automatic
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kAuto;
+  uint32_t jobs_max = 0, sessions_max = 0;
+};
+
+struct Setting {
+  std::string_view flag;         // "--pool"
+  std::string_view key;          // "pool.size" in the file
+  std::string_view value_kind;   // for help: "SIZE|%"
+  std::string_view fallback;     // the default
+  std::string_view description;  // one line
+  Status (*parse)(const std::string& text, Config* config);
+};
+
+std::span<const Setting> Settings();
+// "TIDEPOOL_POOL" of "--pool".
+std::string EnvironmentNameOf(const Setting& setting);
+
+// The value that holds, and whence: "default", "/etc/x.toml:3", "TIDEPOOL_POOL", "--pool".
+struct EffectiveSetting {
+  const Setting* setting = nullptr;
+  std::string text;
+  std::string origin;
+};
+
+struct LoadedConfig {
+  Config config;
+  std::vector<EffectiveSetting> settings;  // in the order of Settings()
+};
+
+struct ConfigSources {
+  std::string file;                          // empty: none
+  std::map<std::string, std::string> flags;  // "--pool" -> "4GiB"
+  // The environment; empty strings count as unset.
+  std::function<std::string(const std::string& name)> environment;
+};
+
+// Errors: kConfigUnreadable, kConfigSyntax, kConfigUnknownKey, kConfigBadValue; each names its place.
+Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
+
+// A complete, commented configuration file: with the defaults, or with the values that hold and their origins.
+std::string PrintDefaults();
+std::string PrintEffective(const LoadedConfig& loaded);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,23 @@
+// ReadConfigFile: a TOML file as a flat list of keys, texts and lines. The one door to toml++.
+//
+// Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::memserver {
+
+struct FileSetting {
+  std::string key;    // dotted: "pool.size"
+  std::string text;   // strings without quotes; numbers and booleans as written in TOML's shortest form
+  std::string where;  // "/etc/tidepool/memserver.toml:3"
+};
+
+// Errors: kConfigUnreadable, kConfigSyntax (with line and column), kConfigBadValue (lists and dates are no settings).
+Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,186 @@
+#include "memserver/dispatcher.h"
+
+#include <array>
+
+#include "base/check.h"
+#include "base/point.h"
+#include "memserver/traffic/request_check.h"
+#include "memserver/traffic/transfers.h"
+
+namespace tidepool::memserver {
+namespace {
+
+using shm::Request;
+
+shm::Completion Success(const Copy& copy) {
+  shm::Completion completion{};
+  completion.counter = copy.request.counter;
+  completion.op = copy.request.op;
+  completion.version = copy.request.version;
+  completion.bytes = copy.bytes;
+  return completion;
+}
+
+// In a broken run puts, gradients and ends of steps are answered with kPeerLost whatever they are, because their counts have no meaning.
+const char* CheckPutRequest(Seat* seat, const Request& request) {
+  return seat->job->run_broken ? nullptr : CheckPut(*seat->job->states, seat->rank, request);
+}
+
+Start StartPutRequest(Seat* seat, const Request& request) {
+  if (seat->job->run_broken) return Start::kPeerLost;
+  return StartPut(seat->job->states.get(), seat->session.get(), request);
+}
+
+void EndPutRequest(Seat* seat, const Copy& copy) {
+  Job* job = seat->job;
+  const bool shard_in = EndPut(job->states.get(), seat->session.get(), copy);
+  if (shard_in && job->spec().dtype == DType::kF32) CountLoadedShard(job, copy.request.chunk);
+  if (shard_in && job->spec().dtype != DType::kF32) job->narrows.Push({copy.request.chunk, seat->rank});
+  Answer(seat, Success(copy));
+}
+
+const char* CheckFetchRequest(Seat* seat, const Request& request) { return CheckFetch(*seat->job->states, request); }
+
+Start StartFetchRequest(Seat* seat, const Request& request) {
+  if (seat->job->run_broken && request.version > seat->job->states->sealed_version()) return Start::kPeerLost;
+  return StartFetch(seat->job->states.get(), seat->session.get(), request);
+}
+
+void EndFetchRequest(Seat* seat, const Copy& copy) {
+  EndFetch(seat->job->states.get(), seat->session.get(), copy);
+  Answer(seat, Success(copy));
+}
+
+const char* CheckGradientRequest(Seat* seat, const Request& request) {
+  Job* job = seat->job;
+  if (job->run_broken) return nullptr;
+  if (job->step.HasEnded(seat->rank)) return "a gradient came after the rank had ended the step";
+  const char* why = CheckGradient(*job->states, seat->rank, request);
+  if (why == nullptr) job->intake.Accept(seat->rank, request);
+  return why;
+}
+
+Start StartGradientRequest(Seat* seat, const Request& request) {
+  if (seat->job->run_broken) return Start::kPeerLost;
+  return seat->job->intake.StartGradient(seat->session.get(), request);
+}
+
+void EndGradientRequest(Seat* seat, const Copy& copy) {
+  const bool counts = seat->job->intake.EndGradient(seat->session.get(), copy);
+  Answer(seat, counts ? Success(copy) : Failure(copy.request, ErrorId::kPeerLost));
+}
+
+// One row an operation that copies elements, by its number.
+struct CopyOp {
+  const char* (*check)(Seat* seat, const Request& request);  // once a request; null when it is sound
+  Start (*start)(Seat* seat, const Request& request);        // again while it answers kWait
+  void (*end)(Seat* seat, const Copy& copy);
+};
+constexpr std::array<CopyOp, 3> kCopyOps = {{
+    {CheckPutRequest, StartPutRequest, EndPutRequest},
+    {CheckFetchRequest, StartFetchRequest, EndFetchRequest},
+    {CheckGradientRequest, StartGradientRequest, EndGradientRequest},
+}};
+static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 && static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
+              static_cast<uint32_t>(shm::Op::kSubmitGradient) == 3);
+
+const CopyOp& RowOf(const Request& request) { return kCopyOps[request.op - 1]; }
+
+// Answers or starts; true when the request must (still) wait.
+bool StartOrWait(Seat* seat, const Request& request) {
+  switch (RowOf(request).start(seat, request)) {
+    case Start::kStarted:
+      return false;
+    case Start::kWait:
+      return true;
+    case Start::kTooLate:
+      seat->violation = "the version asked for is already overwritten";
+      return false;
+    case Start::kPeerLost:
+      Answer(seat, Failure(request, ErrorId::kPeerLost));
+      return false;
+  }
+  TP_CHECK(false, "an outcome of Start");
+  return false;
+}
+
+void EndStep(Seat* seat, const shm::EndStepRequest& request) {
+  Job* job = seat->job;
+  if (job->run_broken) {
+    Answer(seat, Failure(shm::AsRequest(request), ErrorId::kPeerLost));
+    return;
+  }
+  seat->violation = CheckEndStep(*job->states, request);
+  if (seat->violation != nullptr) return;
+  if (job->step.HasEnded(seat->rank)) {
+    seat->violation = "the rank has ended this step already";
+  } else if (!job->intake.RankComplete(seat->rank)) {
+    seat->violation = "the step ended before all gradients of the rank were submitted";
+  } else if (const char* differs = job->step.End(seat->rank, request)) {
+    // Which of the ranks is wrong cannot be known: all of them end, with the reason.
+    for (Seat* other : job->seats) {
+      if (other != nullptr) other->violation = differs;
+    }
+  }
+  TP_POINT("server.step_ended_by_rank");
+}
+
+}  // namespace
+
+bool Dispatcher::TakeRequests(Seat* seat) {
+  Request request;
+  uint32_t taken = 0;
+  while (taken < kRequestsPerTurn && seat->violation == nullptr) {
+    const shm::PopResult popped = seat->session->Take(&request, &seat->violation);
+    if (popped != shm::PopResult::kItem) break;
+    ++taken;
+    TP_POINT("server.request_taken");
+    Handle(seat, request);
+  }
+  return taken > 0 || seat->violation != nullptr;
+}
+
+void Dispatcher::Handle(Seat* seat, const Request& request) {
+  if (request.op < shm::kOpMin || request.op > shm::kOpMax) {
+    seat->violation = "the operation is unknown";
+    return;
+  }
+  if (request.op == static_cast<uint32_t>(shm::Op::kEndStep)) {
+    EndStep(seat, shm::AsEndStep(request));
+    return;
+  }
+  Session& session = *seat->session;
+  const char* why = CheckRange(*seat->job->states, seat->rank, session.rcache_bytes(), request);
+  if (why == nullptr) why = RowOf(request).check(seat, request);
+  if (why != nullptr) {
+    seat->violation = why;
+    return;
+  }
+  const bool behind = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient) && session.waiting().holds_gradients();
+  if (!behind && !StartOrWait(seat, request)) return;
+  session.waiting().Add(request);
+  ++session.requests_parked;
+  TP_POINT("server.request_parked");
+}
+
+bool Dispatcher::RetryParked(Seat* seat) {
+  Session& session = *seat->session;
+  const uint64_t changes = seat->job->Changes();
+  if (session.seen_changes == changes) return false;
+  session.seen_changes = changes;
+  if (session.waiting().size() == 0) return false;
+  session.waiting().Retry([seat](const Request& request) { return seat->violation == nullptr && StartOrWait(seat, request); });
+  return true;
+}
+
+bool Dispatcher::EndCopies(Seat* seat) {
+  Copy copy;
+  bool ended = false;
+  while (seat->session->lane().TakeDone(&copy)) {
+    RowOf(copy.request).end(seat, copy);
+    ended = true;
+  }
+  return ended;
+}
+
+}  // namespace tidepool::memserver

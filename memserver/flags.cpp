@@ -1,0 +1,127 @@
+#include "memserver/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/suggest.h"
+#include "memserver/config.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+struct CommandEntry {
+  std::string_view name;
+  Command command;
+  std::string_view description;
+};
+
+constexpr std::array<CommandEntry, 5> kCommands{{
+    {"run", Command::kRun, "serve trainers until SIGTERM or Ctrl-C (the default)"},
+    {"check", Command::kCheck, "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad configuration, 9 unfit"},
+    {"config", Command::kConfig, "print the settings that hold and their origins; --defaults: a commented file"},
+    {"version", Command::kVersion, "print versions of program and protocol"},
+    {"help", Command::kHelp, "print this text"},
+}};
+
+constexpr std::string_view kExamples =
+    "memserver holds the host memory and the optimizer of training jobs on this machine.\n\n"
+    "examples:\n"
+    "  memserver run --pool 8GiB                  serve with 8 GiB for all jobs; trainers find it by themselves\n"
+    "  memserver run --pool 50% --socket-dir /tmp/mine   a second server beside the first\n"
+    "  memserver check --pool 8GiB                is this machine fit for that?\n"
+    "  memserver config --defaults > memserver.toml\n"
+    "  memserver run --config memserver.toml\n\n";
+
+std::string Padded(std::string text, size_t width) {
+  text.resize(std::max(text.size() + 2, width), ' ');
+  return text;
+}
+
+Status UsageError(std::string what) {
+  return Status(ErrorId::kUsageError, std::move(what)).Fix("memserver --help lists commands and flags");
+}
+
+// Words of the command line that CLI11 did not understand.
+Status UnknownWords(const std::vector<std::string>& words) {
+  std::vector<std::string_view> known{"--config", "--help"};
+  for (const Setting& setting : Settings()) known.push_back(setting.flag);
+  const std::string word = words.front().substr(0, words.front().find('='));
+  return UsageError("\"" + word + "\" is not known here" + DidYouMean(word, known));
+}
+
+Result<Command> CommandOf(const std::string& word) {
+  std::vector<std::string_view> names;
+  for (const CommandEntry& entry : kCommands) {
+    if (entry.name == word) return entry.command;
+    names.push_back(entry.name);
+  }
+  return UsageError("there is no command \"" + word + "\"" + DidYouMean(word, names));
+}
+
+Status ParseOptions(std::vector<std::string> words, Flags* flags) {
+  CLI::App app;
+  app.set_help_flag();  // our own text instead
+  bool help = false;
+  app.add_flag("-h,--help", help);
+  if (flags->command != Command::kVersion) app.add_option("--config", flags->config_file);
+  if (flags->command == Command::kConfig) app.add_flag("--defaults", flags->defaults);
+  if (flags->command == Command::kRun) {
+    app.add_option("--parent-pid", flags->parent_pid)->check(CLI::PositiveNumber);
+    app.add_option("--end-with-fd", flags->end_with_fd)->check(CLI::NonNegativeNumber);
+  }
+  std::map<std::string, std::string> values;
+  std::vector<std::pair<std::string, CLI::Option*>> options;
+  for (const Setting& setting : Settings()) {
+    const std::string name(setting.flag);
+    options.emplace_back(name, app.add_option(name, values[name]));
+  }
+  try {
+    std::reverse(words.begin(), words.end());  // CLI11 takes the words from the back
+    app.parse(words);
+  } catch (const CLI::ExtrasError&) {
+    return UnknownWords(app.remaining());
+  } catch (const CLI::ParseError& error) {
+    return UsageError(error.what());
+  }
+  if (help) flags->command = Command::kHelp;
+  for (const auto& [name, option] : options) {
+    if (option->count() > 0) flags->settings[name] = values[name];
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<Flags> ParseFlags(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  Flags flags;
+  if (!words.empty() && words.front() == "--version") words.front() = "version";
+  if (!words.empty() && !words.front().empty() && words.front().front() != '-') {
+    TP_ASSIGN_OR_RETURN(flags.command, CommandOf(words.front()));
+    words.erase(words.begin());
+  }
+  TP_RETURN_IF_ERROR(ParseOptions(std::move(words), &flags));
+  return flags;
+}
+
+std::string HelpText() {
+  std::string text(kExamples);
+  text += "commands:\n";
+  for (const CommandEntry& entry : kCommands) text += "  " + Padded(std::string(entry.name), 10) + std::string(entry.description) + "\n";
+  text += "\nsettings (flag > environment TIDEPOOL_... > --config FILE > default):\n";
+  for (const Setting& setting : Settings()) {
+    text += "  " + Padded(std::string(setting.flag) + " " + std::string(setting.value_kind), 26) + std::string(setting.description) +
+            " (default " + std::string(setting.fallback) + ")\n";
+  }
+  text += "\nfor programs that start a private server:\n";
+  text += "  " + Padded("--parent-pid PID", 26) + "end when that process ends\n";
+  text += "  " + Padded("--end-with-fd N", 26) + "end when the other end of this inherited pipe is closed\n";
+  return text;
+}
+
+}  // namespace tidepool::memserver

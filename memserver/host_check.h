@@ -1,0 +1,29 @@
+// CheckHost: is this machine fit for the configuration? One finding a line, each with its remedy (`memserver check`).
+//
+// One thread. Looks, and changes nothing that lasts: no directory is made, no memory is taken.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "memserver/config.h"
+#include "memserver/server.h"
+
+namespace tidepool::memserver {
+
+enum class Verdict { kOk, kWarn, kFail };
+
+struct Finding {
+  Verdict verdict = Verdict::kOk;
+  std::string subject;  // "memory", "memlock", ...
+  std::string text;     // one sentence with the numbers
+  std::string remedy;   // empty when all is well
+};
+
+std::vector<Finding> CheckHost(const ServerOptions& options);
+// "OK    memory    ..." lines, with the remedy beneath.
+std::string Format(const std::vector<Finding>& findings);
+// kExitOk, kExitFailed for warnings, kExitHostUnfit for failures.
+int ExitCodeOf(const std::vector<Finding>& findings);
+
+}  // namespace tidepool::memserver

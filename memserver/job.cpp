@@ -1,0 +1,52 @@
+#include "memserver/job.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tidepool::memserver {
+namespace {
+
+uint32_t ShardCount(JobStates* states) {
+  uint32_t shards = 0;
+  for (const Chunk& chunk : states->chunks()) shards += chunk.shards;
+  return shards;
+}
+
+}  // namespace
+
+Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool)
+    : id(job_id),
+      states(std::move(job_states)),
+      intake(states.get(), job_id),
+      step(states->spec().world),
+      updates(states.get(), job_id, pool),
+      narrows(ShardCount(states.get())),
+      seats(states->spec().world, nullptr) {}
+
+bool Job::HasSeats() const {
+  return std::any_of(seats.begin(), seats.end(), [](const Seat* seat) { return seat != nullptr; });
+}
+
+void CountLoadedShard(Job* job, ChunkId id) {
+  Chunk& chunk = job->states->chunk(id);
+  if (++chunk.shards_loaded < chunk.shards) return;
+  job->states->MarkLoaded(&chunk);
+  ++job->changes;
+}
+
+void AbandonOpenStep(Job* job) {
+  for (Seat* seat : job->seats) {
+    if (seat == nullptr || seat->session == nullptr || !job->step.HasEnded(seat->rank)) continue;
+    Answer(seat, Failure(shm::AsRequest(job->step.end(seat->rank)), ErrorId::kPeerLost));
+  }
+  job->step.Clear();
+  job->intake.Drop();
+  ++job->changes;
+}
+
+void Answer(Seat* seat, const shm::Completion& completion) {
+  if (seat->session->Answer(completion)) return;
+  seat->violation = "the completion ring is full of answers that were not taken";
+}
+
+}  // namespace tidepool::memserver

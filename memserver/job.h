@@ -1,0 +1,105 @@
+// Job and Seat: one training job with everything the serve loop knows of it, and one rank's place in it.
+//
+// One thread (the serve loop). Plain structs: the rooms' classes inside them guard their own invariants; these hold besides:
+//  1. seats[rank] is the seat whose rank it is, or null;
+//  2. a *run* is one set of ranks from the first seat to the last; once a rank has left, the run is broken: its open step can never be
+//     sealed, and no new rank may join before all have left;
+//  3. a job in kRemoving gets no work and goes away when nothing of it is at the workers or at the checkpoint thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/unique_fd.h"
+#include "device/device.h"
+#include "memserver/residency/job_states.h"
+#include "memserver/traffic/session.h"
+#include "memserver/update/gradient_intake.h"
+#include "memserver/update/step_tracker.h"
+#include "memserver/update/update_queue.h"
+#include "shm/job_spec.h"
+#include "shm/port.h"
+
+namespace tidepool::memserver {
+
+struct Job;
+
+struct Seat {
+  ConnectionId connection = 0;
+  SessionId session_id = 0;
+  Job* job = nullptr;
+  Rank rank = 0;
+  int32_t pid = 0;
+  uint64_t rcache_bytes = 0;  // granted
+  // An attach that waits until the job's memory is zeroed.
+  std::unique_ptr<shm::ServerPort> held_port;
+  std::unique_ptr<device::Memory> held_rcache;
+  std::unique_ptr<Session> session;  // null until attached
+  bool watched = false;              // its descriptors are in the loop's epoll set
+  const char* violation = nullptr;   // set: the session ends at the next opportunity of this turn
+};
+
+enum class JobPhase {
+  kZeroing,   // the control side zeroes the memory for the first rank
+  kOpen,      // ranks may attach; detached when there is no seat
+  kRemoving,  // the memory goes back as soon as nobody uses it
+};
+
+struct WaitingSave {
+  ConnectionId connection = 0;
+  UniqueFd directory;
+  std::string name;
+};
+
+struct NarrowTask {  // a shard of weights whose 16-bit form is to be made
+  ChunkId chunk = 0;
+  Rank rank = 0;
+};
+
+struct Job {
+  Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool);
+
+  // Fixed.
+  const JobId id;
+  uint64_t fingerprint = 0;
+  uint32_t uid = 0;
+  // The rooms' parts.
+  const std::unique_ptr<JobStates> states;
+  GradientIntake intake;
+  StepTracker step;
+  UpdateQueue updates;
+  FixedRing<NarrowTask> narrows;
+  // Life.
+  JobPhase phase = JobPhase::kZeroing;
+  ConnectionId zeroing_connection = 0;
+  std::vector<Seat*> seats;      // by rank
+  uint64_t ranks_left_well = 0;  // of this run: said goodbye
+  bool run_broken = false;
+  int64_t detached_ns = 0;       // when the last seat was left
+  uint32_t work_at_team = 0;
+  std::vector<WaitingSave> waiting_saves;
+  std::vector<ConnectionId> running_saves;
+  uint64_t changes = 0;          // grows when a parked request may go on; see Changes
+  // Figures for the snapshot.
+  int64_t last_seal_ns = 0;
+  double step_seconds = 0;
+  uint64_t steps_skipped = 0;
+  uint64_t parameters_updated = 0;
+
+  const shm::JobSpec& spec() const { return states->spec(); }
+  bool HasSeats() const;
+  bool IsRecorded() const { return phase == JobPhase::kOpen; }  // its records in kept memory are valid
+  uint64_t Changes() const { return changes + intake.changes(); }
+};
+
+// The weights of one rank's shard are in, and converted: the chunk may be complete with it.
+void CountLoadedShard(Job* job, ChunkId chunk);
+// The open step can never be sealed: its gradients are forgotten and the ranks that ended it are answered with kPeerLost.
+void AbandonOpenStep(Job* job);
+// Puts an answer into the seat's ring, or notes the violation.
+void Answer(Seat* seat, const shm::Completion& completion);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,178 @@
+#include "memserver/job_desk.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/residency/job_ledger.h"
+#include "memserver/snapshot_builder.h"
+
+namespace tidepool::memserver {
+namespace {
+
+// Extents that lie one behind the other become one range.
+std::vector<std::span<std::byte>> Ranges(std::span<const Extent> extents) {
+  std::vector<std::span<std::byte>> ranges;
+  for (const Extent& extent : extents) {
+    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == extent.data) {
+      ranges.back() = {ranges.back().data(), ranges.back().size() + extent.bytes};
+    } else {
+      ranges.push_back({extent.data, extent.bytes});
+    }
+  }
+  return ranges;
+}
+
+std::string RankText(Rank rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+void JobDesk::Handle(ControlEvent event) {
+  std::visit([this](auto& e) { On(std::move(e)); }, event);
+}
+
+Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
+  const shm::JobSpec& spec = job.spec();
+  if (job.uid != event.uid) return Status(ErrorId::kNotOwner, "job " + spec.name + " belongs to user " + std::to_string(job.uid));
+  if (event.spec->world != spec.world) {
+    return Status(ErrorId::kRankCountMismatch, RankText(event.rank) + " says that job " + spec.name + " has " +
+                                                   std::to_string(event.spec->world) + " ranks; it was made for " +
+                                                   std::to_string(spec.world));
+  }
+  if (job.fingerprint != event.fingerprint) {
+    return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name + " differently from the ranks before it");
+  }
+  if (job.seats[event.rank] != nullptr) return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is attached");
+  if (job.run_broken && job.HasSeats()) {
+    return Status(ErrorId::kRankTaken, "a rank of job " + spec.name + " has left, and others of that run are still attached")
+        .Fix("wait until they have ended, then start all ranks again");
+  }
+  return Status();
+}
+
+Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
+  const shm::JobSpec& spec = *event.spec;
+  TP_RETURN_IF_ERROR(AdmitJob(BuildLedger(parts_, options_, *tables_), spec.name, shm::StateBytesOf(spec).total()));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool));
+  auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool);
+  job->fingerprint = event.fingerprint;
+  job->uid = event.uid;
+  job->zeroing_connection = event.connection;
+  tables_->jobs.push_back(std::move(job));
+  TP_POINT("server.job_reserved");
+  Job* created = tables_->jobs.back().get();
+  LogInfo("job admitted", {{"job", created->id}, {"name", spec.name}, {"ranks", spec.world}, {"pool_bytes", created->states->pool_bytes()}});
+  return created;
+}
+
+Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
+  const shm::JobSpec& spec = *event.spec;
+  if (tables_->draining) return Status(ErrorId::kSessionEnded, "memserver is stopping and takes no new ranks");
+  if (tables_->FindSeat(event.connection) != nullptr) return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+  if (event.rank >= spec.world) {
+    return Status(ErrorId::kRankCountMismatch, RankText(event.rank) + " of a job with " + std::to_string(spec.world) + " ranks");
+  }
+  TP_RETURN_IF_ERROR(AdmitSession(BuildLedger(parts_, options_, *tables_), spec.name, spec.rcache_bytes));
+  Job* job = tables_->FindJob(spec.name);
+  if (job != nullptr) {
+    TP_RETURN_IF_ERROR(CheckJoin(*job, event));
+  } else {
+    TP_ASSIGN_OR_RETURN(job, CreateJob(event));
+  }
+  if (!job->HasSeats()) {  // a new run
+    job->run_broken = false;
+    job->ranks_left_well = 0;
+  }
+  auto seat = std::make_unique<Seat>();
+  seat->connection = event.connection;
+  seat->session_id = ++tables_->last_session;
+  seat->job = job;
+  seat->rank = event.rank;
+  seat->pid = event.pid;
+  seat->rcache_bytes = spec.rcache_bytes;
+  job->seats[event.rank] = seat.get();
+  tables_->seats.push_back(std::move(seat));
+  return tables_->seats.back().get();
+}
+
+void JobDesk::On(ReserveJob event) {
+  Result<Seat*> taken = TakeSeat(event);
+  if (!taken.ok()) {
+    LogInfo("rank refused", {{"name", event.spec->name}, {"rank", event.rank}, {"why", taken.status().Line()}});
+    Send(Refused{event.connection, taken.status()});
+    return;
+  }
+  const Seat& seat = **taken;
+  ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}};
+  if (seat.job->phase == JobPhase::kZeroing && seat.job->zeroing_connection == seat.connection) {
+    granted.to_zero = Ranges(seat.job->states->extents());
+  }
+  Send(std::move(granted));
+}
+
+void JobDesk::On(AttachSession event) {
+  Seat* seat = tables_->FindSeat(event.connection);
+  if (seat == nullptr) return;  // it was ended while the control side prepared its memory
+  if (seat->session != nullptr || seat->held_port != nullptr) {
+    LeaveSeat(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, "a session was attached twice"));
+    return;
+  }
+  seat->held_port = std::move(event.port);
+  seat->held_rcache = std::move(event.rcache);
+  Job* job = seat->job;
+  if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection) {
+    job->states->WriteFirstRecords(job->id, job->fingerprint);
+    job->phase = JobPhase::kOpen;
+    TP_POINT("server.job_opened");
+  }
+  if (job->phase == JobPhase::kOpen) AttachHeld(job);
+}
+
+void JobDesk::AttachHeld(Job* job) {
+  for (size_t rank = 0; rank < job->seats.size(); ++rank) {
+    Seat* seat = job->seats[rank];
+    if (seat != nullptr && seat->held_port != nullptr) Attach(seat);
+  }
+}
+
+void JobDesk::Attach(Seat* seat) {
+  auto stream = parts_.device->OpenStream();
+  if (!stream.ok() || seat->held_rcache == nullptr || seat->held_rcache->bytes() < seat->rcache_bytes) {
+    const Status why = stream.ok() ? Status(ErrorId::kInternal, "the rCache is smaller than granted") : stream.status();
+    LeaveSeat(seat, Leaving::kExpelled, why);
+    return;
+  }
+  Session::Parts parts{seat->session_id, seat->rank, std::move(seat->held_port), std::move(seat->held_rcache), std::move(stream).value()};
+  seat->session = std::make_unique<Session>(std::move(parts));
+  TP_POINT("server.session_attached");
+  const JobStates& states = *seat->job->states;
+  const StepRecord& step = states.last_step();
+  Attached attached{.connection = seat->connection, .session = seat->session_id, .job = seat->job->id};
+  attached.weights_ready = states.weights_ready();
+  attached.sealed_version = states.sealed_version();
+  attached.data_cursor = step.data_cursor;
+  attached.loss_scale = step.loss_scale;
+  attached.scaler_steps = step.scaler_steps;
+  attached.random_state = step.random_state;
+  attached.pool_bytes = states.pool_bytes();
+  LogInfo("rank attached", {{"job", seat->job->id}, {"rank", seat->rank}, {"session", seat->session_id}, {"version", attached.sealed_version}});
+  Send(std::move(attached));
+}
+
+void JobDesk::On(DeclareSchedule event) {
+  Seat* seat = tables_->FindSeat(event.connection);
+  if (seat == nullptr) return;
+  const size_t chunks = seat->job->states->chunks().size();
+  const bool bad = std::any_of(event.order.begin(), event.order.end(), [chunks](ChunkId id) { return id >= chunks; });
+  if (bad) {
+    LeaveSeat(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, "the schedule names a chunk that the job does not have"));
+    return;
+  }
+  seat->job->updates.SetOrder(event.order);
+}
+
+void JobDesk::On(SnapshotWanted) { Send(SnapshotReady{BuildSnapshot(parts_, options_, *tables_)}); }
+
+}  // namespace tidepool::memserver

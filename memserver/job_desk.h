@@ -1,0 +1,64 @@
+// JobDesk: how jobs and seats come and go: control events in, replies out. One clean-up path for death, leave, violation and shutdown.
+//
+// One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing sockets) is the control thread's.
+#pragma once
+
+#include "memserver/tables.h"
+
+namespace tidepool::memserver {
+
+// Why a seat is left.
+enum class Leaving {
+  kGoodbye,   // the rank said so
+  kLost,      // its connection ended
+  kExpelled,  // the server ends it and tells the control thread
+};
+
+class JobDesk {
+ public:
+  JobDesk(const Parts& parts, const LoopOptions& options, Tables* tables) : parts_(parts), options_(options), tables_(tables) {}
+
+  void Handle(ControlEvent event);
+  void HandleSaved(const SaveResult& saved);
+  // Ends the session of every seat that broke the protocol in this turn. True when there was one.
+  bool ExpelViolators();
+  // Starts saves whose version is complete, ends leases, gives back what removed jobs held. True when something happened.
+  bool TendJobs();
+
+ private:
+  void On(ReserveJob event);
+  void On(AttachSession event);
+  void On(Goodbye event);
+  void On(ConnectionLost event);
+  void On(DeclareSchedule event);
+  void On(SaveWeights event);
+  void On(SnapshotWanted event);
+  void On(StopServing event);
+
+  Status CheckJoin(const Job& job, const ReserveJob& event) const;
+  Result<Job*> CreateJob(const ReserveJob& event);
+  Result<Seat*> TakeSeat(const ReserveJob& event);
+  void Attach(Seat* seat);
+  void AttachHeld(Job* job);
+
+  // The one clean-up path; harmless when repeated for a connection that has no seat any more.
+  void LeaveSeat(Seat* seat, Leaving how, const Status& why);
+  void LeaveJob(Job* job, Rank rank, Leaving how);
+  void BeginRemoval(Job* job);
+  bool EraseIfUnused(Job* job);
+
+  Status CheckSave(const Seat* seat, const SaveWeights& event) const;
+  void StartSave(Job* job, WaitingSave save);
+  template <typename Reply>
+  void Send(Reply reply) {
+    parts_.replies->Push(ControlReply(std::move(reply)));
+  }
+
+  const Parts parts_;
+  const LoopOptions options_;
+  Tables* const tables_;
+  int64_t violation_window_ns_ = 0;  // rate limit of log lines
+  uint32_t violations_in_window_ = 0;
+};
+
+}  // namespace tidepool::memserver

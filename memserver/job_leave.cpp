@@ -1,0 +1,224 @@
+// The second half of JobDesk: how seats and jobs go, and saves.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/job_desk.h"
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr uint32_t kViolationLinesPerWindow = 60;
+
+// Waits of a leaving connection for saves that have not begun are dropped; a running save goes on.
+void DropWaitingSaves(Job* job, ConnectionId connection) {
+  std::erase_if(job->waiting_saves, [connection](const WaitingSave& save) { return save.connection == connection; });
+}
+
+void StopWatching(WakeSet* wake_set, Session* session) {
+  wake_set->Remove(session->port().doorbell_fd());
+  const int stream_fd = session->lane().stream().event_fd();
+  if (stream_fd >= 0) wake_set->Remove(stream_fd);
+}
+
+uint64_t RanksMask(uint32_t world) { return world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1; }
+
+}  // namespace
+
+void JobDesk::On(Goodbye event) {
+  if (Seat* seat = tables_->FindSeat(event.connection)) LeaveSeat(seat, Leaving::kGoodbye, Status());
+}
+
+void JobDesk::On(ConnectionLost event) {
+  Seat* seat = tables_->FindSeat(event.connection);
+  if (seat == nullptr) return;
+  LogWarn("rank lost", {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
+  ++tables_->counters.sessions_ended_badly;
+  LeaveSeat(seat, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
+}
+
+void JobDesk::On(StopServing) {
+  tables_->draining = true;
+  while (!tables_->seats.empty()) {
+    LeaveSeat(tables_->seats.back().get(), Leaving::kExpelled, Status(ErrorId::kSessionEnded, "memserver is stopping"));
+  }
+  for (const auto& job : tables_->jobs) BeginRemoval(job.get());
+}
+
+void JobDesk::LeaveSeat(Seat* seat, Leaving how, const Status& why) {
+  Job* job = seat->job;
+  const Rank rank = seat->rank;
+  TP_POINT("server.seat_leaving");
+  if (seat->session != nullptr) {
+    Session& session = *seat->session;
+    tables_->counters.bytes_h2d += session.bytes_h2d;
+    tables_->counters.bytes_d2h += session.bytes_d2h;
+    DropCopies(job->states.get(), &session);
+    if (seat->watched) StopWatching(&tables_->wake_set, &session);
+    session.port().End(how == Leaving::kExpelled ? why.id() : ErrorId::kSessionEnded);
+  }
+  DropWaitingSaves(job, seat->connection);
+  const ConnectionId connection = seat->connection;
+  job->seats[rank] = nullptr;
+  // Here the lane drops its copies, then the rCache and the rings are unmapped.
+  std::erase_if(tables_->seats, [seat](const auto& other) { return other.get() == seat; });
+  if (how != Leaving::kLost) Send(SessionOver{connection, why});  // ok after a goodbye: the client waits for it
+  // Zeroed by nobody now: the bytes of a former job could show through, so the ranks that wait for it start again.
+  const bool orphaned = job->phase == JobPhase::kZeroing && job->zeroing_connection == connection;
+  LeaveJob(job, rank, how);
+  if (!orphaned || job->phase == JobPhase::kRemoving) return;
+  BeginRemoval(job);
+  for (size_t i = 0; i < job->seats.size(); ++i) {
+    if (job->seats[i] == nullptr) continue;
+    LeaveSeat(job->seats[i], Leaving::kExpelled, Status(ErrorId::kPeerLost, "rank " + std::to_string(rank) + " left before the job was ready"));
+  }
+}
+
+// A rank has left: the run can seal no further step.
+void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
+  if (how == Leaving::kGoodbye) job->ranks_left_well |= uint64_t{1} << rank;
+  job->run_broken = true;
+  AbandonOpenStep(job);
+  TP_POINT("server.step_abandoned");
+  if (how != Leaving::kGoodbye) {
+    for (const Seat* other : job->seats) {
+      if (other != nullptr) Send(PeerGone{other->connection, rank});
+    }
+  }
+  if (job->HasSeats() || job->phase == JobPhase::kRemoving) return;
+  const bool all_said_goodbye = job->ranks_left_well == RanksMask(job->spec().world);
+  const bool worth_keeping = job->phase == JobPhase::kOpen && job->states->weights_ready() && options_.lease_ns > 0;
+  if (all_said_goodbye || !worth_keeping || tables_->draining) {
+    BeginRemoval(job);
+    return;
+  }
+  job->detached_ns = parts_.clock->NowNs();
+  LogInfo("job detached, kept for a restart", {{"job", job->id}, {"version", job->states->sealed_version()}});
+}
+
+void JobDesk::BeginRemoval(Job* job) {
+  job->phase = JobPhase::kRemoving;
+  job->waiting_saves.clear();
+}
+
+bool JobDesk::EraseIfUnused(Job* job) {
+  if (job->phase != JobPhase::kRemoving || job->HasSeats() || job->work_at_team > 0 || !job->running_saves.empty()) return false;
+  LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
+  TP_POINT("server.job_removing");
+  std::erase_if(tables_->jobs, [job](const auto& other) { return other.get() == job; });
+  TP_POINT("server.job_removed");
+  return true;
+}
+
+bool JobDesk::ExpelViolators() {
+  bool expelled = false;
+  for (size_t i = 0; i < tables_->seats.size();) {
+    Seat* seat = tables_->seats[i].get();
+    if (seat->violation == nullptr) {
+      ++i;
+      continue;
+    }
+    const int64_t now = parts_.clock->NowNs();
+    if (now - violation_window_ns_ >= kViolationLogNs) {
+      violation_window_ns_ = now;
+      violations_in_window_ = 0;
+    }
+    if (violations_in_window_++ < kViolationLinesPerWindow) {
+      LogWarn("a session broke the protocol and was ended", {{"job", seat->job->id}, {"rank", seat->rank}, {"why", seat->violation}});
+    }
+    ++tables_->counters.sessions_ended_badly;
+    LeaveSeat(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, seat->violation));
+    expelled = true;
+    i = 0;  // leaving may have ended other seats as well
+  }
+  return expelled;
+}
+
+bool JobDesk::TendJobs() {
+  bool worked = false;
+  for (size_t i = 0; i < tables_->jobs.size();) {
+    Job* job = tables_->jobs[i].get();
+    if (job->phase == JobPhase::kOpen && !job->HasSeats() && parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns) {
+      LogInfo("lease of a detached job ended", {{"job", job->id}});
+      BeginRemoval(job);
+      worked = true;
+    }
+    while (!job->waiting_saves.empty() && !job->updates.active()) {
+      WaitingSave save = std::move(job->waiting_saves.front());
+      job->waiting_saves.erase(job->waiting_saves.begin());
+      StartSave(job, std::move(save));
+      worked = true;
+    }
+    const bool erased = EraseIfUnused(job);
+    worked = worked || erased;
+    if (!erased) ++i;
+  }
+  if (tables_->draining && !tables_->stopped && tables_->jobs.empty()) {
+    tables_->stopped = true;
+    Send(Stopped{});
+    worked = true;
+  }
+  return worked;
+}
+
+Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
+  if (seat == nullptr) return Status(ErrorId::kSaveFailed, "the session has ended");
+  const Job& job = *seat->job;
+  if (!job.IsRecorded() || !job.states->weights_ready()) return Status(ErrorId::kSaveFailed, "the job has no weights yet");
+  if (event.version != job.states->sealed_version()) {
+    return Status(ErrorId::kSaveFailed, "version " + std::to_string(event.version) + " is not the last sealed one, " +
+                                            std::to_string(job.states->sealed_version()));
+  }
+  const auto of_this = [&event](ConnectionId connection) { return connection == event.connection; };
+  const bool busy = std::any_of(job.running_saves.begin(), job.running_saves.end(), of_this) ||
+                    std::any_of(job.waiting_saves.begin(), job.waiting_saves.end(), [&](const auto& s) { return of_this(s.connection); });
+  if (busy) return Status(ErrorId::kSaveFailed, "this rank's save before is not done yet");
+  return Status();
+}
+
+void JobDesk::On(SaveWeights event) {
+  Seat* seat = tables_->FindSeat(event.connection);
+  if (const Status status = CheckSave(seat, event); !status.ok()) {
+    Send(SaveDone{event.connection, status});
+    return;
+  }
+  // Started by TendJobs as soon as all chunks have the sealed version, and before a later step can be sealed.
+  seat->job->waiting_saves.push_back({event.connection, std::move(event.directory), std::move(event.name)});
+}
+
+void JobDesk::StartSave(Job* job, WaitingSave save) {
+  SaveRequest request;
+  request.connection = save.connection;
+  request.directory = std::move(save.directory);
+  request.name = std::move(save.name);
+  for (const shm::ParameterSpec& parameter : job->spec().parameters) {
+    const float* data = job->states->chunk(parameter.chunk).planes.master + parameter.element_begin;
+    request.tensors.push_back({parameter.name, parameter.dims, data, parameter.element_count});
+  }
+  const StepRecord& step = job->states->last_step();
+  request.metadata = {{"tidepool.job", job->spec().name},
+                      {"tidepool.version", std::to_string(job->states->sealed_version())},
+                      {"tidepool.optimizer_step", std::to_string(step.optimizer_step)},
+                      {"tidepool.data_cursor", std::to_string(step.data_cursor)}};
+  job->updates.Hold();
+  job->running_saves.push_back(request.connection);
+  TP_POINT("server.save_started");
+  parts_.saves->Push(std::move(request));
+}
+
+void JobDesk::HandleSaved(const SaveResult& saved) {
+  for (const auto& job : tables_->jobs) {
+    const auto it = std::find(job->running_saves.begin(), job->running_saves.end(), saved.connection);
+    if (it == job->running_saves.end()) continue;
+    job->running_saves.erase(it);
+    job->updates.Release();
+    break;
+  }
+  TP_POINT("server.save_ended");
+  Send(SaveDone{saved.connection, saved.result});
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,394 @@
+#include "memserver/jobs/control_server.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/jobs/handshake.h"
+#include "memserver/jobs/log_limiter.h"
+#include "memserver/jobs/memory_preparer.h"
+#include "memserver/jobs/peer_identity.h"
+#include "shm/fd_socket.h"
+#include "shm/frames.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::memserver {
+
+namespace asio = boost::asio;
+using Descriptor = asio::posix::stream_descriptor;
+using boost::system::error_code;
+
+namespace {
+
+constexpr uint32_t kFdsOfClientMax = 1;     // only Save brings one
+constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
+constexpr uint32_t kAcceptsPerWakeUp = 16;
+constexpr int64_t kLogIntervalNs = 60 * kNsPerSecond;
+constexpr std::chrono::milliseconds kAcceptPause{50};  // after a failed accept, so that it cannot become a busy loop
+
+UniqueFd Duplicate(int fd) {
+  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+UniqueFd SpareDescriptor() {
+  return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace
+
+// One accepted socket. `death` is the pidfd of the process that connected.
+struct Connection {
+  Connection(asio::io_context& context, ConnectionId id, UniqueFd fd, PeerIdentity peer)
+      : protocol(id, peer.uid, peer.pid), pid(peer.pid), socket(context, fd.Release()), death(context), greeting(context) {
+    if (peer.pidfd.valid()) death.assign(peer.pidfd.Release());
+  }
+  ConnectionProtocol protocol;
+  int32_t pid;
+  Descriptor socket, death;
+  asio::steady_timer greeting;
+  std::array<UniqueFd, shm::kWelcomeFds> welcome_fds;  // from the end of preparation to Welcome
+};
+
+struct ControlServer::Reactor {
+  Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours, UniqueFd listening)
+      : options(control_options),
+        neighbours(control_neighbours),
+        preparer(control_neighbours.device),
+        listener(context, listening.Release()),
+        replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
+        prepared(context, Duplicate(preparer.results().event_fd()).Release()),
+        accept_pause(context) {}
+
+  // --- accepting ---
+  void WatchListener();
+  void AcceptWaiting();
+  void Admit(UniqueFd socket);
+  void RefuseWithSpare();
+  // --- one connection ---
+  void WatchSocket(ConnectionId id);
+  void WatchDeath(ConnectionId id);
+  void StartGreetingLimit(ConnectionId id);
+  void ReadPackets(ConnectionId id);
+  Status HandlePacket(Connection* connection, shm::Packet packet);
+  void Send(ConnectionId id, const shm::Frame& frame, std::span<const int> fds = {});
+  // Ends a connection: tells the client when there is a reason, and the loop once.
+  void EndBadly(ConnectionId id, const Status& why);
+  void Close(ConnectionId id, const std::string& cause);
+  Connection* Find(ConnectionId id);
+  // --- from the loop and the preparer ---
+  void WatchReplies();
+  void WatchPrepared();
+  void Attach(PreparedMemory memory);
+  void On(ReserveGranted reply);
+  void On(Refused reply);
+  void On(Attached reply);
+  void On(SessionOver reply);
+  void On(PeerGone reply);
+  void On(SaveDone reply);
+  void On(SnapshotReady reply);
+  void On(Stopped reply);
+
+  ControlOptions options;
+  ControlNeighbours neighbours;
+  SteadyClock clock;
+  MemoryPreparer preparer;
+  asio::io_context context{1};
+  Descriptor listener, replies, prepared;
+  asio::steady_timer accept_pause;
+  UniqueFd spare = SpareDescriptor();  // given up for a moment to refuse a client when no descriptor is left
+  std::map<ConnectionId, std::unique_ptr<Connection>> connections;
+  std::map<ConnectionId, std::string> lost_in_preparation;  // the loop is told when the preparer no longer touches their memory
+  ConnectionId last_id = 0;
+  LogLimiter bad_input_log{kLogIntervalNs}, refusal_log{kLogIntervalNs};
+};
+
+// --- accepting ---
+
+void ControlServer::Reactor::WatchListener() {
+  listener.async_wait(Descriptor::wait_read, [this](const error_code& error) {
+    if (!error) AcceptWaiting();
+  });
+}
+
+void ControlServer::Reactor::AcceptWaiting() {
+  for (uint32_t i = 0; i < kAcceptsPerWakeUp; ++i) {
+    UniqueFd socket(accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) {
+      Admit(std::move(socket));
+      continue;
+    }
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) break;
+    RefuseWithSpare();  // no descriptor left, here or in the system
+    accept_pause.expires_after(kAcceptPause);
+    accept_pause.async_wait([this](const error_code& error) {
+      if (!error) WatchListener();
+    });
+    return;
+  }
+  WatchListener();
+}
+
+void ControlServer::Reactor::Admit(UniqueFd socket) {
+  auto peer = IdentifyPeer(socket.get());
+  Status status = peer.ok() ? CheckSameUser(peer.value()) : peer.status();
+  if (status.ok() && connections.size() >= options.connections_max) {
+    status =
+        Status(ErrorId::kTooManySessions, "memserver has " + std::to_string(connections.size()) + " connections, as many as it allows");
+  }
+  if (!status.ok()) {
+    shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{status}));
+    if (const auto left_out = refusal_log.Allow(clock.NowNs())) LogWarn(status.Line(), {{"left_out", *left_out}});
+    return;
+  }
+  const ConnectionId id = ++last_id;
+  connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket), std::move(peer).value()));
+  StartGreetingLimit(id);
+  WatchSocket(id);
+  WatchDeath(id);
+}
+
+void ControlServer::Reactor::RefuseWithSpare() {
+  spare.Reset();
+  UniqueFd socket(accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const Status why(ErrorId::kTooManySessions, "memserver has no file descriptor left");
+  if (socket.valid()) shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{why}));
+  socket.Reset();
+  spare = SpareDescriptor();
+  if (const auto left_out = refusal_log.Allow(clock.NowNs())) LogWarn(why.Line(), {{"left_out", *left_out}});
+}
+
+// --- one connection ---
+
+Connection* ControlServer::Reactor::Find(ConnectionId id) {
+  const auto found = connections.find(id);
+  return found == connections.end() ? nullptr : found->second.get();
+}
+
+void ControlServer::Reactor::WatchSocket(ConnectionId id) {
+  Find(id)->socket.async_wait(Descriptor::wait_read, [this, id](const error_code& error) {
+    if (!error) ReadPackets(id);
+  });
+}
+
+void ControlServer::Reactor::WatchDeath(ConnectionId id) {
+  Connection* connection = Find(id);
+  if (!connection->death.is_open()) return;  // already dead when it was accepted: the socket's end follows
+  connection->death.async_wait(Descriptor::wait_read, [this, id](const error_code& error) {
+    if (!error) Close(id, "its process has ended");
+  });
+}
+
+void ControlServer::Reactor::StartGreetingLimit(ConnectionId id) {
+  Connection* connection = Find(id);
+  connection->greeting.expires_after(std::chrono::nanoseconds(options.greeting_timeout_ns));
+  connection->greeting.async_wait([this, id](const error_code& error) {
+    Connection* waiting = Find(id);
+    if (error || waiting == nullptr || !waiting->protocol.HalfOpen()) return;
+    EndBadly(id, Status(ErrorId::kHandshakeBad, "the greeting was not complete in time"));
+  });
+}
+
+void ControlServer::Reactor::ReadPackets(ConnectionId id) {
+  shm::Packet packet;
+  for (uint32_t i = 0; i < kPacketsPerWakeUp; ++i) {
+    Connection* connection = Find(id);
+    if (connection == nullptr) return;
+    switch (shm::ReceivePacket(connection->socket.native_handle(), kFdsOfClientMax, &packet)) {
+      case shm::SocketResult::kWouldBlock: return WatchSocket(id);
+      case shm::SocketResult::kClosed: return Close(id, "it closed the connection");
+      case shm::SocketResult::kMalformed:
+        return EndBadly(id, Status(ErrorId::kHandshakeBad, "a packet is truncated or brings too many descriptors"));
+      case shm::SocketResult::kDone: break;
+    }
+    const Status handled = HandlePacket(connection, std::move(packet));
+    if (!handled.ok()) return EndBadly(id, handled);
+  }
+  WatchSocket(id);
+}
+
+Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet packet) {
+  TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
+  if (packet.fds.size() != shm::FdsOf(frame)) {
+    return Status(ErrorId::kHandshakeBad,
+                  std::string("a ") + shm::NameOf(frame) + " frame came with " + std::to_string(packet.fds.size()) + " descriptors");
+  }
+  TP_ASSIGN_OR_RETURN(FrameAction action, connection->protocol.OnFrame(std::move(frame), std::move(packet.fds)));
+  if (!connection->protocol.HalfOpen()) connection->greeting.cancel();
+  if (action.event) neighbours.to_loop->Push(std::move(*action.event));
+  if (action.answer && shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(*action.answer)) != shm::SocketResult::kDone) {
+    return Status(ErrorId::kHandshakeBad, "it does not read its control socket");
+  }
+  return Status();
+}
+
+void ControlServer::Reactor::Send(ConnectionId id, const shm::Frame& frame, std::span<const int> fds) {
+  Connection* connection = Find(id);
+  if (connection == nullptr) return;
+  const auto result = shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(frame), fds);
+  if (result == shm::SocketResult::kDone) return;
+  // The frames of one session fit into its socket many times over: a full socket means that the client reads nothing.
+  Close(id, result == shm::SocketResult::kClosed ? "it closed the connection" : "it does not read its control socket");
+}
+
+void ControlServer::Reactor::EndBadly(ConnectionId id, const Status& why) {
+  Connection* connection = Find(id);
+  if (connection == nullptr) return;
+  if (const auto left_out = bad_input_log.Allow(clock.NowNs())) {
+    LogWarn("connection ended: " + why.Line(), {{"pid", connection->pid}, {"left_out", *left_out}});
+  }
+  const bool open = connection->protocol.state() == ConnectionState::kOpen || connection->protocol.state() == ConnectionState::kLeaving;
+  const shm::Frame frame = open ? shm::Frame(shm::EndedFrame{why}) : shm::Frame(shm::RefusedFrame{why});
+  shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(frame));
+  Close(id, why.Line());
+}
+
+void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause) {
+  const auto found = connections.find(id);
+  if (found == connections.end()) return;
+  const ConnectionState state = found->second->protocol.state();
+  connections.erase(found);
+  TP_POINT("control.connection_closed");
+  if (state == ConnectionState::kLeaving) return;  // the loop knows of its goodbye
+  if (state == ConnectionState::kPreparing) {
+    lost_in_preparation.emplace(id, cause);
+  } else {
+    neighbours.to_loop->Push(ConnectionLost{id, cause});
+  }
+}
+
+// --- from the loop and the preparer ---
+
+void ControlServer::Reactor::WatchReplies() {
+  replies.async_wait(Descriptor::wait_read, [this](const error_code& error) {
+    if (error) return;
+    neighbours.from_loop->ClearEvent();
+    std::vector<ControlReply> taken;
+    neighbours.from_loop->TakeAll(&taken);
+    for (ControlReply& reply : taken) std::visit([this](auto&& content) { On(std::move(content)); }, std::move(reply));
+    WatchReplies();
+  });
+}
+
+void ControlServer::Reactor::WatchPrepared() {
+  prepared.async_wait(Descriptor::wait_read, [this](const error_code& error) {
+    if (error) return;
+    preparer.results().ClearEvent();
+    std::vector<PreparedMemory> taken;
+    preparer.results().TakeAll(&taken);
+    for (PreparedMemory& memory : taken) Attach(std::move(memory));
+    WatchPrepared();
+  });
+}
+
+void ControlServer::Reactor::Attach(PreparedMemory memory) {
+  const ConnectionId id = memory.connection;
+  if (const auto lost = lost_in_preparation.extract(id)) {
+    neighbours.to_loop->Push(ConnectionLost{id, lost.mapped()});
+    return;
+  }
+  Connection* connection = Find(id);
+  if (connection == nullptr) return;
+  connection->protocol.SetState(ConnectionState::kAttaching);
+  Status status = std::move(memory.result);
+  if (status.ok()) {
+    auto& fds = connection->welcome_fds;
+    fds[shm::kFdSubmission] = Duplicate(memory.port->submission_fd());
+    fds[shm::kFdCompletion] = Duplicate(memory.port->completion_fd());
+    fds[shm::kFdRcache] = std::move(memory.rcache_fd);
+    fds[shm::kFdDoorbell] = Duplicate(memory.port->doorbell_fd());
+    for (const UniqueFd& fd : fds) {
+      if (!fd.valid()) status = Status(ErrorId::kTooManySessions, "memserver has no file descriptor left");
+    }
+  }
+  if (!status.ok()) return EndBadly(id, status);
+  neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache)});
+}
+
+void ControlServer::Reactor::On(ReserveGranted reply) {
+  Connection* connection = Find(reply.connection);
+  if (connection == nullptr) return;  // lost in between; the loop has been told
+  connection->protocol.SetState(ConnectionState::kPreparing);
+  preparer.Start(std::move(reply));
+}
+
+void ControlServer::Reactor::On(Refused reply) {
+  Send(reply.connection, shm::RefusedFrame{reply.why});
+  Close(reply.connection, "refused: " + reply.why.Line());
+}
+
+void ControlServer::Reactor::On(Attached reply) {
+  Connection* connection = Find(reply.connection);
+  if (connection == nullptr) return;
+  connection->protocol.SetState(ConnectionState::kOpen);
+  shm::WelcomeFrame welcome;
+  welcome.session = reply.session;
+  welcome.job = reply.job;
+  welcome.weights_ready = reply.weights_ready ? 1 : 0;
+  welcome.loss_scale = reply.loss_scale;
+  welcome.sealed_version = reply.sealed_version;
+  welcome.data_cursor = reply.data_cursor;
+  welcome.random_state = reply.random_state;
+  welcome.pool_bytes = reply.pool_bytes;
+  welcome.scaler_steps = reply.scaler_steps;
+  const auto fds = std::exchange(connection->welcome_fds, {});
+  welcome.rcache_bytes = connection->protocol.rcache_bytes();
+  Send(reply.connection, welcome, std::array{fds[0].get(), fds[1].get(), fds[2].get(), fds[3].get()});
+}
+
+void ControlServer::Reactor::On(SessionOver reply) {
+  const Connection* connection = Find(reply.connection);
+  if (connection == nullptr) return;
+  // After a goodbye the closed socket is the answer: the session's memory is free.
+  if (connection->protocol.state() != ConnectionState::kLeaving) Send(reply.connection, shm::EndedFrame{reply.why});
+  Close(reply.connection, "session over: " + reply.why.Line());
+}
+
+void ControlServer::Reactor::On(PeerGone reply) {
+  Send(reply.connection, shm::PeerLostFrame{reply.rank});
+}
+
+void ControlServer::Reactor::On(SaveDone reply) {
+  Connection* connection = Find(reply.connection);
+  if (connection == nullptr) return;
+  connection->protocol.SaveEnded();
+  Send(reply.connection, shm::SaveDoneFrame{reply.result});
+}
+
+void ControlServer::Reactor::On(SnapshotReady reply) {
+  neighbours.snapshots->Push(std::move(reply.snapshot));
+}
+
+void ControlServer::Reactor::On(Stopped) {
+  context.stop();
+}
+
+// --- the server ---
+
+Result<std::unique_ptr<ControlServer>> ControlServer::Open(const ControlOptions& options, const ControlNeighbours& neighbours) {
+  TP_ASSIGN_OR_RETURN(UniqueFd listening, shm::ListenSocket(shm::DataSocketPath(options.socket_dir)));
+  return std::unique_ptr<ControlServer>(new ControlServer(std::make_unique<Reactor>(options, neighbours, std::move(listening))));
+}
+
+ControlServer::ControlServer(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
+
+ControlServer::~ControlServer() = default;
+
+void ControlServer::Run() {
+  reactor_->WatchListener();
+  reactor_->WatchReplies();
+  reactor_->WatchPrepared();
+  reactor_->context.run();
+}
+
+}  // namespace tidepool::memserver

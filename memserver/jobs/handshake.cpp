@@ -1,0 +1,114 @@
+#include "memserver/jobs/handshake.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "shm/messages.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+// Chunk uses in one declared schedule: each chunk a few times in forward and backward; 16 MiB of ids.
+constexpr uint32_t kScheduleUsesMax = 4u << 20;
+
+const char* NameOf(ConnectionState state) {
+  constexpr std::array<const char*, 7> kNames{"greeting",  "job description", "admission",    "preparing memory",
+                                              "attaching", "open session",    "after goodbye"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+}  // namespace
+
+Status ConnectionProtocol::Unexpected(const shm::Frame& frame) const {
+  return Status(ErrorId::kHandshakeBad, std::string("a ") + shm::NameOf(frame) + " frame came out of order").Where(NameOf(state_));
+}
+
+Result<FrameAction> ConnectionProtocol::OnFrame(shm::Frame frame, std::vector<UniqueFd> fds) {
+  return std::visit([&](auto&& content) { return On(std::move(content), std::move(fds)); }, std::move(frame));
+}
+
+template <typename Other>
+Result<FrameAction> ConnectionProtocol::On(Other frame, std::vector<UniqueFd>) {
+  return Unexpected(std::move(frame));  // frames that only a server sends
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<UniqueFd>) {
+  if (state_ != ConnectionState::kHello) return Unexpected(frame);
+  if (frame.abi != shm::kAbiVersion) {
+    return Status(ErrorId::kAbiMismatch, "the trainer speaks protocol version " + std::to_string(frame.abi) + ", this memserver speaks " +
+                                             std::to_string(shm::kAbiVersion));
+  }
+  if (frame.spec_bytes == 0) return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
+  hello_ = frame;
+  state_ = ConnectionState::kSpec;
+  return FrameAction{};
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::SpecPartFrame frame, std::vector<UniqueFd>) {
+  if (state_ != ConnectionState::kSpec) return Unexpected(std::move(frame));
+  if (frame.bytes.size() > hello_.spec_bytes - spec_bytes_.size()) {
+    return Status(ErrorId::kHandshakeBad, "the job description is longer than announced");
+  }
+  spec_bytes_.insert(spec_bytes_.end(), frame.bytes.begin(), frame.bytes.end());
+  if (spec_bytes_.size() < hello_.spec_bytes) return FrameAction{};
+  return CompleteSpec();
+}
+
+Result<FrameAction> ConnectionProtocol::CompleteSpec() {
+  const std::vector<std::byte> bytes = std::move(spec_bytes_);
+  const uint64_t fingerprint = shm::Fingerprint(bytes);
+  if (fingerprint != hello_.fingerprint) return Status(ErrorId::kHandshakeBad, "the job description does not match its fingerprint");
+  TP_ASSIGN_OR_RETURN(shm::JobSpec spec, shm::Decode(bytes));
+  if (spec.world != hello_.world) return Status(ErrorId::kHandshakeBad, "greeting and job description name different numbers of ranks");
+  spec_ = std::make_shared<const shm::JobSpec>(std::move(spec));
+  state_ = ConnectionState::kReserving;
+  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_}, {}};
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::vector<UniqueFd>) {
+  if (state_ != ConnectionState::kOpen) return Unexpected(std::move(frame));
+  const auto known = [this](ChunkId chunk) { return chunk < spec_->chunks.size(); };
+  if (frame.total > kScheduleUsesMax || frame.order.size() > frame.total - std::min<size_t>(frame.total, schedule_.size()) ||
+      !std::all_of(frame.order.begin(), frame.order.end(), known)) {
+    return Status(ErrorId::kProtocolViolation, "a schedule names unknown chunks or is longer than announced");
+  }
+  schedule_.insert(schedule_.end(), frame.order.begin(), frame.order.end());
+  if (schedule_.size() < frame.total) return FrameAction{};
+  return FrameAction{DeclareSchedule{connection_, std::exchange(schedule_, {})}, {}};
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::SaveFrame frame, std::vector<UniqueFd> fds) {
+  if (state_ != ConnectionState::kOpen || save_in_flight_) return Unexpected(std::move(frame));
+  const Status directory = CheckSaveDirectory(fds[0].get(), uid_);
+  if (directory.id() == ErrorId::kProtocolViolation) return directory;
+  if (!directory.ok()) return FrameAction{{}, shm::SaveDoneFrame{directory}};
+  save_in_flight_ = true;
+  return FrameAction{SaveWeights{connection_, std::move(fds[0]), std::move(frame.name), frame.version}, {}};
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<UniqueFd>) {
+  if (state_ != ConnectionState::kOpen) return Unexpected(frame);
+  state_ = ConnectionState::kLeaving;
+  return FrameAction{Goodbye{connection_}, {}};
+}
+
+Status CheckSaveDirectory(int fd, uint32_t uid) {
+  struct stat about {};
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || (flags & O_PATH) == 0 || fstat(fd, &about) != 0 || !S_ISDIR(about.st_mode)) {
+    return Status(ErrorId::kProtocolViolation, "the descriptor sent with Save is not an O_PATH descriptor of a directory");
+  }
+  if (about.st_uid == uid || uid == 0) return Status();
+  return Status(ErrorId::kSaveFailed,
+                "the directory belongs to user " + std::to_string(about.st_uid) + ", the trainer runs as user " + std::to_string(uid))
+      .Fix("save into a directory of your own");
+}
+
+}  // namespace tidepool::memserver

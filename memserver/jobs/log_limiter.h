@@ -1,0 +1,31 @@
+// LogLimiter: at most one line an interval for an event that a peer can cause at will; the next line says how many were left out.
+//
+// One thread per object.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace tidepool::memserver {
+
+class LogLimiter {
+ public:
+  explicit LogLimiter(int64_t interval_ns) : interval_ns_(interval_ns) {}
+  // The number of events left out since the last line when one may be written now, else nothing.
+  std::optional<uint64_t> Allow(int64_t now_ns) {
+    if (last_ns_ && now_ns - *last_ns_ < interval_ns_) {
+      ++left_out_;
+      return std::nullopt;
+    }
+    last_ns_ = now_ns;
+    return std::exchange(left_out_, 0);
+  }
+
+ private:
+  int64_t interval_ns_;
+  std::optional<int64_t> last_ns_;
+  uint64_t left_out_ = 0;
+};
+
+}  // namespace tidepool::memserver

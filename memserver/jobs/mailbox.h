@@ -1,0 +1,81 @@
+// The two queues between the control thread (sockets, memory preparation) and the serve loop (all state).
+//
+// control thread -> loop: ControlEvent; loop -> control thread: ControlReply. Neither side ever waits for the other.
+// A connection is one accepted socket, numbered by the control thread from 1 and never reused; it carries at most one session.
+// Life of a session:  ReserveJob -> ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached | Refused
+//   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also when it never attached).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "device/device.h"
+#include "memserver/residency/snapshot.h"
+#include "shm/job_spec.h"
+#include "shm/port.h"
+
+namespace tidepool::memserver {
+
+using tidepool::ConnectionId;
+
+struct ReserveJob {
+  ConnectionId connection = 0;
+  std::shared_ptr<const shm::JobSpec> spec;  // decoded and valid
+  uint64_t fingerprint = 0;                  // of the encoded spec without rank-specific parts
+  Rank rank = 0;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+};
+struct AttachSession {
+  ConnectionId connection = 0;
+  std::unique_ptr<shm::ServerPort> port;
+  std::unique_ptr<device::Memory> rcache;  // host memory of spec->rcache_bytes
+};
+struct Goodbye { ConnectionId connection = 0; };
+struct ConnectionLost { ConnectionId connection = 0; std::string cause; };
+struct DeclareSchedule { ConnectionId connection = 0; std::vector<ChunkId> order; };
+struct SaveWeights { ConnectionId connection = 0; UniqueFd directory; std::string name; Version version = 0; };
+struct SnapshotWanted {};
+struct StopServing {};  // drain: refuse new jobs, end sessions, then the loop returns
+
+using ControlEvent =
+    std::variant<ReserveJob, AttachSession, Goodbye, ConnectionLost, DeclareSchedule, SaveWeights, SnapshotWanted, StopServing>;
+
+struct ReserveGranted {
+  ConnectionId connection = 0;
+  JobId job = 0;
+  SessionId session = 0;
+  uint64_t rcache_bytes = 0;
+  // Pool memory that the control side must zero before AttachSession (no byte of a former job is ever seen); only for a job's first rank.
+  std::vector<std::span<std::byte>> to_zero;
+};
+struct Refused { ConnectionId connection = 0; Status why; };
+struct Attached {
+  ConnectionId connection = 0;
+  SessionId session = 0;
+  JobId job = 0;
+  bool weights_ready = false;
+  Version sealed_version = 0;
+  uint64_t data_cursor = 0;
+  float loss_scale = 1;
+  uint32_t scaler_steps = 0;
+  uint64_t random_state = 0;
+  uint64_t pool_bytes = 0;
+};
+// Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's memory is free: the client waits for it.
+struct SessionOver { ConnectionId connection = 0; Status why; };
+struct PeerGone { ConnectionId connection = 0; Rank rank = 0; };  // tell the client that another rank died
+struct SaveDone { ConnectionId connection = 0; Status result; };
+struct SnapshotReady { std::shared_ptr<const Snapshot> snapshot; };
+struct Stopped {};
+
+using ControlReply = std::variant<ReserveGranted, Refused, Attached, SessionOver, PeerGone, SaveDone, SnapshotReady, Stopped>;
+
+}  // namespace tidepool::memserver

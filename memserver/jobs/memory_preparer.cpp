@@ -1,0 +1,66 @@
+#include "memserver/jobs/memory_preparer.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/units.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+constexpr size_t kZeroPiece = 64 * kMiB;  // between two looks at the stop mark: about 10 ms
+
+}  // namespace
+
+MemoryPreparer::MemoryPreparer(device::Device* device) : device_(device), thread_([this] { Run(); }) {}
+
+MemoryPreparer::~MemoryPreparer() {
+  stopping_.store(true, std::memory_order_release);
+  tasks_.Push(ReserveGranted{});  // wakes the thread
+  thread_.join();
+}
+
+void MemoryPreparer::Run() {
+  std::vector<ReserveGranted> grants;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    pollfd entry{tasks_.event_fd(), POLLIN, 0};
+    poll(&entry, 1, -1);
+    tasks_.ClearEvent();
+    tasks_.TakeAll(&grants);
+    for (const ReserveGranted& grant : grants) {
+      if (stopping_.load(std::memory_order_acquire)) return;
+      results_.Push(Prepare(grant));
+    }
+  }
+}
+
+PreparedMemory MemoryPreparer::Prepare(const ReserveGranted& grant) {
+  PreparedMemory prepared;
+  prepared.connection = grant.connection;
+  for (std::span<std::byte> rest : grant.to_zero) {
+    while (!rest.empty() && !stopping_.load(std::memory_order_relaxed)) {
+      const size_t piece = std::min(rest.size(), kZeroPiece);
+      std::memset(rest.data(), 0, piece);
+      rest = rest.subspan(piece);
+    }
+  }
+  auto rcache = device_->CreateExportable(grant.rcache_bytes, &prepared.rcache_fd);
+  if (!rcache.ok()) {
+    prepared.result = rcache.status();
+    return prepared;
+  }
+  auto port = shm::ServerPort::Create(grant.session);
+  if (!port.ok()) {
+    prepared.result = port.status();
+    return prepared;
+  }
+  prepared.rcache = std::move(rcache).value();
+  prepared.port = std::move(port).value();
+  return prepared;
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,56 @@
+// MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the rCache and the rings.
+//
+// Start and Take... belong to the control thread. One thread does all tasks in the order in which they were given; so the pool memory of
+// a job is zero before any rank of that job attaches, because its first rank's task comes first.
+// Touching and zeroing cost 0.1 to 3 s a GiB, which neither the serve loop nor the control thread may spend.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/event_queue.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "device/device.h"
+#include "memserver/jobs/mailbox.h"
+#include "shm/port.h"
+
+namespace tidepool::memserver {
+
+struct PreparedMemory {
+  ConnectionId connection = 0;
+  Status result;  // the rest is empty unless ok
+  std::unique_ptr<shm::ServerPort> port;
+  std::unique_ptr<device::Memory> rcache;
+  UniqueFd rcache_fd;  // to be sent to the client
+};
+
+class MemoryPreparer {
+ public:
+  explicit MemoryPreparer(device::Device* device);
+  // Gives up the task in work at its next piece; waits for the thread.
+  ~MemoryPreparer();
+  MemoryPreparer(const MemoryPreparer&) = delete;
+  MemoryPreparer& operator=(const MemoryPreparer&) = delete;
+
+  void Start(ReserveGranted grant) { tasks_.Push(std::move(grant)); }
+  // Results come out here, one for every Start.
+  EventQueue<PreparedMemory>& results() { return results_; }
+
+ private:
+  void Run();
+  PreparedMemory Prepare(const ReserveGranted& grant);
+
+  device::Device* device_;
+  EventQueue<ReserveGranted> tasks_;
+  EventQueue<PreparedMemory> results_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace tidepool::memserver

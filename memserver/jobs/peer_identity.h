@@ -1,0 +1,25 @@
+// PeerIdentity: who is at the other end of a Unix socket, by the kernel's word.
+//
+// Any thread. A pid alone may be reused; the pidfd stands for this process for ever and becomes readable when it ends, also when a forked
+// child still holds the socket open.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tidepool::memserver {
+
+struct PeerIdentity {
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  UniqueFd pidfd;  // invalid where the peer is already gone
+};
+
+// SO_PEERCRED and SO_PEERPIDFD (pidfd_open before Linux 6.5). Errors: kHandshakeBad (no descriptor left, or not a Unix socket).
+Result<PeerIdentity> IdentifyPeer(int socket);
+// The same user as this process, or root. Errors: kNotOwner.
+Status CheckSameUser(const PeerIdentity& peer);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,34 @@
+// Limits of the daemon, each with its unit and the reason for its size. What a user may set is only the default here (LoopOptions).
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace tidepool::memserver {
+
+// Jobs at once: each costs a table row and is walked once a turn, so this bounds an idle turn to a few microseconds.
+inline constexpr uint32_t kJobsMaxDefault = 64;
+// Sessions at once: three descriptors and about 300 KiB each; below the usual limit of 1,024 descriptors.
+inline constexpr uint32_t kSessionsMaxDefault = 256;
+
+// Requests taken from one session in a turn, before the next session has its turn (fairness; a request costs well below 1 us).
+inline constexpr uint32_t kRequestsPerTurn = 64;
+// Bytes copied for one session in a turn where the loop copies itself: about 100 us of memcpy.
+inline constexpr uint64_t kCopyBytesPerTurn = 1 * kMiB;
+// Control events taken in a turn; each may build or remove a job.
+inline constexpr uint32_t kControlEventsPerTurn = 16;
+// Chunks of a skipped step published in a turn (they change no bytes).
+inline constexpr uint32_t kSkippedChunksPerTurn = 256;
+// Idle time that the loop spins before it sleeps. A sleeping wake-up costs 70 us between two cores; where cores are few, spinning takes
+// them from the trainers.
+inline constexpr int64_t kSpinNsManyCores = 100'000;
+inline constexpr int64_t kSpinNsFewCores = 20'000;
+inline constexpr uint32_t kFewCores = 4;
+// Longest sleep: bounds how late a lease is found to have ended when nothing else happens.
+inline constexpr int64_t kSleepNsMax = kNsPerSecond;
+// One line a session and minute for requests that break the protocol, however many come.
+inline constexpr int64_t kViolationLogNs = 60 * kNsPerSecond;
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,103 @@
+// memserver: the daemon's program. Finds the command and its settings; every command is one function of the table below.
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/config.h"
+#include "memserver/flags.h"
+#include "memserver/host_check.h"
+#include "memserver/run.h"
+#include "memserver/version.h"
+#include "shm/messages.h"
+
+namespace tidepool::memserver {
+namespace {
+
+int Fail(const Status& status) {
+  std::cerr << status.Format() << "\n";
+  return status.exit_code();
+}
+
+std::string Environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? "" : value;
+}
+
+Result<LoadedConfig> Load(const Flags& flags) {
+  ConfigSources sources;
+  sources.file = flags.config_file.empty() ? Environment("TIDEPOOL_CONFIG") : flags.config_file;
+  sources.flags = flags.settings;
+  sources.environment = Environment;
+  return LoadConfig(sources);
+}
+
+int Run(const Flags& flags) {
+  const auto loaded = Load(flags);
+  if (!loaded.ok()) return Fail(loaded.status());
+  const Config& config = loaded.value().config;
+  InitLog("memserver", config.log_level, config.log_format);
+  const Status status = RunServer(config, {.parent_pid = flags.parent_pid, .end_with_fd = flags.end_with_fd});
+  return status.ok() ? kExitOk : Fail(status);
+}
+
+int Check(const Flags& flags) {
+  const auto loaded = Load(flags);
+  if (!loaded.ok()) return Fail(loaded.status());
+  const auto options = ResolveOptions(loaded.value().config);
+  if (!options.ok()) return Fail(options.status());
+  const auto findings = CheckHost(options.value());
+  std::cout << Format(findings);
+  return ExitCodeOf(findings);
+}
+
+int PrintConfig(const Flags& flags) {
+  if (flags.defaults) {
+    std::cout << PrintDefaults();
+    return kExitOk;
+  }
+  const auto loaded = Load(flags);
+  if (!loaded.ok()) return Fail(loaded.status());
+  std::cout << PrintEffective(loaded.value());
+  return kExitOk;
+}
+
+int PrintVersion(const Flags&) {
+  std::cout << "memserver " << kReleaseVersion << "\nprotocol " << shm::kAbiVersion << "\nbuild " << kBuild << "\n";
+  return kExitOk;
+}
+
+int PrintHelp(const Flags&) {
+  std::cout << HelpText();
+  return kExitOk;
+}
+
+struct CommandAction {
+  Command command;
+  int (*act)(const Flags& flags);
+};
+constexpr CommandAction kActions[] = {{Command::kRun, Run},
+                                      {Command::kCheck, Check},
+                                      {Command::kConfig, PrintConfig},
+                                      {Command::kVersion, PrintVersion},
+                                      {Command::kHelp, PrintHelp}};
+
+int Main(int argc, char** argv) {
+  ArmPointsFromEnvironment();
+  const auto flags = ParseFlags(argc, argv);
+  if (!flags.ok()) return Fail(flags.status());
+  for (const CommandAction& action : kActions) {
+    if (action.command == flags.value().command) return action.act(flags.value());
+  }
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace tidepool::memserver
+
+int main(int argc, char** argv) {
+  return tidepool::memserver::Main(argc, argv);
+}

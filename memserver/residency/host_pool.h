@@ -1,0 +1,81 @@
+// HostPool: the host memory that all jobs share: sealed memfds, mapped once, every page touched before the first job comes.
+//
+// Made before the serve loop starts (any thread); afterwards Take and Release belong to the serve loop. The bytes of an extent belong to
+// whoever took it; workers and streams may touch them as long as the owner of the extent keeps it.
+// Invariants: the budget was checked before the first page was touched; an extent lies in one memfd (piece_bytes_max at most); the
+// mapping is not inherited by fork and not part of core dumps; nobody can shrink or grow the memfds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/system_memory.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+#include "memserver/residency/extent_allocator.h"
+
+namespace tidepool::memserver {
+
+struct Extent {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  uint64_t offset = 0;  // in the pool; names the place across restarts
+};
+
+struct HostPoolOptions {
+  uint64_t bytes = 0;                         // for jobs; rounded up to 4 KiB
+  uint64_t own_bytes = 0;                     // beside it, for the server's own kept records (undo areas)
+  uint64_t piece_bytes_max = 64 * kGiB;       // largest range that one CUDA registration takes
+  uint64_t left_over_bytes = 256 * kMiB;      // what the rest of the machine must still have afterwards
+  uint32_t touch_threads = 0;                 // 0: one per CPU, at most 16
+  bool huge_pages = true;                     // ask for 2 MiB pages
+  // Called on the calling thread while pages are touched.
+  std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
+};
+
+class HostPool {
+ public:
+  // Blocks for about 0.3 to 3 s/GiB. Errors: kHostMemoryShort (told before anything is touched), kMemoryMapFailed.
+  static Result<std::unique_ptr<HostPool>> Reserve(const HostPoolOptions& options, const MemoryBudget& budget);
+  ~HostPool();
+  HostPool(const HostPool&) = delete;
+  HostPool& operator=(const HostPool&) = delete;
+
+  // All sizes or nothing: appends one extent per size and returns true, or changes nothing and returns false. Sizes are whole pages.
+  bool Take(std::span<const uint64_t> sizes, std::vector<Extent>* extents);
+  void Release(std::span<const Extent> extents);
+
+  uint64_t total_bytes() const { return allocator_->total_bytes(); }
+  uint64_t free_bytes() const { return allocator_->free_bytes(); }
+  uint64_t largest_free_bytes() const { return allocator_->largest_free_bytes(); }
+  // Bytes that the system maps with 2 MiB pages; 0 where it grants none.
+  uint64_t huge_page_bytes() const { return huge_page_bytes_; }
+  // The server's own kept memory (own_bytes), zero at first.
+  std::span<std::byte> own_records() const { return {own_data_, own_bytes_}; }
+  // Pool offset of a byte inside an extent or the own records; the same after a restart that maps the same memfds.
+  uint64_t OffsetOf(const void* address) const;
+
+ private:
+  struct Piece {
+    UniqueFd fd;
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    uint64_t begin = 0;  // pool offset of data
+  };
+  HostPool() = default;
+  Status MapPieces(const HostPoolOptions& options);
+  void Touch(const HostPoolOptions& options);
+
+  std::vector<Piece> pieces_;
+  std::unique_ptr<ExtentAllocator> allocator_;  // of what lies behind the own records
+  std::byte* own_data_ = nullptr;
+  uint64_t own_bytes_ = 0;
+  uint64_t huge_page_bytes_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,138 @@
+// JobStates: where each chunk of one job lies in the host pool, and what state it is in. A table: it moves no bytes.
+//
+// One thread (the serve loop) owns it; workers and streams get addresses of planes, never the table.
+// Invariants:
+//  1. planes of all chunks, staging buffers and records were taken from the pool at once, and go back at once (destructor);
+//  2. a chunk's version never goes back and never skips; Publish is the only way forward;
+//  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk starts while it is not 0;
+//  4. a gradient slot is written only while its chunk's version is the sealed one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "memserver/residency/host_pool.h"
+#include "memserver/residency/kept_records.h"
+#include "memserver/residency/snapshot.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::memserver {
+
+// A parameter's place in its chunk, as workers walk over it.
+struct ParameterRun {
+  uint64_t begin = 0;  // element in the chunk
+  uint64_t count = 0;
+  uint32_t group = 0;
+};
+
+struct ChunkPlanes {
+  float* master = nullptr;
+  float* momentum = nullptr;
+  float* variance = nullptr;
+  std::byte* param16 = nullptr;   // null for fp32 jobs: master is what is fetched
+  std::byte* gradient = nullptr;  // slot, elements of the gradient slot type
+};
+
+// How far one rank's shard of a chunk has come.
+struct ShardIntake {
+  uint64_t put_elements = 0;            // weights accepted, from the shard's start
+  uint32_t micro_batches_accepted = 0;  // of the open step: checked and on their way
+  uint32_t micro_batches_stored = 0;    // of the open step: in the slot
+};
+
+struct Chunk {
+  // Fixed.
+  uint64_t elements = 0;
+  uint64_t shard_elements = 0;
+  uint64_t rank_mask = 0;  // members of its data-parallel group
+  uint32_t data_group = 0;
+  uint32_t shards = 0;
+  uint32_t first_intake = 0;  // row of shard 0 in the intake table
+  uint32_t pieces = 0;        // of an update
+  ParameterId first_parameter = 0;
+  uint32_t parameters = 0;
+  ChunkPlanes planes;
+  ChunkRecord* record = nullptr;
+  std::byte* progress_words = nullptr;  // `pieces` words of 8 bytes
+  // Changing.
+  ChunkState state = ChunkState::kEmpty;
+  uint32_t shards_loaded = 0;  // weights in, converted
+  uint32_t shards_stored = 0;  // gradients of the open step's last micro-batch in
+  uint32_t pieces_left = 0;    // of a running update
+  uint32_t readers = 0;
+  uint64_t ranks_cached = 0;
+  uint64_t fetches = 0;
+
+  Version version() const { return record->version.load(std::memory_order_relaxed); }
+};
+
+class JobStates {
+ public:
+  // Takes all memory of the job. The bytes are not zeroed: whoever gets `extents()` does that before the first write of a session.
+  // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
+  static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
+  ~JobStates();
+  JobStates(const JobStates&) = delete;
+  JobStates& operator=(const JobStates&) = delete;
+
+  // Writes the first records into zeroed memory. Call once, before anything else changes.
+  void WriteFirstRecords(JobId job, uint64_t fingerprint);
+
+  const shm::JobSpec& spec() const { return *spec_; }
+  std::span<const Extent> extents() const { return extents_; }
+  uint64_t pool_bytes() const { return pool_bytes_; }
+
+  Chunk& chunk(ChunkId id) { return chunks_[id]; }
+  std::span<Chunk> chunks() { return chunks_; }
+  ShardIntake& intake(ChunkId id, Rank rank) { return intakes_[chunks_[id].first_intake + spec_->ShardIndex(id, rank)]; }
+  // First element of `rank`'s shard.
+  uint64_t ShardBegin(ChunkId id, Rank rank) const { return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements; }
+  // What a fetch reads: param16, or master for fp32 jobs.
+  const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
+  std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
+  std::byte* staging(Rank rank) const { return staging_[rank]; }  // null without accumulation
+  DType gradient_type() const { return gradient_type_; }
+
+  std::span<const ParameterRun> runs(const Chunk& chunk) const { return {runs_.data() + chunk.first_parameter, chunk.parameters}; }
+  std::span<double> norm_sums() const { return norm_sums_; }  // one a parameter; written by scans
+  JobRecord& record() const { return *record_; }
+  Version sealed_version() const { return record_->sealed_version.load(std::memory_order_relaxed); }
+  // The record of the last sealed step; all zero but loss_scale 1 before the first.
+  const StepRecord& last_step() const { return record_->steps[sealed_version() % 2]; }
+
+  // The weights of a chunk are all in: it becomes version 0.
+  void MarkLoaded(Chunk* chunk);
+  uint32_t chunks_loaded() const { return chunks_loaded_; }
+  bool weights_ready() const { return chunks_loaded_ == chunks_.size(); }
+  // The chunk's planes now hold `version`, the one after its present version: one release store.
+  void Publish(Chunk* chunk, Version version);
+  // Forgets which gradients of the open step are in. Chunks that wait for their update keep their state.
+  void ForgetOpenStep();
+
+ private:
+  JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
+  std::vector<uint64_t> ExtentSizes() const;
+  void LayOutChunks();
+  void LayOutPlanes();
+  void LayOutRecords();
+
+  const std::shared_ptr<const shm::JobSpec> spec_;
+  HostPool* const pool_;
+  const DType gradient_type_;
+  std::vector<Extent> extents_;  // records, staging of each rank, planes of each chunk
+  uint64_t pool_bytes_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<ShardIntake> intakes_;
+  std::vector<ParameterRun> runs_;
+  std::vector<std::byte*> staging_;  // by rank
+  JobRecord* record_ = nullptr;
+  std::span<double> norm_sums_;
+  uint32_t chunks_loaded_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,76 @@
+// Snapshot: what the daemon looks like at the end of one turn, for the admin socket. Immutable once published; any thread may read it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+
+namespace tidepool::memserver {
+
+enum class ChunkState : uint8_t {
+  kEmpty,      // weights have not arrived yet
+  kResident,   // in host memory, current
+  kGradients,  // resident, gradients of the open step are arriving
+  kComplete,   // resident, all gradients of the open step are in and scanned
+  kUpdateDue,  // the step is sealed, this chunk's update has not started
+  kUpdating,   // a worker is updating it
+};
+
+// One letter a state, as the residency picture shows it: '_', '.', 'g', 'G', 'O', 'A'.
+char LetterOf(ChunkState state);
+const char* NameOf(ChunkState state);
+
+struct ChunkRow {
+  ChunkState state = ChunkState::kEmpty;
+  uint32_t data_group = 0;
+  uint64_t elements = 0;
+  uint64_t bytes = 0;        // of all its planes
+  Version version = 0;
+  uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version since its last eviction could be known (last fetch is current)
+  uint64_t fetches = 0;
+};
+
+struct SessionRow {
+  SessionId session = 0;
+  Rank rank = 0;
+  int32_t pid = 0;
+  uint64_t rcache_bytes = 0;
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;  // since attach
+  uint64_t requests = 0, requests_parked = 0;
+};
+
+struct JobRow {
+  JobId job = 0;
+  std::string name;
+  uint32_t uid = 0;
+  std::string state;  // "loading", "training", "updating", "detached"
+  uint32_t world = 0;
+  DType dtype = DType::kF32;
+  Version version = 0;  // sealed steps
+  uint64_t parameters = 0;
+  uint64_t pool_bytes = 0, rcache_bytes = 0;
+  double step_seconds = 0;  // between the last two seals
+  double grad_norm = 0;
+  uint64_t steps_skipped = 0;
+  std::vector<SessionRow> sessions;
+  std::vector<ChunkRow> chunks;
+};
+
+struct Snapshot {
+  int64_t uptime_ns = 0;
+  bool ready = false, draining = false;
+  uint64_t pool_bytes = 0, pool_used = 0;            // host pool
+  uint64_t rcache_limit = 0, rcache_used = 0;        // memory of host-device rCaches
+  uint32_t workers = 0;
+  uint64_t turns = 0;
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;             // since start
+  uint64_t parameters_updated = 0;
+  uint64_t sessions_ended_badly = 0;
+  std::vector<JobRow> jobs;
+};
+
+}  // namespace tidepool::memserver

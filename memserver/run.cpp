@@ -1,0 +1,203 @@
+#include "memserver/run.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <sched.h>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/system_memory.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+#include "memserver/limits.h"
+#include "memserver/sd_notify.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+constexpr int64_t kProgressNs = kNsPerSecond;  // between two lines while the pool is touched
+
+uint32_t AllowedCpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
+}
+
+// SIGTERM and SIGINT arrive as reads of this descriptor instead of interrupting; every later thread inherits the mask.
+UniqueFd TakeSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+int TakenSignal(int signals) {
+  signalfd_siginfo info{};
+  return read(signals, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+// Memory of jobs must not show in core dumps, and the out-of-memory killer should look elsewhere first.
+void HardenProcess() {
+  umask(S_IRWXG | S_IRWXO);
+  const UniqueFd score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+  if (score.valid() && write(score.get(), "-500", 4) != 4) LogDebug("the out-of-memory score stays as it is");
+  prctl(PR_SET_DUMPABLE, 0);
+}
+
+// What ends the server besides signals: a parent's pidfd, and a pipe.
+struct EndConditions {
+  UniqueFd parent;
+  UniqueFd pipe;
+};
+
+Result<EndConditions> WatchParent(const RunOptions& options) {
+  EndConditions conditions;
+  if (options.parent_pid != 0) {
+    conditions.parent = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, options.parent_pid, 0)));
+    if (!conditions.parent.valid()) {
+      return Status(ErrorId::kUsageError, "there is no process " + std::to_string(options.parent_pid)).Where("--parent-pid");
+    }
+  }
+  if (options.end_with_fd >= 0) {
+    conditions.pipe = UniqueFd(fcntl(options.end_with_fd, F_DUPFD_CLOEXEC, 0));
+    if (!conditions.pipe.valid()) {
+      return Status(ErrorId::kUsageError, "descriptor " + std::to_string(options.end_with_fd) + " is not open").Where("--end-with-fd");
+    }
+    close(options.end_with_fd);
+  }
+  return conditions;
+}
+
+// Reports how far the pool is. A signal in this phase ends the process at once: nothing is served yet, only the lock file exists.
+class TouchProgress {
+ public:
+  TouchProgress(int signals, std::string socket_dir)
+      : signals_(signals), socket_dir_(std::move(socket_dir)), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+  void operator()(uint64_t touched, uint64_t total) {
+    if (TakenSignal(signals_) != 0) {
+      unlink(shm::LockFilePath(socket_dir_).c_str());
+      _exit(kExitOk);
+    }
+    const bool done = touched >= total;
+    const int64_t now = clock_.NowNs();
+    if (!done && now - last_ns_ < (terminal_ ? kProgressNs / 10 : kProgressNs)) return;
+    last_ns_ = now;
+    const std::string text = "touching pool " + FormatBytes(touched) + " / " + FormatBytes(total);
+    NotifyServiceManager("STATUS=" + text);
+    if (!terminal_) return LogInfo(text);
+    const std::string line = "\r" + text + (done ? "   \n" : "   ");
+    [[maybe_unused]] const auto n = write(STDERR_FILENO, line.data(), line.size());
+  }
+
+ private:
+  int signals_;
+  std::string socket_dir_;
+  bool terminal_;
+  SteadyClock clock_;
+  int64_t last_ns_ = 0;
+};
+
+void LogReady(const ServerOptions& options, const Server& server) {
+  const uint64_t huge = server.huge_page_bytes();
+  LogInfo("ready", {{"data_socket", shm::DataSocketPath(options.socket_dir)},
+                    {"admin_socket", shm::AdminSocketPath(options.socket_dir)},
+                    {"pool", FormatBytes(server.pool_bytes())},
+                    {"rcache_limit", FormatBytes(options.rcache_limit)},
+                    {"huge_pages", huge == 0 ? std::string("none") : FormatBytes(huge)},
+                    {"isa", optim::NameOf(options.isa)},
+                    {"adam_threads", options.adam_threads},
+                    {"copy", options.copy_threads == 0 ? "serve loop" : "thread per session"}});
+  NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " + FormatBytes(server.pool_bytes()));
+}
+
+void BeginStop(Server* server, const std::string& cause) {
+  LogInfo("stopping", {{"cause", cause}});
+  NotifyServiceManager("STOPPING=1");
+  server->Stop();
+}
+
+// Returns when the loop has ended.
+void WaitForEnd(Server* server, int signals, const EndConditions& conditions, const std::string& socket_dir) {
+  bool stopping = false;
+  for (;;) {
+    // Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
+    std::array<pollfd, 5> entries{{{signals, POLLIN, 0},
+                                   {server->ended_fd(), POLLIN, 0},
+                                   {server->snapshot_fd(), POLLIN, 0},
+                                   {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
+                                   {stopping ? -1 : conditions.pipe.get(), 0, 0}}};
+    if (poll(entries.data(), entries.size(), -1) < 0) continue;
+    if (entries[1].revents != 0) return;
+    if (entries[2].revents != 0) server->PublishSnapshots();
+    if (entries[0].revents != 0 && TakenSignal(signals) != 0) {
+      if (stopping) {
+        LogWarn("second signal: ending at once");
+        for (const std::string& path : {shm::DataSocketPath(socket_dir), shm::AdminSocketPath(socket_dir), shm::LockFilePath(socket_dir)}) {
+          unlink(path.c_str());
+        }
+        _exit(kExitFailed);
+      }
+      BeginStop(server, "signal");
+      stopping = true;
+    } else if (entries[3].revents != 0 || entries[4].revents != 0) {
+      BeginStop(server, "the process that started this server has ended");
+      stopping = true;
+    }
+  }
+}
+
+}  // namespace
+
+Result<ServerOptions> ResolveOptions(const Config& config) {
+  const MemoryBudget budget = ReadMemoryBudget();
+  const uint32_t cpus = AllowedCpus();
+  ServerOptions options;
+  options.socket_dir = config.socket_dir.empty() ? shm::DefaultSocketDir() : config.socket_dir;
+  TP_ASSIGN_OR_RETURN(options.pool_bytes, ParseSizeOrShare(config.pool, budget.bytes_available));
+  TP_ASSIGN_OR_RETURN(options.rcache_limit, ParseSizeOrShare(config.rcache_limit, budget.bytes_available));
+  options.huge_pages = config.huge_pages;
+  options.adam_threads = config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
+  // With few CPUs a copy thread would only take turns with the loop.
+  options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads : cpus > kFewCores ? 1 : 0;
+  options.pin_workers = cpus > 2 * kFewCores;
+  options.isa = config.isa;
+  options.lease_ns = config.lease_ns;
+  options.spin_ns = config.spin_ns;
+  options.jobs_max = config.jobs_max;
+  options.sessions_max = config.sessions_max;
+  return options;
+}
+
+Status RunServer(const Config& config, const RunOptions& options) {
+  const UniqueFd signals = TakeSignals();
+  if (!signals.valid()) return Status(ErrorId::kInternal, "no descriptor for signals");
+  HardenProcess();
+  TP_ASSIGN_OR_RETURN(const EndConditions conditions, WatchParent(options));
+  TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config));
+  server_options.progress = TouchProgress(signals.get(), server_options.socket_dir);
+  TP_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(server_options));
+  LogReady(server_options, *server);
+  WaitForEnd(server.get(), signals.get(), conditions, server_options.socket_dir);
+  LogInfo("stopped");
+  return Status();
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,22 @@
+// RunServer: the command `memserver run`: from settings to a serving daemon, and its orderly end.
+//
+// The main thread, before any other thread exists. Returns when the server has ended.
+#pragma once
+
+#include "base/status.h"
+#include "memserver/config.h"
+#include "memserver/server.h"
+
+namespace tidepool::memserver {
+
+struct RunOptions {
+  int parent_pid = 0;    // end when this process ends; 0: never
+  int end_with_fd = -1;  // end when this pipe closes; -1: never
+};
+
+// What the settings mean on this machine: shares become bytes, "auto" becomes numbers. Errors: kConfigBadValue.
+Result<ServerOptions> ResolveOptions(const Config& config);
+// Serves until SIGTERM, SIGINT or the end of the parent. A second signal ends the process at once. Errors: those of Server::Start.
+Status RunServer(const Config& config, const RunOptions& options);
+
+}  // namespace tidepool::memserver

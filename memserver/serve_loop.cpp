@@ -1,0 +1,141 @@
+#include "memserver/serve_loop.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr uint32_t kIdleTurnsPerClockRead = 16;
+
+int64_t SpinNs(int64_t wanted) {
+  if (wanted >= 0) return wanted;
+  return std::thread::hardware_concurrency() <= kFewCores ? kSpinNsFewCores : kSpinNsManyCores;
+}
+
+}  // namespace
+
+ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
+    : parts_(parts),
+      options_(options),
+      spin_ns_(SpinNs(options.spin_ns)),
+      desk_(parts, options, &tables_),
+      steps_(parts, &tables_) {
+  tables_.started_ns = parts_.clock->NowNs();
+  for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) tables_.wake_set.Add(fd);
+}
+
+bool ServeLoop::Turn() {
+  ++tables_.counters.turns;
+  bool worked = TakeControlEvents();
+  worked |= TakeSaved();
+  worked |= steps_.TakeDone();
+  worked |= ServeSeats();
+  worked |= steps_.FinishSteps();
+  worked |= steps_.FeedTeam();
+  worked |= RunInlineWork();
+  worked |= desk_.ExpelViolators();
+  worked |= desk_.TendJobs();
+  for (const auto& seat : tables_.seats) {
+    if (seat->session != nullptr) seat->session->WakeIfAnswered();
+  }
+  return worked;
+}
+
+bool ServeLoop::TakeControlEvents() {
+  if (next_event_ == events_.size()) {
+    next_event_ = 0;
+    if (!parts_.events->TakeAll(&events_)) return false;
+  }
+  for (uint32_t i = 0; i < kControlEventsPerTurn && next_event_ < events_.size(); ++i) desk_.Handle(std::move(events_[next_event_++]));
+  return true;
+}
+
+bool ServeLoop::TakeSaved() {
+  if (!parts_.saved->TakeAll(&saved_)) return false;
+  for (const SaveResult& saved : saved_) desk_.HandleSaved(saved);
+  return true;
+}
+
+bool ServeLoop::ServeSeats() {
+  const size_t count = tables_.seats.size();
+  if (count == 0) return false;
+  first_seat_ = (first_seat_ + 1) % count;
+  bool worked = false;
+  for (size_t i = 0; i < count; ++i) {
+    Seat* seat = tables_.seats[(first_seat_ + i) % count].get();
+    if (seat->session == nullptr || seat->violation != nullptr) continue;
+    worked |= dispatcher_.EndCopies(seat);
+    worked |= dispatcher_.RetryParked(seat);
+    worked |= dispatcher_.TakeRequests(seat);
+    if (seat->session->lane().Progress(kCopyBytesPerTurn)) {
+      worked = true;
+      dispatcher_.EndCopies(seat);
+    }
+  }
+  return worked;
+}
+
+bool ServeLoop::RunInlineWork() {
+  if (!parts_.team->is_inline() || !options_.run_inline_work || parts_.team->waiting() == 0) return false;
+  parts_.team->RunOne(0);
+  return true;
+}
+
+void ServeLoop::Run() {
+  int64_t idle_since = parts_.clock->NowNs();
+  uint32_t idle_turns = 0;
+  while (!tables_.stopped) {
+    if (Turn()) {
+      idle_turns = 0;
+      continue;
+    }
+    if (idle_turns++ == 0) idle_since = parts_.clock->NowNs();
+    if (idle_turns % kIdleTurnsPerClockRead != 0) continue;
+    if (parts_.clock->NowNs() - idle_since < spin_ns_) continue;
+    Sleep();
+    idle_turns = 0;
+  }
+}
+
+bool ServeLoop::CanSleep() const {
+  return std::all_of(tables_.seats.begin(), tables_.seats.end(), [](const auto& seat) {
+    return seat->session == nullptr || seat->session->lane().size() == 0 || seat->session->lane().stream().event_fd() >= 0;
+  });
+}
+
+void ServeLoop::WatchNewSeats() {
+  for (const auto& seat : tables_.seats) {
+    if (seat->session == nullptr || seat->watched) continue;
+    tables_.wake_set.AddShared(seat->session->port().doorbell_fd());
+    const int stream_fd = seat->session->lane().stream().event_fd();
+    if (stream_fd >= 0) tables_.wake_set.Add(stream_fd);
+    seat->watched = true;
+  }
+}
+
+void ServeLoop::ClearEvents() {
+  parts_.events->ClearEvent();
+  parts_.saved->ClearEvent();
+  parts_.team->ClearDoneEvent();
+  for (const auto& seat : tables_.seats) {
+    if (seat->session != nullptr) seat->session->lane().stream().ClearEvent();
+  }
+}
+
+// Whoever puts something in after the flags and events were set or cleared makes a descriptor readable; whatever was put in before is
+// found by the turn in between.
+void ServeLoop::Sleep() {
+  if (!CanSleep()) return;
+  WatchNewSeats();
+  for (const auto& seat : tables_.seats) {
+    if (seat->session != nullptr) seat->session->port().SetSleeping(true);
+  }
+  ClearEvents();
+  if (!Turn() && CanSleep()) tables_.wake_set.Wait(kSleepNsMax);
+  for (const auto& seat : tables_.seats) {
+    if (seat->session != nullptr) seat->session->port().SetSleeping(false);
+  }
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,56 @@
+// ServeLoop: the one thread that owns all state of the daemon, and the order in which it looks at everything.
+//
+// Turn and Run belong to one thread; everybody else talks to it through the queues in Parts. A turn does a bounded amount of everything,
+// never blocks, and allocates nothing on the data path (control events may). A test or the simulator calls Turn itself.
+// Order of a turn: control events, finished saves, finished work, then for each session (a different one first each time) ended copies,
+// parked and new requests and a piece of copying, then complete steps, work for the workers, violators, jobs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memserver/dispatcher.h"
+#include "memserver/job_desk.h"
+#include "memserver/step_desk.h"
+#include "memserver/tables.h"
+
+namespace tidepool::memserver {
+
+class ServeLoop {
+ public:
+  ServeLoop(const Parts& parts, const LoopOptions& options);
+
+  // One pass over everything; true when something was done.
+  bool Turn();
+  // Turns until StopServing was handled and the last job is gone; spins for a bounded time when idle, then sleeps.
+  void Run();
+  bool stopped() const { return tables_.stopped; }
+
+  // For tests and the simulator, between turns.
+  const Tables& tables() const { return tables_; }
+
+ private:
+  bool TakeControlEvents();
+  bool TakeSaved();
+  bool ServeSeats();
+  bool RunInlineWork();
+  void Sleep();
+  void ClearEvents();
+  void WatchNewSeats();
+  bool CanSleep() const;
+
+  const Parts parts_;
+  const LoopOptions options_;
+  const int64_t spin_ns_;
+  Tables tables_;
+  JobDesk desk_;
+  Dispatcher dispatcher_;
+  StepDesk steps_;
+  std::vector<ControlEvent> events_;  // taken from the queue; handled up to next_event_
+  size_t next_event_ = 0;
+  std::vector<SaveResult> saved_;
+  size_t first_seat_ = 0;
+};
+
+}  // namespace tidepool::memserver

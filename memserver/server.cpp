@@ -1,0 +1,168 @@
+#include "memserver/server.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/event_queue.h"
+#include "base/system_memory.h"
+#include "base/unique_fd.h"
+#include "device/host_device.h"
+#include "device/open_device.h"
+#include "memserver/admin/admin_api.h"
+#include "memserver/admin/admin_server.h"
+#include "memserver/admin/snapshot_source.h"
+#include "memserver/checkpoint/checkpoint_writer.h"
+#include "memserver/jobs/control_server.h"
+#include "memserver/jobs/socket_directory.h"
+#include "memserver/residency/host_pool.h"
+#include "memserver/serve_loop.h"
+#include "memserver/update/worker_team.h"
+#include "memserver/version.h"
+#include "shm/messages.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::memserver {
+
+// In order of construction; destroyed from the bottom up, after the threads have been joined.
+struct Server::Rooms {
+  SteadyClock clock;
+  std::unique_ptr<SocketDirectory> directory;
+  std::unique_ptr<HostPool> pool;
+  EventQueue<ControlEvent> events;
+  EventQueue<ControlReply> replies;
+  EventQueue<SaveRequest> saves;
+  EventQueue<SaveResult> saved;
+  EventQueue<std::shared_ptr<const Snapshot>> snapshots;
+  UniqueFd ended{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::unique_ptr<device::HostDevice> device;
+  std::unique_ptr<WorkerTeam> team;
+  std::unique_ptr<CheckpointWriter> writer;
+  std::unique_ptr<ServeLoop> loop;
+  std::unique_ptr<ControlServer> control;
+  std::unique_ptr<SnapshotSource> source;
+  std::unique_ptr<AdminApi> api;
+  std::unique_ptr<AdminServer> admin;
+  std::thread loop_thread, control_thread;
+  bool stopping = false;
+};
+
+namespace {
+
+void NameThread(std::thread* thread, const char* name) {
+  pthread_setname_np(thread->native_handle(), name);
+}
+
+Result<std::unique_ptr<HostPool>> ReservePool(const ServerOptions& options) {
+  HostPoolOptions pool;
+  pool.bytes = options.pool_bytes;
+  pool.own_bytes = WorkerTeam::UndoBytes(options.adam_threads);
+  pool.huge_pages = options.huge_pages;
+  pool.progress = options.progress;
+  return HostPool::Reserve(pool, ReadMemoryBudget());
+}
+
+ServerFacts FactsOf(const ServerOptions& options) {
+  return {.version = kReleaseVersion,
+          .abi = shm::kAbiVersion,
+          .build = kBuild,
+          .devices = device::DeviceNames(),
+          .socket_dir = options.socket_dir,
+          .pid = getpid()};
+}
+
+LoopOptions LoopOptionsOf(const ServerOptions& options) {
+  LoopOptions loop;
+  loop.lease_ns = options.lease_ns;
+  loop.rcache_limit = options.rcache_limit;
+  loop.jobs_max = options.jobs_max;
+  loop.sessions_max = options.sessions_max;
+  loop.spin_ns = options.spin_ns;
+  return loop;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  auto rooms = std::make_unique<Rooms>();
+  Rooms& r = *rooms;
+  TP_CHECK(r.ended.valid(), "eventfd");
+  TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
+  TP_ASSIGN_OR_RETURN(r.pool, ReservePool(options));
+  r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = options.copy_threads});
+  const WorkerTeamOptions team{.threads = options.adam_threads, .pin = options.pin_workers, .isa = options.isa};
+  r.team = std::make_unique<WorkerTeam>(team, r.pool->own_records());
+  r.writer = std::make_unique<CheckpointWriter>(&r.saves, &r.saved, &r.clock);
+  const Parts parts{.clock = &r.clock,
+                    .device = r.device.get(),
+                    .pool = r.pool.get(),
+                    .team = r.team.get(),
+                    .events = &r.events,
+                    .replies = &r.replies,
+                    .saves = &r.saves,
+                    .saved = &r.saved};
+  r.loop = std::make_unique<ServeLoop>(parts, LoopOptionsOf(options));
+  const ControlOptions control{.socket_dir = options.socket_dir, .connections_max = 2 * options.sessions_max};
+  const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};
+  TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
+  r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
+  r.api = std::make_unique<AdminApi>(FactsOf(options), r.source.get());
+  TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(shm::AdminSocketPath(options.socket_dir), r.api.get()));
+
+  std::unique_ptr<Server> server(new Server(std::move(rooms)));
+  r.loop_thread = std::thread([&r] {
+    r.loop->Run();
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto n = write(r.ended.get(), &one, sizeof one);
+  });
+  r.control_thread = std::thread([&r] { r.control->Run(); });
+  NameThread(&r.loop_thread, "tp-loop");
+  NameThread(&r.control_thread, "tp-control");
+  return server;
+}
+
+Server::Server(std::unique_ptr<Rooms> rooms) : rooms_(std::move(rooms)) {}
+
+Server::~Server() {
+  Stop();
+  // Its thread asks the loop for snapshots, so it goes first.
+  rooms_->admin.reset();
+  // The loop ends when the last job is down and says Stopped, which ends the control thread.
+  if (rooms_->loop_thread.joinable()) rooms_->loop_thread.join();
+  if (rooms_->control_thread.joinable()) rooms_->control_thread.join();
+  // Ends the preparation thread, which may still be zeroing pool memory, before the pool goes.
+  rooms_->control.reset();
+}
+
+void Server::Stop() {
+  if (std::exchange(rooms_->stopping, true)) return;
+  rooms_->events.Push(StopServing{});
+}
+
+int Server::ended_fd() const {
+  return rooms_->ended.get();
+}
+int Server::snapshot_fd() const {
+  return rooms_->snapshots.event_fd();
+}
+
+void Server::PublishSnapshots() {
+  rooms_->snapshots.ClearEvent();
+  std::vector<std::shared_ptr<const Snapshot>> taken;
+  if (rooms_->snapshots.TakeAll(&taken)) rooms_->source->Publish(std::move(taken.back()));
+}
+
+uint64_t Server::pool_bytes() const {
+  return rooms_->pool->total_bytes();
+}
+uint64_t Server::huge_page_bytes() const {
+  return rooms_->pool->huge_page_bytes();
+}
+
+}  // namespace tidepool::memserver

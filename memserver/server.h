@@ -1,0 +1,58 @@
+// Server: the composition root of the daemon: makes every room, joins them by queues, starts the threads, and takes all down in order.
+//
+// One thread (main, or a test) owns a Server. Between Start and the end it only calls PublishSnapshots when snapshot_fd() is readable, and
+// Stop. Threads: serve loop, control, preparation, checkpoint, admin, optimizer workers, copy threads (docs/threads.md).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "optim/isa.h"
+
+namespace tidepool::memserver {
+
+struct ServerOptions {
+  std::string socket_dir;
+  uint64_t pool_bytes = 0;
+  uint64_t rcache_limit = 0;
+  bool huge_pages = true;
+  uint32_t adam_threads = 1;
+  uint32_t copy_threads = 0;  // 0: the serve loop copies
+  bool pin_workers = false;
+  optim::IsaLevel isa = optim::BestIsa();
+  int64_t lease_ns = 0;
+  int64_t spin_ns = -1;  // negative: automatic
+  uint32_t jobs_max = 64, sessions_max = 256;
+  std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
+};
+
+class Server {
+ public:
+  // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves.
+  // Errors: kSocketInUse, kSocketFailed, kHostMemoryShort, kMemoryMapFailed.
+  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  // Stops first when that has not been done; waits for all threads; removes the sockets.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Tells sessions and takes no new ones; ended_fd() becomes readable when all of them are down. Harmless when repeated.
+  void Stop();
+  int ended_fd() const;
+  // Readable when a snapshot is to be handed to the admin thread.
+  int snapshot_fd() const;
+  void PublishSnapshots();
+
+  uint64_t pool_bytes() const;
+  uint64_t huge_page_bytes() const;
+
+ private:
+  struct Rooms;
+  explicit Server(std::unique_ptr<Rooms> rooms);
+  std::unique_ptr<Rooms> rooms_;
+};
+
+}  // namespace tidepool::memserver

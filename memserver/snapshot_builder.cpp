@@ -1,0 +1,110 @@
+#include "memserver/snapshot_builder.h"
+
+#include <utility>
+
+namespace tidepool::memserver {
+namespace {
+
+const char* StateOf(const Job& job) {
+  if (job.phase == JobPhase::kRemoving) return "ending";
+  if (!job.HasSeats()) return "detached";
+  if (!job.IsRecorded() || !job.states->weights_ready()) return "loading";
+  return job.updates.active() ? "updating" : "training";
+}
+
+uint64_t RcacheOf(const Job& job) {
+  uint64_t bytes = 0;
+  for (const Seat* seat : job.seats) bytes += seat != nullptr ? seat->rcache_bytes : 0;
+  return bytes;
+}
+
+SessionRow RowOf(Seat& seat) {
+  SessionRow row{.session = seat.session_id, .rank = seat.rank, .pid = seat.pid, .rcache_bytes = seat.rcache_bytes};
+  if (seat.session == nullptr) return row;
+  row.bytes_h2d = seat.session->bytes_h2d;
+  row.bytes_d2h = seat.session->bytes_d2h;
+  row.requests = seat.session->requests();
+  row.requests_parked = seat.session->requests_parked;
+  return row;
+}
+
+ChunkRow RowOf(const Job& job, const Chunk& chunk) {
+  const shm::JobSpec& spec = job.spec();
+  const uint64_t param16 = chunk.planes.param16 != nullptr ? BytesOf(spec.dtype) : 0;
+  ChunkRow row;
+  row.state = chunk.state;
+  row.data_group = chunk.data_group;
+  row.elements = chunk.elements;
+  row.bytes = chunk.elements * (3 * sizeof(float) + param16 + BytesOf(job.states->gradient_type()));
+  const Version version = job.IsRecorded() ? chunk.version() : kNoVersion;
+  row.version = version == kNoVersion ? 0 : version;
+  row.ranks_cached = chunk.ranks_cached;
+  row.fetches = chunk.fetches;
+  return row;
+}
+
+JobRow RowOf(const Job& job) {
+  const shm::JobSpec& spec = job.spec();
+  JobRow row;
+  row.job = job.id;
+  row.name = spec.name;
+  row.uid = job.uid;
+  row.state = StateOf(job);
+  row.world = spec.world;
+  row.dtype = spec.dtype;
+  row.parameters = spec.ParameterCount();
+  row.pool_bytes = job.states->pool_bytes();
+  row.rcache_bytes = RcacheOf(job);
+  row.step_seconds = job.step_seconds;
+  row.steps_skipped = job.steps_skipped;
+  if (job.IsRecorded()) {
+    row.version = job.states->sealed_version();
+    row.grad_norm = job.states->last_step().grad_norm;
+  }
+  for (Seat* seat : job.seats) {
+    if (seat != nullptr) row.sessions.push_back(RowOf(*seat));
+  }
+  row.chunks.reserve(job.states->chunks().size());
+  for (const Chunk& chunk : job.states->chunks()) row.chunks.push_back(RowOf(job, chunk));
+  return row;
+}
+
+}  // namespace
+
+std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options, const Tables& tables) {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->uptime_ns = parts.clock->NowNs() - tables.started_ns;
+  snapshot->ready = !tables.draining;
+  snapshot->draining = tables.draining;
+  snapshot->pool_bytes = parts.pool->total_bytes();
+  snapshot->pool_used = parts.pool->total_bytes() - parts.pool->free_bytes();
+  snapshot->rcache_limit = options.rcache_limit;
+  snapshot->workers = parts.team->threads();
+  snapshot->turns = tables.counters.turns;
+  snapshot->bytes_h2d = tables.counters.bytes_h2d;
+  snapshot->bytes_d2h = tables.counters.bytes_d2h;
+  snapshot->parameters_updated = tables.counters.parameters_updated;
+  snapshot->sessions_ended_badly = tables.counters.sessions_ended_badly;
+  for (const auto& job : tables.jobs) {
+    snapshot->jobs.push_back(RowOf(*job));
+    snapshot->rcache_used += snapshot->jobs.back().rcache_bytes;
+    for (const SessionRow& session : snapshot->jobs.back().sessions) {
+      snapshot->bytes_h2d += session.bytes_h2d;
+      snapshot->bytes_d2h += session.bytes_d2h;
+    }
+  }
+  return snapshot;
+}
+
+Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables& tables) {
+  Ledger ledger;
+  ledger.pool_bytes = parts.pool->total_bytes();
+  ledger.rcache_limit = options.rcache_limit;
+  ledger.jobs_max = options.jobs_max;
+  ledger.sessions_max = options.sessions_max;
+  ledger.sessions = static_cast<uint32_t>(tables.seats.size());
+  for (const auto& job : tables.jobs) ledger.holdings.push_back({job->spec().name, job->states->pool_bytes(), RcacheOf(*job)});
+  return ledger;
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,128 @@
+#include "memserver/step_desk.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/update/seal.h"
+
+namespace tidepool::memserver {
+
+bool StepDesk::FinishSteps() {
+  bool worked = false;
+  for (const auto& job : tables_->jobs) {
+    if (job->phase != JobPhase::kOpen) continue;
+    if (job->updates.PublishSkipped(kSkippedChunksPerTurn) > 0) {
+      ++job->changes;
+      worked = true;
+    }
+    // A save of the sealed version comes before the next seal, or it could never be done.
+    if (!job->step.AllEnded() || !job->intake.AllScanned() || !job->waiting_saves.empty()) continue;
+    FinishStep(job.get());
+    worked = true;
+  }
+  return worked;
+}
+
+void StepDesk::FinishStep(Job* job) {
+  const bool finite = job->intake.all_finite();
+  const StepRecord record = JudgeStep(*job->states, job->step.end(0), finite);
+  if (!finite && job->spec().loss_scaling == 0) {
+    LogWarn("a gradient is not finite; the step was not sealed", {{"job", job->id}, {"version", record.version - 1}});
+    AnswerStep(job, record, ErrorId::kNonFinite);
+    job->step.Clear();
+    job->intake.Drop();
+    return;
+  }
+  SealStep(job->states.get(), record);
+  AnswerStep(job, record, ErrorId::kNone);
+  job->step.Clear();
+  job->intake.BeginStep();
+  job->updates.Begin(record);
+  ++job->changes;
+  job->steps_skipped += record.skipped;
+  const int64_t now = parts_.clock->NowNs();
+  if (job->last_seal_ns != 0) job->step_seconds = static_cast<double>(now - job->last_seal_ns) / kNsPerSecond;
+  job->last_seal_ns = now;
+}
+
+void StepDesk::AnswerStep(Job* job, const StepRecord& record, ErrorId error) {
+  for (Seat* seat : job->seats) {
+    if (seat == nullptr || seat->session == nullptr) continue;
+    shm::Completion completion = Failure(shm::AsRequest(job->step.end(seat->rank)), error);
+    completion.version = error == ErrorId::kNone ? record.version : record.version - 1;
+    completion.grad_norm = record.grad_norm;
+    completion.skipped = error == ErrorId::kNone ? record.skipped : 0;
+    Answer(seat, completion);
+  }
+  TP_POINT("server.step_answered");
+}
+
+bool StepDesk::TakeDone() {
+  if (!parts_.team->TakeDone(&done_)) return false;
+  for (const WorkDone& done : done_) EndWork(done);
+  return true;
+}
+
+void StepDesk::EndWork(const WorkDone& done) {
+  Job* job = tables_->FindJob(done.name.job);
+  TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
+  --job->work_at_team;
+  switch (done.name.kind) {
+    case WorkKind::kNarrow:
+      CountLoadedShard(job, done.name.chunk);
+      break;
+    case WorkKind::kUpdate:
+      if (job->updates.EndWork(done)) {
+        ++job->changes;
+        for (const ParameterRun& run : job->states->runs(job->states->chunk(done.name.chunk))) {
+          tables_->counters.parameters_updated += run.count;
+        }
+      }
+      break;
+    case WorkKind::kWiden:
+    case WorkKind::kAccumulate:
+    case WorkKind::kScan:
+      job->intake.EndWork(done);
+      break;
+  }
+}
+
+bool StepDesk::NextWork(Job* job, Work* work) {
+  if (job->phase != JobPhase::kOpen) return false;
+  if (!job->narrows.empty()) {
+    const NarrowTask task = job->narrows.Front();
+    job->narrows.Pop();
+    const Chunk& chunk = job->states->chunk(task.chunk);
+    const uint64_t begin = job->states->ShardBegin(task.chunk, task.rank);
+    *work = Work{};
+    work->name = {WorkKind::kNarrow, job->id, 0, task.chunk, task.rank};
+    work->to = chunk.planes.param16 + begin * BytesOf(job->spec().dtype);
+    work->from = chunk.planes.master + begin;
+    work->dtype = job->spec().dtype;
+    work->count = chunk.shard_elements;
+    return true;
+  }
+  return job->intake.NextWork(work) || job->updates.NextWork(work);
+}
+
+bool StepDesk::FeedTeam() {
+  const size_t count = tables_->jobs.size();
+  bool fed = false;
+  Work work;
+  size_t without = 0;  // jobs in a row that had nothing
+  while (without < count && parts_.team->HasRoom()) {
+    next_job_ = (next_job_ + 1) % count;
+    Job* job = tables_->jobs[next_job_].get();
+    if (!NextWork(job, &work)) {
+      ++without;
+      continue;
+    }
+    without = 0;
+    ++job->work_at_team;
+    parts_.team->Push(work);
+    fed = true;
+  }
+  return fed;
+}
+
+}  // namespace tidepool::memserver

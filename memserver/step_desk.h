@@ -1,0 +1,35 @@
+// StepDesk: what happens between requests: complete steps are judged and sealed, work goes to the optimizer workers and comes back.
+//
+// One thread (the serve loop). Jobs take turns at the workers, one item each (fairness between jobs).
+#pragma once
+
+#include <vector>
+
+#include "memserver/tables.h"
+
+namespace tidepool::memserver {
+
+class StepDesk {
+ public:
+  StepDesk(const Parts& parts, Tables* tables) : parts_(parts), tables_(tables) {}
+
+  // Seals the open step of every job whose ranks have all ended it and whose gradients are all scanned. True when there was one.
+  bool FinishSteps();
+  // Takes back finished work. True when there was some.
+  bool TakeDone();
+  // Gives work to the team while it has room. True when some was given.
+  bool FeedTeam();
+
+ private:
+  void FinishStep(Job* job);
+  void AnswerStep(Job* job, const StepRecord& record, ErrorId error);
+  bool NextWork(Job* job, Work* work);
+  void EndWork(const WorkDone& done);
+
+  const Parts parts_;
+  Tables* const tables_;
+  std::vector<WorkDone> done_;
+  size_t next_job_ = 0;  // whose turn it is at the workers
+};
+
+}  // namespace tidepool::memserver

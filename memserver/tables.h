@@ -1,0 +1,81 @@
+// Tables: all state of the daemon: jobs, seats, limits and counters. The serve loop's thread owns it; nobody else sees it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/event_queue.h"
+#include "device/device.h"
+#include "memserver/checkpoint/save_request.h"
+#include "memserver/job.h"
+#include "memserver/jobs/mailbox.h"
+#include "memserver/limits.h"
+#include "memserver/update/worker_team.h"
+#include "memserver/wake_set.h"
+
+namespace tidepool::memserver {
+
+struct LoopOptions {
+  int64_t lease_ns = 0;        // how long a job without ranks is kept; 0: not at all
+  uint64_t rcache_limit = 0;   // bytes of host-device rCaches of all sessions
+  uint32_t jobs_max = kJobsMaxDefault;
+  uint32_t sessions_max = kSessionsMaxDefault;
+  int64_t spin_ns = -1;        // idle time before the loop sleeps; negative: by the number of CPUs
+  bool run_inline_work = true; // an inline team's work is done in Turn; a simulator does it itself
+};
+
+// The loop's neighbours; all outlive it.
+struct Parts {
+  Clock* clock = nullptr;
+  device::Device* device = nullptr;
+  HostPool* pool = nullptr;
+  WorkerTeam* team = nullptr;
+  EventQueue<ControlEvent>* events = nullptr;    // from the control thread
+  EventQueue<ControlReply>* replies = nullptr;   // to it
+  EventQueue<SaveRequest>* saves = nullptr;      // to the checkpoint thread
+  EventQueue<SaveResult>* saved = nullptr;       // from it
+};
+
+struct Counters {
+  uint64_t turns = 0;
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
+  uint64_t parameters_updated = 0;
+  uint64_t sessions_ended_badly = 0;
+};
+
+struct Tables {
+  std::vector<std::unique_ptr<Job>> jobs;
+  std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
+  JobId last_job = 0;
+  SessionId last_session = 0;
+  bool draining = false;
+  bool stopped = false;
+  int64_t started_ns = 0;
+  Counters counters;
+  WakeSet wake_set;
+
+  Seat* FindSeat(ConnectionId connection) const {
+    for (const auto& seat : seats) {
+      if (seat->connection == connection) return seat.get();
+    }
+    return nullptr;
+  }
+  Job* FindJob(JobId id) const {
+    for (const auto& job : jobs) {
+      if (job->id == id) return job.get();
+    }
+    return nullptr;
+  }
+  // The job of this name that ranks may still join.
+  Job* FindJob(const std::string& name) const {
+    for (const auto& job : jobs) {
+      if (job->phase != JobPhase::kRemoving && job->spec().name == name) return job.get();
+    }
+    return nullptr;
+  }
+};
+
+}  // namespace tidepool::memserver

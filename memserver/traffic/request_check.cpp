@@ -1,0 +1,79 @@
+#include "memserver/traffic/request_check.h"
+
+#include <cmath>
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr uint64_t kWeightBytes = 4;  // weights are put as fp32
+
+bool IsExactShard(const JobStates& states, const Chunk& chunk, Rank rank, const shm::Request& request) {
+  return request.element_begin == states.ShardBegin(request.chunk, rank) && request.element_count == chunk.shard_elements;
+}
+
+uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
+  return request.op == static_cast<uint32_t>(shm::Op::kPutWeights) ? kWeightBytes : BytesOf(states.spec().dtype);
+}
+
+}  // namespace
+
+const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes, const shm::Request& request) {
+  if (request.reserved != 0) return "a reserved field is not zero";
+  if (request.chunk >= states.spec().chunks.size()) return "the job has no such chunk";
+  if (!states.spec().IsMember(request.chunk, rank)) return "the rank is not a member of the chunk's data-parallel group";
+  const uint64_t elements = states.spec().chunks[request.chunk].elements;
+  if (request.element_count == 0) return "the element range is empty";
+  if (request.element_begin > elements || request.element_count > elements - request.element_begin) {
+    return "the element range does not lie inside the chunk";
+  }
+  // A chunk has at most 2^56 elements, so the product does not overflow.
+  const uint64_t element_bytes = ElementBytes(states, request);
+  const uint64_t bytes = request.element_count * element_bytes;
+  if (request.rcache_offset % element_bytes != 0) return "the rCache offset is not aligned to an element";
+  if (request.rcache_offset > rcache_bytes || bytes > rcache_bytes - request.rcache_offset) {
+    return "the range does not lie inside the rCache";
+  }
+  const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
+  if (!is_gradient && request.micro_batch != 0) return "the micro-batch of this request is not zero";
+  return nullptr;
+}
+
+const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) {
+  const Chunk& chunk = states.chunk(request.chunk);
+  const uint64_t done = states.intake(request.chunk, rank).put_elements;
+  if (request.version != 0) return "the version of a weight request is not zero";
+  if (states.weights_ready()) return "the job has its weights already";
+  if (request.element_begin != states.ShardBegin(request.chunk, rank) + done) return "weights are not put in order from the shard's start";
+  if (request.element_count > chunk.shard_elements - done) return "the weights do not lie inside the rank's shard";
+  return nullptr;
+}
+
+const char* CheckFetch(JobStates& states, const shm::Request& request) {
+  const Chunk& chunk = states.chunk(request.chunk);
+  if (request.version < states.sealed_version()) return "the version asked for is already overwritten";
+  if (request.version > states.sealed_version() + 1) return "the version asked for is more than one step ahead";
+  if (chunk.version() != kNoVersion && request.version < chunk.version()) return "the version asked for is already overwritten";
+  return nullptr;
+}
+
+const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& request) {
+  const Chunk& chunk = states.chunk(request.chunk);
+  const ShardIntake& intake = states.intake(request.chunk, rank);
+  if (!states.weights_ready()) return "a gradient came before the weights";
+  if (request.version != states.sealed_version()) return "the gradient belongs to another version than the open step";
+  if (!IsExactShard(states, chunk, rank, request)) return "the gradient is not exactly the rank's shard";
+  if (request.micro_batch >= states.spec().micro_batches) return "the step has no such micro-batch";
+  if (request.micro_batch != intake.micro_batches_accepted) return "micro-batches of a chunk are out of order";
+  return nullptr;
+}
+
+const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request) {
+  if (request.reserved != 0) return "a reserved field is not zero";
+  if (!std::isfinite(request.learning_rate) || request.learning_rate < 0) return "the learning rate is not a finite number from 0";
+  if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) return "the loss scale is not a finite number above 0";
+  if (!states.weights_ready()) return "a step ended before the weights came";
+  if (request.version != states.sealed_version()) return "the step that ends is not the open one";
+  return nullptr;
+}
+
+}  // namespace tidepool::memserver

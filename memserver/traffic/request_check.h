@@ -1,0 +1,22 @@
+// Checks of a request's numbers against the job and the session: a peer wrote them, so nothing is believed (rule R16: the request was
+// copied out of shared memory once, and only the copy is checked and used).
+//
+// Pure functions of the serve loop's tables. Each returns null when the request is sound, else a short text that names what is wrong;
+// such a text ends the session.
+#pragma once
+
+#include <cstdint>
+
+#include "memserver/residency/job_states.h"
+#include "shm/messages.h"
+
+namespace tidepool::memserver {
+
+// Chunk, membership, element range and rCache range of any request that moves elements of `element_bytes` each.
+const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes, const shm::Request& request);
+const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request);
+const char* CheckFetch(JobStates& states, const shm::Request& request);
+const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& request);
+const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request);
+
+}  // namespace tidepool::memserver

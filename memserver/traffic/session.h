@@ -1,0 +1,67 @@
+// Session: the data-plane end of one attached rank: its rings, its rCache, its copies and its parked requests.
+//
+// One thread (the serve loop). The lane is destroyed before the memory it copies to and from (order of the members).
+// Invariant: requests taken minus answers given is at most kOutstandingMax; an answer therefore always has a place in the ring, unless
+// the client does not take its completions, which ends the session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/ids.h"
+#include "device/device.h"
+#include "memserver/traffic/copy_lane.h"
+#include "memserver/traffic/wait_list.h"
+#include "shm/port.h"
+
+namespace tidepool::memserver {
+
+// A session's requests that are taken but not answered. The client keeps to the ring size; more ends the session.
+inline constexpr uint32_t kOutstandingMax = shm::kRingEntries;
+
+class Session {
+ public:
+  struct Parts {
+    SessionId id = 0;
+    Rank rank = 0;
+    std::unique_ptr<shm::ServerPort> port;
+    std::unique_ptr<device::Memory> rcache;
+    std::unique_ptr<device::Stream> stream;
+  };
+  explicit Session(Parts parts);
+
+  SessionId id() const { return id_; }
+  Rank rank() const { return rank_; }
+  shm::ServerPort& port() { return *port_; }
+  std::byte* rcache() const { return rcache_->data(); }
+  uint64_t rcache_bytes() const { return rcache_->bytes(); }
+  CopyLane& lane() { return lane_; }
+  WaitList& waiting() { return waiting_; }
+
+  // Takes the next request. Besides the ring itself it checks the counter and the number of unanswered requests; `why` names a violation.
+  shm::PopResult Take(shm::Request* request, const char** why);
+  // Puts an answer into the completion ring; false when the client has not taken its completions (a violation).
+  bool Answer(const shm::Completion& completion);
+  // One wake for all answers since the last call.
+  void WakeIfAnswered();
+
+  uint64_t bytes_h2d = 0, bytes_d2h = 0, requests_parked = 0;
+  uint64_t requests() const { return taken_; }
+  uint64_t seen_changes = 0;  // of the job, when the parked requests were last dispatched
+
+ private:
+  const SessionId id_;
+  const Rank rank_;
+  const std::unique_ptr<shm::ServerPort> port_;
+  const std::unique_ptr<device::Memory> rcache_;
+  CopyLane lane_;
+  WaitList waiting_;
+  uint64_t taken_ = 0;  // also the counter of the last request
+  uint64_t answered_ = 0;
+  bool wake_due_ = false;
+};
+
+// An answer to `request` with an error of the catalogue.
+shm::Completion Failure(const shm::Request& request, ErrorId error);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,59 @@
+#include "memserver/traffic/transfers.h"
+
+#include "base/check.h"
+#include "base/point.h"
+
+namespace tidepool::memserver {
+
+Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
+  Chunk& chunk = states->chunk(request.chunk);
+  states->intake(request.chunk, session->rank()).put_elements += request.element_count;
+  const Copy copy{request, request.element_count * sizeof(float), 0, false};
+  session->lane().Start(copy, chunk.planes.master + request.element_begin, session->rcache() + request.rcache_offset);
+  TP_POINT("server.put_started");
+  return Start::kStarted;
+}
+
+bool EndPut(JobStates* states, Session* session, const Copy& copy) {
+  session->bytes_d2h += copy.bytes;
+  TP_POINT("server.put_copied");
+  const Chunk& chunk = states->chunk(copy.request.chunk);
+  const uint64_t end = copy.request.element_begin + copy.request.element_count;
+  // Weights of a shard come in order, so the copy that reaches its end is the last.
+  return end == states->ShardBegin(copy.request.chunk, session->rank()) + chunk.shard_elements;
+}
+
+Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {
+  Chunk& chunk = states->chunk(request.chunk);
+  const Version present = chunk.version();
+  // Before all weights are in, nobody starts: a rank that ran ahead would submit gradients of a step that cannot be open yet.
+  if (!states->weights_ready() || present == kNoVersion || present < request.version) return Start::kWait;
+  if (present > request.version) return Start::kTooLate;
+  ++chunk.readers;
+  ++chunk.fetches;
+  const Copy copy{request, request.element_count * BytesOf(states->spec().dtype), 0, false};
+  session->lane().Start(copy, session->rcache() + request.rcache_offset, states->ParameterBytes(chunk, request.element_begin));
+  TP_POINT("server.fetch_started");
+  return Start::kStarted;
+}
+
+void EndFetch(JobStates* states, Session* session, const Copy& copy) {
+  Chunk& chunk = states->chunk(copy.request.chunk);
+  TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
+  --chunk.readers;
+  if (chunk.version() == copy.request.version) chunk.ranks_cached |= uint64_t{1} << session->rank();
+  session->bytes_h2d += copy.bytes;
+  TP_POINT("server.fetch_copied");
+}
+
+void DropCopies(JobStates* states, Session* session) {
+  for (uint32_t i = 0; i < session->lane().size(); ++i) {
+    const shm::Request& request = session->lane().at(i).request;
+    if (request.op != static_cast<uint32_t>(shm::Op::kFetch)) continue;
+    Chunk& chunk = states->chunk(request.chunk);
+    TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
+    --chunk.readers;
+  }
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,74 @@
+// GradientIntake: takes the gradients of one job's open step into their slots: copy, widen or add, then scan.
+//
+// One thread (the serve loop) owns it. It names the work that workers must do (NextWork) and is told when it is done (EndWork).
+//   request -> accepted -> copy to the slot                                     (first micro-batch of the slot's type)
+//                       -> copy to the rank's staging buffer -> widen or add    (otherwise; the buffer is free again after that)
+//   all shards of a chunk have their last micro-batch -> scan -> the chunk is complete
+// Invariants:
+//  1. one request at a time uses the staging buffer of a rank; gradients of one rank and chunk are added in micro-batch order;
+//  2. after Drop, no work of the dropped attempt is waited for by the step, but no slot is written again before that work has ended.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memserver/traffic/fixed_ring.h"
+#include "memserver/traffic/transfers.h"
+#include "memserver/update/work.h"
+
+namespace tidepool::memserver {
+
+class GradientIntake {
+ public:
+  GradientIntake(JobStates* states, JobId job);
+
+  // Counts a checked request. Call once a request, before its first StartGradient.
+  void Accept(Rank rank, const shm::Request& request);
+  // Starts the copy of an accepted request, or says that it must wait: for the chunk's new version, or for the staging buffer.
+  Start StartGradient(Session* session, const shm::Request& request);
+  // The copy has passed; false when it belonged to a dropped attempt.
+  bool EndGradient(Session* session, const Copy& copy);
+
+  // The next work of this job's gradients; false when there is none now.
+  bool NextWork(Work* work);
+  void EndWork(const WorkDone& done);
+
+  // True when `rank` has submitted every micro-batch of every chunk that it is a member of.
+  bool RankComplete(Rank rank) const { return shards_complete_[rank] == shards_of_rank_[rank]; }
+  bool AllScanned() const { return chunks_scanned_ == chunk_count_; }
+  bool all_finite() const { return all_finite_; }
+
+  // The step was sealed: the next one begins.
+  void BeginStep();
+  // The step ends without a seal: every gradient of it is forgotten.
+  void Drop();
+  // Grows when something happened for which a parked request may wait.
+  uint64_t changes() const { return changes_; }
+
+ private:
+  struct Task {  // work that is due
+    WorkKind kind = WorkKind::kScan;
+    ChunkId chunk = 0;
+    Rank rank = 0;
+  };
+  bool GoesStraight(const shm::Request& request) const;
+  void EndShard(ChunkId id, Rank rank);
+  void ResetCounts();
+  void FillShardWork(const Task& task, Work* work) const;
+
+  JobStates* const states_;
+  const JobId job_;
+  const uint32_t chunk_count_;
+  std::vector<uint32_t> shards_of_rank_;   // chunks that the rank is a member of
+  std::vector<uint32_t> shards_complete_;  // of those, with all micro-batches accepted
+  std::vector<bool> staging_busy_;         // by rank
+  FixedRing<Task> tasks_;
+  uint32_t attempt_ = 0;
+  uint32_t at_workers_ = 0;        // work of this attempt
+  uint32_t stale_at_workers_ = 0;  // work of dropped attempts
+  uint32_t chunks_scanned_ = 0;
+  bool all_finite_ = true;
+  uint64_t changes_ = 0;
+};
+
+}  // namespace tidepool::memserver

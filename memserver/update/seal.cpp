@@ -1,0 +1,39 @@
+#include "memserver/update/seal.h"
+
+#include "base/check.h"
+#include "base/point.h"
+#include "optim/gradient_norm.h"
+
+namespace tidepool::memserver {
+
+StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bool all_finite) {
+  StepRecord record{};
+  record.version = states.sealed_version() + 1;
+  record.skipped = all_finite ? 0 : 1;
+  record.optimizer_step = states.last_step().optimizer_step + (all_finite ? 1 : 0);
+  record.learning_rate = end.learning_rate;
+  record.loss_scale = end.loss_scale;
+  record.scaler_steps = end.scaler_steps;
+  record.data_cursor = end.data_cursor;
+  record.random_state = end.random_state;
+  const double scale = end.loss_scale;
+  record.grad_norm = optim::CombineNorm(states.norm_sums()) / scale;
+  const double clip = all_finite ? optim::ClipFactor(record.grad_norm, states.spec().max_grad_norm) : 0;
+  record.gradient_scale = static_cast<float>(clip / scale);
+  return record;
+}
+
+void SealStep(JobStates* states, const StepRecord& record) {
+  TP_CHECK(record.version == states->sealed_version() + 1, "steps are sealed one after the other");
+  for (Chunk& chunk : states->chunks()) {
+    TP_CHECK(chunk.state == ChunkState::kComplete && chunk.version() + 1 == record.version, "a sealed step has all its gradients");
+    chunk.state = ChunkState::kUpdateDue;
+  }
+  TP_POINT("server.step_sealing");
+  states->record().steps[record.version % 2] = record;
+  TP_POINT("server.step_recorded");
+  states->record().sealed_version.store(record.version, std::memory_order_release);
+  TP_POINT("server.step_sealed");
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,111 @@
+#include "memserver/update/update_queue.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/point.h"
+
+namespace tidepool::memserver {
+
+UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool)
+    : states_(states), job_(job), pool_(pool), order_(states->chunks().size()), factors_(states->spec().parameter_groups.size()) {
+  std::iota(order_.begin(), order_.end(), ChunkId{0});
+  next_order_ = order_;
+}
+
+void UpdateQueue::SetOrder(std::span<const ChunkId> declared) {
+  std::vector<bool> named(order_.size(), false);
+  next_order_.clear();
+  for (const ChunkId id : declared) {
+    TP_CHECK(id < named.size(), "the schedule was checked");
+    if (named[id]) continue;
+    named[id] = true;
+    next_order_.push_back(id);
+  }
+  for (ChunkId id = 0; id < named.size(); ++id) {
+    if (!named[id]) next_order_.push_back(id);
+  }
+}
+
+void UpdateQueue::Begin(const StepRecord& record) {
+  TP_CHECK(!active(), "one step is updated at a time");
+  const shm::JobSpec& spec = states_->spec();
+  const optim::AdamSpec adam{spec.optimizer == shm::Optimizer::kAdamW, spec.beta1, spec.beta2, spec.eps};
+  const optim::StepScalars step{record.learning_rate, std::max<uint64_t>(record.optimizer_step, 1), record.gradient_scale};
+  for (size_t i = 0; i < factors_.size(); ++i) {
+    factors_[i] = optim::MakeAdamFactors(adam, step, {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
+  }
+  std::copy(next_order_.begin(), next_order_.end(), order_.begin());
+  version_ = record.version;
+  skipped_ = record.skipped != 0;
+  cursor_ = piece_ = 0;
+  chunks_left_ = static_cast<uint32_t>(order_.size());
+}
+
+bool UpdateQueue::NextWork(Work* work) {
+  if (skipped_ || cursor_ >= order_.size() || !active()) return false;
+  const ChunkId id = order_[cursor_];
+  Chunk& chunk = states_->chunk(id);
+  if (piece_ == 0) {
+    if (holds_ > 0 || chunk.readers > 0) return false;
+    chunk.state = ChunkState::kUpdating;
+    chunk.pieces_left = chunk.pieces;
+    ++chunks_updating_;
+    TP_POINT("server.update_started");
+  }
+  FillWork(id, piece_, work);
+  if (++piece_ == chunk.pieces) {
+    ++cursor_;
+    piece_ = 0;
+  }
+  return true;
+}
+
+void UpdateQueue::FillWork(ChunkId id, uint32_t piece, Work* work) const {
+  const Chunk& chunk = states_->chunk(id);
+  const shm::JobSpec& spec = states_->spec();
+  *work = Work{};
+  work->name = {WorkKind::kUpdate, job_, 0, id, piece};
+  work->runs = states_->runs(chunk);
+  work->begin = piece * shm::kPieceElements;
+  const optim::UpdateSpan whole{.master = chunk.planes.master,
+                                .momentum = chunk.planes.momentum,
+                                .variance = chunk.planes.variance,
+                                .gradient = chunk.planes.gradient,
+                                .gradient_dtype = states_->gradient_type(),
+                                .param16 = chunk.planes.param16,
+                                .param16_dtype = spec.dtype,
+                                .count = chunk.elements};
+  work->planes = optim::Slice(whole, work->begin, std::min(shm::kPieceElements, chunk.elements - work->begin));
+  work->factors = factors_.data();
+  std::byte* progress = chunk.progress_words + piece * sizeof(optim::ProgressWord);
+  work->progress = reinterpret_cast<optim::ProgressWord*>(progress);
+  // The place of the progress word names the piece: unique in the pool, the same after a restart, and never 0.
+  work->identity = pool_->OffsetOf(progress) / sizeof(optim::ProgressWord) + 1;
+  work->version = version_;
+}
+
+void UpdateQueue::PublishNext(ChunkId id) {
+  states_->Publish(&states_->chunk(id), version_);
+  --chunks_left_;
+  TP_POINT("server.chunk_published");
+}
+
+bool UpdateQueue::EndWork(const WorkDone& done) {
+  Chunk& chunk = states_->chunk(done.name.chunk);
+  TP_CHECK(chunk.state == ChunkState::kUpdating && chunk.pieces_left > 0, "a piece ends once");
+  if (--chunk.pieces_left > 0) return false;
+  --chunks_updating_;
+  PublishNext(done.name.chunk);
+  return true;
+}
+
+uint32_t UpdateQueue::PublishSkipped(uint32_t chunks_max) {
+  if (!skipped_ || holds_ > 0) return 0;
+  uint32_t published = 0;
+  for (; published < chunks_max && active(); ++published) PublishNext(order_[cursor_++]);
+  return published;
+}
+
+}  // namespace tidepool::memserver

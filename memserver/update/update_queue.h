@@ -1,0 +1,57 @@
+// UpdateQueue: the update of one job's sealed step, as pieces in the order in which the next step needs the chunks.
+//
+// One thread (the serve loop) owns it. It names pieces for workers (NextWork), is told when one is done (EndWork), and publishes a chunk
+// when its last piece is done. It needs no session: a sealed step is finished by the server alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "memserver/residency/job_states.h"
+#include "memserver/update/work.h"
+#include "optim/update_rule.h"
+
+namespace tidepool::memserver {
+
+class UpdateQueue {
+ public:
+  UpdateQueue(JobStates* states, JobId job, HostPool* pool);
+
+  // Order of the chunks' next uses, from the next step on: chunks that `declared` leaves out follow in default order.
+  void SetOrder(std::span<const ChunkId> declared);
+  // The step of `record` was sealed. Requires !active().
+  void Begin(const StepRecord& record);
+  bool active() const { return chunks_left_ > 0; }
+  // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are finished.
+  void Hold() { ++holds_; }
+  void Release() { --holds_; }
+  // True when no piece is at a worker and no chunk is half-updated.
+  bool quiet() const { return chunks_updating_ == 0; }
+
+  // The next piece; false when there is none now: all are out, the next chunk is still being read, or updates are held.
+  bool NextWork(Work* work);
+  // Publishes the chunk when it was its last piece; true then.
+  bool EndWork(const WorkDone& done);
+  // For a skipped step: publishes up to `chunks_max` chunks as they are; returns how many.
+  uint32_t PublishSkipped(uint32_t chunks_max);
+
+ private:
+  void FillWork(ChunkId id, uint32_t piece, Work* work) const;
+  void PublishNext(ChunkId id);
+
+  JobStates* const states_;
+  const JobId job_;
+  HostPool* const pool_;
+  std::vector<ChunkId> order_, next_order_;
+  std::vector<optim::AdamFactors> factors_;  // of the running step, by parameter group
+  Version version_ = 0;                      // that the running update makes
+  bool skipped_ = false;
+  uint32_t holds_ = 0;
+  uint32_t cursor_ = 0;  // in order_
+  uint32_t piece_ = 0;   // next one of the chunk at cursor_
+  uint32_t chunks_left_ = 0;
+  uint32_t chunks_updating_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,57 @@
+// Work and WorkDone: the notes between the serve loop and the optimizer workers: plain values with addresses of planes.
+//
+// The serve loop makes Work and promises that nobody else writes the named ranges (and that they stay where they are) until the WorkDone
+// with the same name came back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "memserver/residency/job_states.h"
+#include "optim/undo_tile.h"
+
+namespace tidepool::memserver {
+
+enum class WorkKind : uint8_t {
+  kNarrow,      // fp32 -> 16 bit: param16 of a shard whose weights came
+  kWiden,       // 16 bit -> fp32: first micro-batch of a shard into its slot
+  kAccumulate,  // fp32 += dtype: a later micro-batch
+  kScan,        // sum of squares of each parameter of a chunk, and whether all gradients are finite
+  kUpdate,      // one piece of a chunk
+};
+
+struct WorkName {
+  WorkKind kind = WorkKind::kScan;
+  JobId job = 0;
+  uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
+  ChunkId chunk = 0;
+  uint32_t index = 0;    // kUpdate: piece; kScan: 0; else rank
+};
+
+struct Work {
+  WorkName name;
+  // kNarrow, kWiden, kAccumulate: `count` elements; dtype is of the 16-bit side, or of the addend. kScan: `from` is the chunk's gradient.
+  void* to = nullptr;
+  const void* from = nullptr;
+  DType dtype = DType::kF32;
+  uint64_t count = 0;
+  // kScan and kUpdate: the chunk's parameters. kScan writes one sum each.
+  std::span<const ParameterRun> runs;
+  double* norm_sums = nullptr;
+  // kUpdate: elements [begin, begin + planes.count) of the chunk; `planes` starts at `begin`. Factors by parameter group.
+  uint64_t begin = 0;
+  optim::UpdateSpan planes;
+  const optim::AdamFactors* factors = nullptr;
+  optim::ProgressWord* progress = nullptr;
+  uint64_t identity = 0;
+  Version version = 0;
+};
+
+struct WorkDone {
+  WorkName name;
+  bool finite = true;  // kScan
+};
+
+}  // namespace tidepool::memserver

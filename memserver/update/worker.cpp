@@ -1,0 +1,58 @@
+#include "memserver/update/worker.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tidepool::memserver {
+
+WorkDone Worker::Do(const Work& work) {
+  WorkDone done{work.name, true};
+  switch (work.name.kind) {
+    case WorkKind::kNarrow:
+      kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count);
+      break;
+    case WorkKind::kWiden:
+      kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count);
+      break;
+    case WorkKind::kAccumulate:
+      kernels_.accumulate_gradient(static_cast<float*>(work.to), work.from, work.dtype, work.count);
+      break;
+    case WorkKind::kScan:
+      done.finite = Scan(work);
+      break;
+    case WorkKind::kUpdate:
+      Update(work);
+      break;
+  }
+  return done;
+}
+
+// Each parameter from its own start, so that the sums do not depend on how parameters lie in chunks.
+bool Worker::Scan(const Work& work) const {
+  const auto* gradient = static_cast<const std::byte*>(work.from);
+  bool finite = true;
+  for (size_t i = 0; i < work.runs.size(); ++i) {
+    const ParameterRun& run = work.runs[i];
+    const optim::ScanResult result = kernels_.scan_gradient(gradient + run.begin * BytesOf(work.dtype), work.dtype, run.count);
+    work.norm_sums[i] = result.sum_squares;
+    finite = finite && result.finite;
+  }
+  return finite;
+}
+
+void Worker::Update(const Work& work) {
+  const uint64_t end = work.begin + work.planes.count;
+  runs_.clear();
+  // The first parameter that reaches into the piece; parameters are in ascending order.
+  auto run = std::partition_point(work.runs.begin(), work.runs.end(),
+                                  [&work](const ParameterRun& r) { return r.begin + r.count <= work.begin; });
+  for (; run != work.runs.end() && run->begin < end; ++run) {
+    const uint64_t first = std::max(run->begin, work.begin);
+    const uint64_t last = std::min(run->begin + run->count, end);
+    runs_.push_back({first - work.begin, last - work.begin, work.factors[run->group]});
+  }
+  update_.Run({work.identity, work.version, work.planes, runs_, work.progress});
+}
+
+}  // namespace tidepool::memserver

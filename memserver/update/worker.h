@@ -1,0 +1,30 @@
+// Worker: does one Work at a time; what a thread of the team, or the inline team, runs.
+//
+// One thread per object; it must be in flush-denormals mode (optim/float_mode.h), or bits would differ from worker to worker.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "memserver/update/work.h"
+#include "optim/kernels.h"
+#include "optim/undo_tile.h"
+
+namespace tidepool::memserver {
+
+class Worker {
+ public:
+  // `areas` lie in kept memory and are this worker's own.
+  Worker(const optim::Kernels& kernels, std::span<optim::UndoArea, 2> areas) : kernels_(kernels), update_(kernels, areas) {}
+  WorkDone Do(const Work& work);
+
+ private:
+  bool Scan(const Work& work) const;
+  void Update(const Work& work);
+
+  const optim::Kernels& kernels_;
+  optim::TileUpdate update_;
+  std::vector<optim::GroupRun> runs_;  // of the piece at hand; grows to the largest number and stays
+};
+
+}  // namespace tidepool::memserver
