@@ -1,0 +1,181 @@
+// The gradient side of the rCache: from a parameter's gradient to the chunk's submission.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "trainer/cache/parameter_cache.h"
+
+namespace tidepool::trainer {
+
+std::byte* ParameterCache::AddressOf(ParameterId parameter) const {
+  const ParameterPlace& place = layout_.parameters[parameter];
+  return table_.place(place.chunk) + place.element_begin * BytesOf(layout_.dtype);
+}
+
+Status ParameterCache::SecondGradient(ParameterId parameter) {
+  return Latch(Status(ErrorId::kTensorStateIllegal,
+                      "parameter " + layout_.parameters[parameter].name + " got a second gradient in one backward, over its first one")
+                   .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
+}
+
+Result<std::byte*> ParameterCache::GradientPlace(ParameterId parameter) {
+  static constexpr std::byte* kSeparate = nullptr;
+  if (!status_.ok()) return status_;
+  if (!in_pass_ || !training_) return NotInPass("GradientPlace");
+  const ChunkId chunk = layout_.parameters[parameter].chunk;
+  Entry& entry = entries_[chunk];
+  if (has_gradient_[parameter]) {
+    if (InPlace(chunk)) return SecondGradient(parameter);
+    // Found while recording: this parameter's gradient is complete only at the end of backward, in every step.
+    if (!entry.multi_use) follower_.WithdrawGradients(chunk);
+    entry.multi_use = true;
+    return kSeparate;
+  }
+  has_gradient_[parameter] = true;
+  ++entry.grads;
+  if (entry.multi_use) return kSeparate;
+  if (entry.grads == 1) TP_RETURN_IF_ERROR(Enter(MomentKind::kGradient, chunk));
+  if (separate_pass_) {
+    // Recorded as it will happen from the next step on, though this step's gradients stay with the caller.
+    if (entry.grads == layout_.chunks[chunk].parameter_count) TP_RETURN_IF_ERROR(Enter(MomentKind::kSubmit, chunk));
+    return kSeparate;
+  }
+  if (entry.grads == 1) {
+    TP_RETURN_IF_ERROR(Demand(chunk));
+    PrefetchAhead(follower_.position());
+    TP_RETURN_IF_ERROR(HandOut(chunk));
+    entry.gradient = true;
+  }
+  return AddressOf(parameter);
+}
+
+Status ParameterCache::GradientDone(ParameterId parameter) {
+  if (!status_.ok()) return status_;
+  const ChunkId chunk = layout_.parameters[parameter].chunk;
+  TP_RETURN_IF_ERROR(Latch(states_.Change(parameter, TensorState::kHoldAfterBwd)));
+  if (!states_.AllIn(chunk, TensorState::kHoldAfterBwd)) return Progress();
+  ZeroGaps(chunk);
+  return Submit(chunk, /*enter=*/true);
+}
+
+// Alignment gaps, the chunk's tail and parameters without a gradient become zeros: whole blocks are added over ranks.
+void ParameterCache::ZeroGaps(ChunkId chunk) {
+  const ChunkPlace& place = layout_.chunks[chunk];
+  const uint64_t element_bytes = BytesOf(layout_.dtype);
+  uint64_t end = 0;
+  const auto zero_to = [&](uint64_t begin) { std::memset(table_.place(chunk) + end * element_bytes, 0, (begin - end) * element_bytes); };
+  for (uint32_t i = 0; i < place.parameter_count; ++i) {
+    const ParameterPlace& parameter = layout_.parameters[place.first_parameter + i];
+    if (states_.state(place.first_parameter + i) != TensorState::kHoldAfterBwd) continue;
+    zero_to(parameter.element_begin);
+    end = parameter.element_begin + parameter.element_count;
+  }
+  zero_to(place.elements);
+}
+
+Status ParameterCache::Submit(ChunkId chunk, bool enter) {
+  Entry& entry = entries_[chunk];
+  const ChunkPlace& place = layout_.chunks[chunk];
+  for (ParameterId id = place.first_parameter; id < place.first_parameter + place.parameter_count; ++id) {
+    if (states_.state(id) != TensorState::kHoldAfterBwd) TP_RETURN_IF_ERROR(Latch(states_.Change(id, TensorState::kHoldAfterBwd)));
+  }
+  if (enter) TP_RETURN_IF_ERROR(Enter(MomentKind::kSubmit, chunk));
+  table_.set_last_op(chunk, pipeline_.Submit(chunk, table_.place(chunk), version_, micro_batch_));
+  ++counters_.submits;
+  entry.gradient = false;
+  entry.submitted = true;
+  Unmap(chunk);
+  table_.Give(chunk);
+  // The block is free now; nothing else was held, so a step that waits for the moment after this one may start.
+  if (enter) PrefetchAhead(follower_.position() + (pinned_.empty() ? 1 : 0));
+  return Progress();
+}
+
+std::vector<ChunkId> ParameterCache::SeparateChunks() const {
+  std::vector<ChunkId> chunks;
+  for (const ChunkId chunk : mine_) {
+    if (!InPlace(chunk) && entries_[chunk].grads > 0 && !entries_[chunk].submitted) chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
+// A place for gradients alone. In a recording step only chunks that will be borrowed in every step enter the order.
+Status ParameterCache::TakeForGradients(ChunkId chunk) {
+  Entry& entry = entries_[chunk];
+  if (entry.multi_use || entry.grads == 0) TP_RETURN_IF_ERROR(Enter(MomentKind::kBorrow, chunk));
+  if (!table_.has(chunk)) TP_RETURN_IF_ERROR(Place(chunk));
+  entry.gradient = true;
+  TP_RETURN_IF_ERROR(WaitForPlace(chunk));
+  if (entry.mapped) moves_.push_back({chunk, nullptr});
+  entry.mapped = false;
+  if (states_.state(layout_.chunks[chunk].first_parameter) == TensorState::kFree) {
+    TP_RETURN_IF_ERROR(Latch(states_.ChangeChunk(chunk, TensorState::kHold)));
+  }
+  std::memset(table_.place(chunk), 0, layout_.ChunkBytes(chunk));
+  return {};
+}
+
+Result<SeparateBlock> ParameterCache::BorrowBlock(ChunkId chunk) {
+  if (!status_.ok()) return status_;
+  if (!in_pass_ || !training_) return NotInPass("BorrowBlock");
+  TP_CHECK(!InPlace(chunk) && !entries_[chunk].gradient && !entries_[chunk].submitted, "a separate chunk is borrowed once a backward");
+  TP_RETURN_IF_ERROR(TakeForGradients(chunk));
+  SeparateBlock block;
+  const ChunkPlace& place = layout_.chunks[chunk];
+  for (uint32_t i = 0; i < place.parameter_count; ++i) {
+    block.places.push_back({place.first_parameter + i, AddressOf(place.first_parameter + i)});
+  }
+  return block;
+}
+
+Status ParameterCache::SubmitBorrowed(ChunkId chunk) {
+  if (!status_.ok()) return status_;
+  TP_CHECK(entries_[chunk].gradient, "what is submitted was borrowed");
+  return Submit(chunk, entries_[chunk].multi_use);
+}
+
+Status ParameterCache::FinishChunk(ChunkId chunk) {
+  Entry& entry = entries_[chunk];
+  const bool partial = entry.grads > 0 && entry.grads < layout_.chunks[chunk].parameter_count;
+  if (entry.submitted) {
+    // Recording: in later steps a chunk with too few gradients is handed in here.
+    return separate_pass_ && !entry.multi_use && partial ? Enter(MomentKind::kSubmit, chunk) : Status();
+  }
+  if (entry.grads == 0) {
+    TP_RETURN_IF_ERROR(TakeForGradients(chunk));
+  } else if (!InPlace(chunk)) {
+    return Latch(Status(ErrorId::kInternal, "gradients of chunk " + std::to_string(chunk) + " were not collected at the end of backward"));
+  } else {
+    ZeroGaps(chunk);
+  }
+  return Submit(chunk, /*enter=*/true);
+}
+
+Status ParameterCache::FinishBackward(uint32_t micro_batch) {
+  if (!status_.ok()) return status_;
+  if (!in_pass_ || !training_ || micro_batch != micro_batch_) return NotInPass("FinishBackward of another micro-batch");
+  for (const ChunkId chunk : mine_) TP_RETURN_IF_ERROR(FinishChunk(chunk));
+  for (const ChunkId chunk : mine_) {
+    entries_[chunk].grads = 0;
+    entries_[chunk].submitted = false;
+  }
+  std::fill(has_gradient_.begin(), has_gradient_.end(), false);
+  follower_.MarkMicroBatch();
+  ++micro_batch_;
+  return {};
+}
+
+Status ParameterCache::FinishStep() {
+  if (!status_.ok()) return status_;
+  if (!in_pass_ || !training_) return NotInPass("FinishStep");
+  const int64_t before = setup_.clock->NowNs();
+  TP_RETURN_IF_ERROR(Latch(pipeline_.WaitAll()));
+  counters_.wait_ns += static_cast<uint64_t>(setup_.clock->NowNs() - before);
+  in_pass_ = false;
+  // A new order is worth telling: updates then run in the order in which the next forward needs them.
+  if (!follower_.End()) return {};
+  return Latch(setup_.service->DeclareSchedule(FirstUseOrder(follower_.schedule(PassKind::kTrain))));
+}
+
+}  // namespace tidepool::trainer

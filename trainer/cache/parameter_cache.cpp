@@ -1,0 +1,236 @@
+// The parameter side of the rCache: passes, operators, victims and prefetches. Gradients are in gradient_path.cpp.
+#include "trainer/cache/parameter_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace tidepool::trainer {
+
+Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup) {
+  const client::Attachment& attachment = setup.service->attachment();
+  const ChunkLayout& layout = *setup.layout;
+  const uint64_t smallest = layout.RcacheBytes(setup.rank, layout.EvictableChunks(setup.rank) > 0 ? 1 : 0);
+  if (attachment.rcache_bytes < smallest) {
+    return Status(ErrorId::kRcacheTooSmall, "an rCache of " + FormatBytes(attachment.rcache_bytes) +
+                                                " has no room for the resident chunks (" + FormatBytes(layout.ResidentBytes(setup.rank)) +
+                                                ") and one block (" + FormatBytes(layout.BlockBytes()) + ")")
+        .Fix("give --rcache at least " + std::to_string(smallest));
+  }
+  std::byte* rcache = attachment.rcache;
+  const uint64_t bytes = attachment.rcache_bytes;
+  return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup), bytes, rcache));
+}
+
+ParameterCache::ParameterCache(CacheSetup setup, uint64_t rcache_bytes, std::byte* rcache)
+    : setup_(std::move(setup)),
+      layout_(*setup_.layout),
+      table_(&layout_, setup_.rank, rcache, rcache_bytes),
+      pipeline_(&layout_, setup_.rank, setup_.service, setup_.groups),
+      follower_(EvictableMask(layout_), table_.blocks()),
+      states_(&layout_),
+      random_(setup_.options.seed),
+      lru_(static_cast<uint32_t>(layout_.chunks.size())),
+      entries_(layout_.chunks.size()),
+      has_gradient_(layout_.parameters.size(), false) {
+  for (ChunkId chunk = 0; chunk < layout_.chunks.size(); ++chunk) {
+    entries_[chunk].multi_use = layout_.chunks[chunk].multi_use;
+    if (!layout_.IsMember(chunk, setup_.rank)) continue;
+    mine_.push_back(chunk);
+    const Collective* group = setup_.groups[layout_.chunks[chunk].data_group];
+    TP_CHECK(layout_.ShardCount(chunk) == 1 ||
+                 (group->world() == layout_.ShardCount(chunk) && group->rank() == layout_.ShardIndex(chunk, setup_.rank)),
+             "a data group's collective has the group's ranks in the layout's order");
+  }
+}
+
+Status ParameterCache::Latch(Status status) {
+  if (!status.ok() && status_.ok()) status_ = status;
+  return status_;
+}
+
+Status ParameterCache::NotInPass(const char* call) {
+  return Latch(Status(ErrorId::kChunkNotReady, std::string(call) + " was called outside a pass"));
+}
+
+uint64_t ParameterCache::SmallestRcacheBytes() const {
+  return layout_.RcacheBytes(setup_.rank, follower_.BlocksNeeded());
+}
+
+Status ParameterCache::TooSmall(const std::string& reason) {
+  const uint64_t bytes = SmallestRcacheBytes();
+  return Latch(Status(ErrorId::kRcacheTooSmall, reason + "; the smallest that works is " + std::to_string(bytes) + " bytes (" +
+                                                    FormatBytes(bytes) + "): " + std::to_string(follower_.BlocksNeeded()) + " blocks of " +
+                                                    FormatBytes(layout_.BlockBytes()) + " beside " +
+                                                    FormatBytes(layout_.ResidentBytes(setup_.rank)) + " of resident chunks")
+                   .Fix("give --rcache at least " + std::to_string(bytes)));
+}
+
+Status ParameterCache::BeginPass(PassKind kind, Version version) {
+  if (!status_.ok()) return status_;
+  const auto busy = [this](ChunkId chunk) { return entries_[chunk].pins > 0 || entries_[chunk].gradient; };
+  if (std::any_of(mine_.begin(), mine_.end(), busy)) {
+    return Latch(Status(ErrorId::kChunkNotReady, "a pass begins while operators or gradients of the one before still hold chunks"));
+  }
+  if (!has_version_ || version != version_) DropAll();
+  has_version_ = true;
+  version_ = version;
+  micro_batch_ = 0;
+  in_pass_ = true;
+  training_ = kind == PassKind::kTrain;
+  const Status begun = follower_.Begin(kind, table_.Placed());
+  if (!begun.ok()) return TooSmall(begun.what());
+  separate_pass_ = training_ && !following() && setup_.options.separate_while_recording;
+  PrefetchAhead(0);
+  return Latch(pipeline_.Progress());
+}
+
+void ParameterCache::DropAll() {
+  for (const ChunkId chunk : table_.Placed()) {
+    Unmap(chunk);
+    table_.Give(chunk);
+  }
+}
+
+Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
+  if (!status_.ok()) return status_;
+  if (!in_pass_) return NotInPass("Acquire");
+  const auto is_pinned = [this](ChunkId chunk) { return entries_[chunk].pins > 0; };
+  const bool nested = std::all_of(chunks.begin(), chunks.end(), is_pinned);
+  for (const ChunkId chunk : chunks) {
+    if (entries_[chunk].pins++ == 0) pinned_.insert(std::lower_bound(pinned_.begin(), pinned_.end(), chunk), chunk);
+  }
+  // What an enclosing operator holds is there; the order of uses has nothing new.
+  if (nested) return {};
+  TP_RETURN_IF_ERROR(Enter(MomentKind::kUse, 0));
+  for (const ChunkId chunk : pinned_) TP_RETURN_IF_ERROR(Demand(chunk));
+  PrefetchAhead(follower_.position());
+  for (const ChunkId chunk : chunks) TP_RETURN_IF_ERROR(HandOut(chunk));
+  return {};
+}
+
+Status ParameterCache::Release(std::span<const ChunkId> chunks) {
+  for (const ChunkId chunk : chunks) {
+    TP_CHECK(entries_[chunk].pins > 0, "what is released was acquired");
+    if (--entries_[chunk].pins == 0) pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
+  }
+  return Progress();
+}
+
+Status ParameterCache::NoteUse(ParameterId parameter) {
+  if (!status_.ok()) return status_;
+  TP_RETURN_IF_ERROR(Latch(states_.BeginUse(parameter)));
+  return Latch(states_.EndUse(parameter));
+}
+
+Status ParameterCache::Progress() {
+  return status_.ok() ? Latch(pipeline_.Progress()) : status_;
+}
+
+void ParameterCache::TakeMoves(std::vector<Move>* out) {
+  out->insert(out->end(), moves_.begin(), moves_.end());
+  moves_.clear();
+}
+
+CacheCounters ParameterCache::counters() const {
+  CacheCounters counters = counters_;
+  counters.deviations = follower_.deviations();
+  counters.bytes_h2d = pipeline_.bytes_h2d();
+  counters.bytes_d2h = pipeline_.bytes_d2h();
+  return counters;
+}
+
+Status ParameterCache::Enter(MomentKind kind, ChunkId subject) {
+  moment_.kind = kind;
+  moment_.subject = subject;
+  moment_.chunks = pinned_;
+  follower_.Enter(moment_);
+  while (const PlanStep* step = follower_.TakeDueStep()) RunStep(*step, /*ahead=*/false);
+  return Progress();
+}
+
+void ParameterCache::RunStep(const PlanStep& step, bool ahead) {
+  if (step.victim != kNoChunk) {
+    Evict(step.victim, step.chunk);
+  } else {
+    table_.Take(step.chunk);
+  }
+  if (!step.fetch) return;
+  StartFetch(step.chunk);
+  (ahead ? entries_[step.chunk].prefetched : entries_[step.chunk].demanded) = true;
+  ++(ahead ? counters_.prefetches : counters_.misses);
+}
+
+void ParameterCache::PrefetchAhead(uint64_t horizon) {
+  while (const PlanStep* step = follower_.TakeStepAhead(horizon, setup_.options.prefetch_depth)) RunStep(*step, /*ahead=*/true);
+}
+
+void ParameterCache::StartFetch(ChunkId chunk) {
+  table_.set_last_op(chunk, pipeline_.Fetch(chunk, table_.place(chunk), version_, table_.last_op(chunk)));
+  const Status held = states_.ChangeChunk(chunk, TensorState::kHold);
+  TP_CHECK(held.ok(), "a chunk that is fetched was nowhere");
+}
+
+void ParameterCache::Unmap(ChunkId chunk) {
+  if (entries_[chunk].mapped) moves_.push_back({chunk, nullptr});
+  entries_[chunk].mapped = entries_[chunk].demanded = entries_[chunk].prefetched = false;
+  const Status freed = states_.ChangeChunk(chunk, TensorState::kFree);
+  TP_CHECK(freed.ok(), "no operator uses a chunk that leaves");
+}
+
+void ParameterCache::Evict(ChunkId victim, ChunkId successor) {
+  ++counters_.evictions;
+  Unmap(victim);
+  table_.Replace(victim, successor);
+}
+
+Status ParameterCache::Place(ChunkId chunk) {
+  if (table_.HasRoomFor(chunk)) {
+    table_.Take(chunk);
+    return {};
+  }
+  std::vector<ChunkId> candidates;
+  for (const ChunkId cached : table_.cached()) {
+    if (entries_[cached].pins == 0 && !entries_[cached].gradient) candidates.push_back(cached);
+  }
+  if (candidates.empty()) return TooSmall("all " + std::to_string(table_.blocks()) + " rCache blocks are held at once");
+  EvictionPolicy& policy = follower_.left_order() ? static_cast<EvictionPolicy&>(lru_) : random_;
+  Evict(policy.Victim(candidates, follower_.position()), chunk);
+  return {};
+}
+
+Status ParameterCache::Demand(ChunkId chunk) {
+  lru_.Used(chunk, 0);
+  if (table_.has(chunk)) return {};
+  TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
+  TP_RETURN_IF_ERROR(Place(chunk));
+  StartFetch(chunk);
+  entries_[chunk].demanded = true;
+  ++counters_.misses;
+  return Progress();
+}
+
+Status ParameterCache::WaitForPlace(ChunkId chunk) {
+  if (pipeline_.Done(table_.last_op(chunk))) return {};
+  const int64_t before = setup_.clock->NowNs();
+  const Status waited = Latch(pipeline_.Wait(table_.last_op(chunk)));
+  counters_.wait_ns += static_cast<uint64_t>(setup_.clock->NowNs() - before);
+  return waited;
+}
+
+Status ParameterCache::HandOut(ChunkId chunk) {
+  Entry& entry = entries_[chunk];
+  if (!entry.demanded) {
+    ++counters_.hits;
+    counters_.late_prefetches += entry.prefetched && !pipeline_.Done(table_.last_op(chunk));
+  }
+  entry.demanded = entry.prefetched = false;
+  TP_RETURN_IF_ERROR(WaitForPlace(chunk));
+  if (!entry.mapped) moves_.push_back({chunk, table_.place(chunk)});
+  entry.mapped = true;
+  return {};
+}
+
+}  // namespace tidepool::trainer

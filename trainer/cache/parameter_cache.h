@@ -1,0 +1,193 @@
+// ParameterCache: the rCache: fixed device memory through which all chunks pass: parameters before an operator, gradients after backward.
+//
+// One thread (the trainer's main thread); it has no thread of its own. Calls that may wait say so.
+// Invariants:
+//  1. every decision (victim, prefetch, order of collectives) is a function of the order of calls and the shared seed, never of arrival
+//     times: ranks that make the same calls start the same collectives in the same order;
+//  2. an eviction writes nothing, the server has the master copy (Elixir v1, section VII);
+//  3. a block that holds gradients is not given up before they are on their way, and not written before the server has answered;
+//  4. after an error every call returns that error and changes nothing: the step stays unsealed.
+// A pass is one training step with all its micro-batches, or one evaluation. The first pass of a kind records its order with random
+// eviction; later ones follow it with Belady's rule and prefetch (Elixir v1, section VI); one that leaves it goes on with LRU.
+// A training step: BeginPass, (forward, backward, FinishBackward) x micro-batches, FinishStep; then the caller ends the step at the server.
+// Gradients are summed over the chunk's data group, not averaged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "client/chunk_service.h"
+#include "trainer/cache/block_table.h"
+#include "trainer/cache/pass_follower.h"
+#include "trainer/cache/transfer_pipeline.h"
+#include "trainer/comm/collective.h"
+#include "trainer/layout/chunk_layout.h"
+#include "trainer/layout/tensor_state.h"
+#include "trainer/plan/eviction_policy.h"
+
+namespace tidepool::trainer {
+
+// The chunk's parameters are now at `block`; null: they are nowhere.
+struct Move {
+  ChunkId chunk = 0;
+  std::byte* block = nullptr;
+};
+
+struct SeparatePlace {
+  ParameterId parameter = 0;
+  std::byte* data = nullptr;  // where its gradient goes
+};
+struct SeparateBlock {
+  std::vector<SeparatePlace> places;  // all parameters of the chunk; zero-filled
+};
+
+struct CacheCounters {
+  uint64_t hits = 0;             // chunks that were there, or on their way, when an operator needed them
+  uint64_t misses = 0;           // fetched because an operator waited for them
+  uint64_t prefetches = 0;       // fetched ahead
+  uint64_t late_prefetches = 0;  // hits that had to be waited for
+  uint64_t evictions = 0;
+  uint64_t submits = 0;     // chunks whose gradients were handed in
+  uint64_t deviations = 0;  // passes that left the recorded order
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;
+  uint64_t wait_ns = 0;  // operators' and gradients' waits for chunks; FinishStep's for the server
+
+  double hit_rate() const { return hits + misses == 0 ? 1.0 : static_cast<double>(hits) / static_cast<double>(hits + misses); }
+};
+
+struct CacheOptions {
+  uint64_t prefetch_depth = 2;           // chunks fetched ahead of their need at one time; 0: none
+  uint64_t seed = 0;                     // equal on all ranks
+  bool separate_while_recording = true;  // the recording step keeps gradients apart, so that parameters used several times are found
+};
+
+struct CacheSetup {  // all pointers must outlive the cache
+  const ChunkLayout* layout = nullptr;
+  Rank rank = 0;
+  client::ChunkService* service = nullptr;  // attached; its rCache memory is used from end to end
+  std::vector<Collective*> groups;          // by data group; null where this rank is no member or the group has one rank
+  const Clock* clock = nullptr;
+  CacheOptions options;
+};
+
+class ParameterCache {
+ public:
+  // Errors: kRcacheTooSmall (no room for the resident chunks and one block).
+  static Result<std::unique_ptr<ParameterCache>> Create(CacheSetup setup);
+
+  // An order that is known beforehand, as if a pass of this kind had recorded it.
+  void Declare(PassKind kind, AccessSchedule schedule) { follower_.Declare(kind, std::move(schedule)); }
+
+  // Begins a pass on parameters of `version`; a new version makes all that is in the rCache stale. Ends the pass before.
+  // Errors: kRcacheTooSmall (the known order needs more blocks; names the smallest size), kChunkNotReady (operators are still running).
+  Status BeginPass(PassKind kind, Version version);
+
+  // Before an operator: its chunks are present and stay until Release. Waits. Calls nest and are counted. Then take the moves.
+  // Errors: kRcacheTooSmall (names the smallest size that works for all that has been seen), kChunkNotReady (no pass), and those of the
+  // server and the group.
+  Status Acquire(std::span<const ChunkId> chunks);
+  // After the operator. Errors: as latched.
+  Status Release(std::span<const ChunkId> chunks);
+  // Optional: an operator uses this parameter. Errors: kTensorStateIllegal when its place already holds its gradient.
+  Status NoteUse(ParameterId parameter);
+  // Changes of place since the last call, in order, appended to `out`. Take them after every call into the cache.
+  void TakeMoves(std::vector<Move>* out);
+  // Moves transfers on. Never waits.
+  Status Progress();
+
+  // A parameter's gradient has come: where to copy it, over the parameter in the chunk's block (Elixir v2, section 4.1); null when the
+  // chunk is in separate mode: the caller keeps the gradient, adds to it, and hands it in through BorrowBlock. May wait. Errors:
+  // kTensorStateIllegal (a second gradient over a first one), and those of Acquire.
+  Result<std::byte*> GradientPlace(ParameterId parameter);
+  // It has been copied. When it was the chunk's last, the chunk goes to reduce-scatter and server.
+  Status GradientDone(ParameterId parameter);
+  // Chunks in separate mode for which gradients came since the last FinishBackward, ascending.
+  std::vector<ChunkId> SeparateChunks() const;
+  // At the end of backward, for each of them: a zeroed block for its gradients; fill it, then submit it. May wait.
+  Result<SeparateBlock> BorrowBlock(ChunkId chunk);
+  Status SubmitBorrowed(ChunkId chunk);
+  // The backward of a micro-batch (0, 1, ...) has ended: parameters without a gradient get zeros, and every chunk is handed in.
+  Status FinishBackward(uint32_t micro_batch);
+  // Ends the training pass: waits until the server has answered every submission.
+  Status FinishStep();
+
+  // True when the present pass follows a known order.
+  bool following() const { return follower_.following(); }
+  // The present pass's plan; null while it records or has left the known order.
+  const Plan* plan() const { return follower_.plan(); }
+  const AccessSchedule& schedule(PassKind kind) const { return follower_.schedule(kind); }
+  uint64_t blocks() const { return table_.blocks(); }
+  // The smallest --rcache for the order followed or recorded so far, in bytes.
+  uint64_t SmallestRcacheBytes() const;
+  CacheCounters counters() const;
+
+ private:
+  struct Entry {              // of a chunk
+    uint32_t pins = 0;        // operators that hold it
+    bool mapped = false;      // the caller was told where it is
+    bool demanded = false;    // fetched because it was needed, not yet handed out
+    bool prefetched = false;  // fetched ahead, not yet handed out
+    bool multi_use = false;   // always in separate mode
+    bool gradient = false;    // its place holds gradients: pinned until they are handed in
+    bool submitted = false;   // handed in for this micro-batch
+    uint32_t grads = 0;       // parameters whose gradient came in this micro-batch
+  };
+
+  ParameterCache(CacheSetup setup, uint64_t rcache_bytes, std::byte* rcache);
+
+  Status Latch(Status status);
+  Status NotInPass(const char* call);
+  Status TooSmall(const std::string& reason);
+  // The order has come to a moment; carries out what the plan wants there.
+  Status Enter(MomentKind kind, ChunkId subject);
+  void RunStep(const PlanStep& step, bool ahead);
+  void PrefetchAhead(uint64_t horizon);
+  // The chunk gets a place, by the policy when nothing is planned.
+  Status Place(ChunkId chunk);
+  void StartFetch(ChunkId chunk);
+  void Evict(ChunkId victim, ChunkId successor);
+  void Unmap(ChunkId chunk);
+  // Waits until the chunk's parameters are there, tells the caller where, counts.
+  Status HandOut(ChunkId chunk);
+  // The chunk's place is there and written by nobody; waits.
+  Status WaitForPlace(ChunkId chunk);
+  Status Demand(ChunkId chunk);
+  void DropAll();
+
+  // gradient_path.cpp
+  bool InPlace(ChunkId chunk) const { return !separate_pass_ && !entries_[chunk].multi_use; }
+  Status SecondGradient(ParameterId parameter);
+  std::byte* AddressOf(ParameterId parameter) const;
+  void ZeroGaps(ChunkId chunk);
+  Status TakeForGradients(ChunkId chunk);
+  Status Submit(ChunkId chunk, bool enter);
+  Status FinishChunk(ChunkId chunk);
+
+  const CacheSetup setup_;
+  const ChunkLayout& layout_;
+  BlockTable table_;
+  TransferPipeline pipeline_;
+  PassFollower follower_;
+  TensorStates states_;
+  RandomEviction random_;
+  LruEviction lru_;
+  std::vector<Entry> entries_;      // by ChunkId
+  std::vector<ChunkId> mine_;       // chunks of which this rank is a member
+  std::vector<ChunkId> pinned_;     // held by operators, ascending
+  std::vector<bool> has_gradient_;  // by ParameterId, in this micro-batch
+  std::vector<Move> moves_;
+  Moment moment_;  // reused
+  bool in_pass_ = false, training_ = false, separate_pass_ = false, has_version_ = false;
+  Version version_ = 0;
+  uint32_t micro_batch_ = 0;
+  CacheCounters counters_;
+  Status status_;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,93 @@
+#include "trainer/cache/pass_follower.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tidepool::trainer {
+
+PassFollower::PassFollower(std::vector<bool> evictable, uint64_t blocks) : evictable_(std::move(evictable)), blocks_(blocks) {}
+
+void PassFollower::Declare(PassKind kind, AccessSchedule schedule) {
+  schedules_[static_cast<size_t>(kind)] = std::move(schedule);
+  plans_[static_cast<size_t>(kind)].reset();
+}
+
+Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
+  End();
+  kind_ = kind;
+  open_ = true;
+  next_ = next_step_ = first_ahead_ = 0;
+  recording_.moments.clear();
+  micro_batch_begin_ = 0;
+  plan_ = nullptr;
+  mode_ = current().moments.empty() ? Mode::kRecord : Mode::kFollow;
+  if (mode_ == Mode::kRecord) return {};
+  std::unique_ptr<Plan>& kept = present.empty() ? plans_[static_cast<size_t>(kind)] : own_plan_;
+  if (!kept || !present.empty()) {
+    TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, std::move(present)}));
+    kept = std::make_unique<Plan>(std::move(plan));
+  }
+  plan_ = kept.get();
+  return {};
+}
+
+bool PassFollower::End() {
+  const bool is_new = open_ && mode_ != Mode::kFollow && !recording_.moments.empty();
+  if (is_new) Declare(kind_, std::exchange(recording_, {}));
+  open_ = false;
+  return is_new;
+}
+
+void PassFollower::Enter(const Moment& moment) {
+  if (mode_ == Mode::kFollow) {
+    const auto& moments = current().moments;
+    if (moment.kind == MomentKind::kUse && next_ > 0 && moments[next_ - 1] == moment) return;
+    if (next_ < moments.size() && moments[next_] == moment) {
+      ++next_;
+      return;
+    }
+    ++deviations_;
+    mode_ = Mode::kLeftOrder;
+    plan_ = nullptr;
+    recording_.moments.assign(moments.begin(), moments.begin() + static_cast<std::ptrdiff_t>(next_));
+  }
+  auto& recorded = recording_.moments;
+  if (moment.kind == MomentKind::kUse && !recorded.empty() && recorded.back() == moment) return;
+  recorded.push_back(moment);
+}
+
+void PassFollower::WithdrawGradients(ChunkId chunk) {
+  if (following()) return;
+  auto& recorded = recording_.moments;
+  const auto begin = recorded.begin() + static_cast<std::ptrdiff_t>(std::min(micro_batch_begin_, recorded.size()));
+  recorded.erase(
+      std::remove_if(begin, recorded.end(), [chunk](const Moment& m) { return m.kind != MomentKind::kUse && m.subject == chunk; }),
+      recorded.end());
+  // Uses that have become neighbours are one moment, as if the gradients had never been noted.
+  const auto same_use = [](const Moment& a, const Moment& b) { return a.kind == MomentKind::kUse && a == b; };
+  recorded.erase(std::unique(begin, recorded.end(), same_use), recorded.end());
+}
+
+const PlanStep* PassFollower::TakeDueStep() {
+  if (plan_ == nullptr || next_step_ == plan_->steps.size()) return nullptr;
+  const PlanStep& step = plan_->steps[next_step_];
+  if (step.needed_at >= next_) return nullptr;
+  ++next_step_;
+  return &step;
+}
+
+const PlanStep* PassFollower::TakeStepAhead(uint64_t horizon, uint64_t depth) {
+  if (plan_ == nullptr || next_step_ == plan_->steps.size()) return nullptr;
+  while (first_ahead_ < next_step_ && plan_->steps[first_ahead_].needed_at < next_) ++first_ahead_;
+  const PlanStep& step = plan_->steps[next_step_];
+  // A block for gradients alone is taken when it is needed.
+  if (!step.fetch || step.earliest > horizon || next_step_ - first_ahead_ >= depth) return nullptr;
+  ++next_step_;
+  return &step;
+}
+
+uint64_t PassFollower::BlocksNeeded() const {
+  return SmallestRcache(following() ? current() : recording_, evictable_);
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,82 @@
+// PassFollower: knows where in the order of chunk uses a pass is: it records the order the first time, and afterwards follows it with the
+// best plan that there is, as long as the pass keeps to it (Elixir v1, section VI-A; PatrickStar, section 6.2: warm-up, then tracing).
+//
+// One thread (the trainer's main thread). It names what is to be done; the ParameterCache does it.
+// A pass that leaves the recorded order is followed no further: the rest is recorded anew and replaces the old order from there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "trainer/plan/access_schedule.h"
+#include "trainer/plan/replay.h"
+
+namespace tidepool::trainer {
+
+enum class PassKind : uint8_t { kTrain, kEvaluation };
+inline constexpr size_t kPassKinds = 2;
+
+class PassFollower {
+ public:
+  // `evictable[c]` says whether chunk c needs a block; `blocks` is the size of the rCache.
+  PassFollower(std::vector<bool> evictable, uint64_t blocks);
+
+  // An order that is known before the first pass of its kind.
+  void Declare(PassKind kind, AccessSchedule schedule);
+  // Begins a pass with these chunks present. Errors: kRcacheTooSmall, when the order is known and needs more blocks than there are.
+  Status Begin(PassKind kind, std::vector<ChunkId> present);
+  // The pass has ended; what was recorded becomes its kind's order. True when that order is new.
+  bool End();
+
+  // The pass has come to `moment`. An operator that holds the same chunks as the one before is the same moment.
+  void Enter(const Moment& moment);
+  // In a recording pass: the gradient moments of `chunk` since the last call of MarkMicroBatch are withdrawn.
+  void WithdrawGradients(ChunkId chunk);
+  void MarkMicroBatch() { micro_batch_begin_ = recording_.moments.size(); }
+
+  bool following() const { return mode_ == Mode::kFollow; }
+  // What the pass carries out; null while it records or has left the order.
+  const Plan* plan() const { return following() ? plan_ : nullptr; }
+  bool left_order() const { return mode_ == Mode::kLeftOrder; }
+  uint64_t deviations() const { return deviations_; }
+  // Number of the present moment; requires that one was entered.
+  uint64_t position() const { return following() ? next_ - 1 : recording_.moments.size() - 1; }
+
+  // While following: the next step that the present moment needs, null when all are done. The caller must carry it out.
+  const PlanStep* TakeDueStep();
+  // While following: the next step that may start at moment `horizon`, with at most `depth` steps ahead of their need; null: none.
+  const PlanStep* TakeStepAhead(uint64_t horizon, uint64_t depth);
+
+  // The order of a kind; empty while it is unknown.
+  const AccessSchedule& schedule(PassKind kind) const { return schedules_[static_cast<size_t>(kind)]; }
+  // Blocks that the order followed or recorded so far needs.
+  uint64_t BlocksNeeded() const;
+
+ private:
+  enum class Mode : uint8_t { kRecord, kFollow, kLeftOrder };
+
+  const AccessSchedule& current() const { return schedules_[static_cast<size_t>(kind_)]; }
+
+  std::vector<bool> evictable_;
+  uint64_t blocks_;
+  std::array<AccessSchedule, kPassKinds> schedules_;
+  std::array<std::unique_ptr<Plan>, kPassKinds> plans_;  // from an empty rCache; null: not made yet
+  // The pass.
+  PassKind kind_ = PassKind::kTrain;
+  Mode mode_ = Mode::kRecord;
+  bool open_ = false;
+  uint64_t next_ = 0;               // following: moments entered
+  AccessSchedule recording_;        // otherwise
+  size_t micro_batch_begin_ = 0;    // in recording_
+  std::unique_ptr<Plan> own_plan_;  // of this pass alone, when it began with chunks present
+  const Plan* plan_ = nullptr;
+  size_t next_step_ = 0;    // of plan_
+  size_t first_ahead_ = 0;  // the first step whose need is still to come
+  uint64_t deviations_ = 0;
+};
+
+}  // namespace tidepool::trainer

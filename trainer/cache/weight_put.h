@@ -1,0 +1,57 @@
+// WeightPut: brings a new model's fp32 weights into the memory server, piece by piece through the rCache, so that a rank never holds more
+// than one module and the rCache (DESIGN.md, section 6).
+//
+// One thread (the trainer's main thread), before the first pass: it uses the rCache memory that ParameterCache uses later.
+// Each rank puts its own shards; padding is put as zeros. Parameters of one chunk must come in order, chunks in any order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "client/chunk_service.h"
+#include "trainer/layout/chunk_layout.h"
+
+namespace tidepool::trainer {
+
+class WeightPut {
+ public:
+  // Both must outlive the object.
+  WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service);
+
+  // The initial values of one parameter (element_count of them); copied before return. Values outside this rank's shards are dropped.
+  // Waits when both halves of the staging memory are on their way.
+  // Errors: kUsageError (out of order, or twice), and those of the server.
+  Status Put(ParameterId parameter, const float* values);
+  // Waits until the server has all. Errors: kUsageError when a parameter is missing, and those of the server.
+  Status Finish();
+
+  uint64_t bytes_put() const { return bytes_put_; }
+
+ private:
+  struct Half {
+    float* data = nullptr;
+    client::Ticket ticket = 0;  // 0: nothing on its way
+  };
+
+  // The parameter of the chunk that must come next.
+  ParameterId NextParameter(ChunkId chunk) const;
+  // The next `count` elements of the chunk; null values: zeros.
+  Status Append(ChunkId chunk, const float* values, uint64_t count);
+  Status Flush();
+  Status WaitFor(Half* half);
+
+  const ChunkLayout* layout_;
+  Rank rank_;
+  client::ChunkService* service_;
+  std::array<Half, 2> halves_;
+  uint64_t half_elements_ = 0;
+  size_t filling_ = 0;             // which half
+  client::Range piece_;            // what it holds
+  std::vector<uint64_t> cursors_;  // by ChunkId: elements that have been seen
+  uint64_t bytes_put_ = 0;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,52 @@
+// Collective: the few operations that the ranks of one data-parallel group do together (a virtual seam: Gloo, NCCL, a fake in tests).
+//
+// One thread (the trainer's main thread) calls all methods of an object. Every rank of the group must start the same operations in the
+// same order with the same sizes; operations of one group complete in the order in which they were started.
+// Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result is there then, not before (a form may
+// do its last arithmetic within Wait). Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is block[r *
+// shard_elements ...].
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace tidepool::trainer {
+
+// One shard-structured block in memory that the collective's device can reach.
+struct BlockView {
+  void* data = nullptr;         // [world][shard_elements]
+  uint64_t shard_elements = 0;  // equal on all ranks
+  DType dtype = DType::kF32;
+};
+
+class Collective {
+ public:
+  using Ticket = uint64_t;  // an operation in flight, from 1
+
+  virtual ~Collective() = default;
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t world() const = 0;
+
+  // In place: on entry this rank's shard is valid, on completion all shards are. (Elixir v1, section V.)
+  virtual Ticket StartAllGather(const BlockView& block) = 0;
+  // In place: on entry the whole block holds this rank's addends, on completion this rank's shard holds the sum over ranks; the rest is
+  // unspecified. The sum's order of addition is fixed, so repeated runs give the same bits. (Elixir v1, section V.)
+  virtual Ticket StartReduceScatter(const BlockView& block) = 0;
+
+  // True when Wait would return without waiting for a peer (well or badly; it tells). Never blocks.
+  virtual bool Test(Ticket ticket) = 0;
+  // Blocks until the operation has ended; each ticket is waited for once. Errors: kCollectiveFailed (a peer is gone, or the time-out of the
+  // group passed).
+  virtual Status Wait(Ticket ticket) = 0;
+
+  // Blocking conveniences for set-up, metrics and agreement. Errors: kCollectiveFailed.
+  virtual Status Barrier() = 0;
+  virtual Status SumDoubles(double* values, uint64_t count) = 0;
+  // Rank 0's bytes replace everybody's; all ranks give the same size.
+  virtual Status Broadcast(void* bytes, uint64_t size) = 0;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,325 @@
+#include "trainer/comm/gloo_collective.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/check.h"
+#include "base/unique_fd.h"
+#include "trainer/comm/rank_sum.h"
+#include "trainer/comm/solo_collective.h"
+
+namespace tidepool::trainer {
+namespace {
+
+using WorkList = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+std::string FirstLine(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+// Runs `body`, which may throw anything of c10, c10d or Gloo; `doing` says what failed.
+template <typename Body>
+Status Guarded(const std::string& doing, Body&& body) {
+  try {
+    body();
+    return {};
+  } catch (const c10::Error& error) {
+    return Status(ErrorId::kCollectiveFailed, doing).Why(FirstLine(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return Status(ErrorId::kCollectiveFailed, doing).Why(FirstLine(error.what()));
+  }
+}
+
+std::string Address(const Rendezvous& meet) {
+  return meet.host + ":" + std::to_string(meet.port);
+}
+
+// Gloo's threads connect over these interfaces. A run on one machine stays on the loopback interface: no firewall is in its way.
+std::vector<std::shared_ptr<gloo::transport::Device>> MakeDevices(const Rendezvous& meet) {
+  std::vector<std::shared_ptr<gloo::transport::Device>> devices;
+  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
+    std::istringstream list(names);
+    for (std::string name; std::getline(list, name, ',');) {
+      devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+    }
+  } else if (IsLoopback(meet.host)) {
+    devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(meet.host == "::1" ? "::1" : "127.0.0.1"));
+  } else {
+    devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  return devices;
+}
+
+// The store's own socket would listen on every interface, unprotected; and its server asks for the name of each peer, which for an IPv4
+// address seen through an IPv6 socket takes a name server seconds to refuse. Invalid on error, see errno.
+UniqueFd ListenOnLoopback(uint16_t port) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
+    return {};
+  }
+  return fd;
+}
+
+uint16_t BoundPort(int fd) {
+  sockaddr_in address{};
+  socklen_t size = sizeof(address);
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? ntohs(address.sin_port) : 0;
+}
+
+at::Tensor ByteTensor(void* data, uint64_t size) {
+  return at::from_blob(data, {static_cast<int64_t>(size)}, at::TensorOptions().dtype(at::kByte));
+}
+
+bool AllEnded(const WorkList& works) {
+  return std::all_of(works.begin(), works.end(), [](const auto& work) { return work->isCompleted(); });
+}
+
+// The first error of them. Also after an error all others are waited for: none may touch the caller's memory afterwards. (They end at once,
+// because Gloo closes a group's connections at its first error.)
+Status WaitForAll(const WorkList& works, const std::string& doing) {
+  Status first;
+  for (const auto& work : works) {
+    Status status = Guarded(doing, [&] { work->wait(); });
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+}  // namespace
+
+// One started operation until its Wait.
+struct Operation {
+  Operation(const char* operation_name, const BlockView& view) : name(operation_name), block(view) {}
+
+  const char* name;
+  BlockView block;
+  WorkList works;
+  std::unique_ptr<std::byte[]> parts;  // [world][shard_elements], reduce-scatter only: this rank's shard of every rank's addends
+  Status started;                      // not ok: it could not even be started
+};
+
+struct GlooCollective::State {
+  std::string group;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;
+  uint32_t rank = 0, world = 1;
+  Ticket last = 0;
+  std::map<Ticket, Operation> in_flight;
+  std::map<uint64_t, std::vector<std::unique_ptr<std::byte[]>>> free_parts;  // by size in bytes; reused, never shrunk
+
+  std::string Doing(const char* name) const {
+    return std::string(name) + " in group '" + group + "' failed on its rank " + std::to_string(rank) + " of " + std::to_string(world);
+  }
+
+  std::unique_ptr<std::byte[]> TakeParts(uint64_t size) {
+    auto& free_list = free_parts[size];
+    if (free_list.empty()) return std::make_unique_for_overwrite<std::byte[]>(size);
+    auto parts = std::move(free_list.back());
+    free_list.pop_back();
+    return parts;
+  }
+
+  uint64_t ShardBytes(const BlockView& block) const { return block.shard_elements * BytesOf(block.dtype); }
+
+  std::byte* ShardOf(const BlockView& block, uint32_t of_rank) const {
+    return static_cast<std::byte*>(block.data) + of_rank * ShardBytes(block);
+  }
+
+  void EnqueueBroadcast(void* data, uint64_t size, uint32_t root, WorkList* works) {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{ByteTensor(data, size)};
+    works->push_back(process_group->broadcast(tensors, options));
+  }
+
+  Ticket Keep(Operation operation) {
+    in_flight.emplace(++last, std::move(operation));
+    return last;
+  }
+};
+
+GlooCollective::GlooCollective(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+GlooCollective::~GlooCollective() {
+  // A failure here has nobody left to be told to.
+  for (auto& [ticket, operation] : state_->in_flight) static_cast<void>(WaitForAll(operation.works, operation.name));
+}
+
+uint32_t GlooCollective::rank() const {
+  return state_->rank;
+}
+
+uint32_t GlooCollective::world() const {
+  return state_->world;
+}
+
+Collective::Ticket GlooCollective::StartAllGather(const BlockView& block) {
+  Operation operation("all-gather", block);
+  operation.started = Guarded(state_->Doing(operation.name), [&] {
+    if (block.shard_elements == 0) return;
+    for (uint32_t root = 0; root < state_->world; ++root) {
+      state_->EnqueueBroadcast(state_->ShardOf(block, root), state_->ShardBytes(block), root, &operation.works);
+    }
+  });
+  return state_->Keep(std::move(operation));
+}
+
+Collective::Ticket GlooCollective::StartReduceScatter(const BlockView& block) {
+  Operation operation("reduce-scatter", block);
+  operation.started = Guarded(state_->Doing(operation.name), [&] {
+    const uint64_t size = state_->world * state_->ShardBytes(block);
+    if (size == 0) return;
+    operation.parts = state_->TakeParts(size);
+    at::Tensor input = ByteTensor(block.data, size), output = ByteTensor(operation.parts.get(), size);
+    std::vector<int64_t> equal_counts;
+    operation.works.push_back(state_->process_group->alltoall_base(output, input, equal_counts, equal_counts));
+  });
+  return state_->Keep(std::move(operation));
+}
+
+bool GlooCollective::Test(Ticket ticket) {
+  TP_CHECK(ticket >= 1 && ticket <= state_->last, "a ticket that this group gave out");
+  // Gloo runs two operations at a time; earlier ones are asked too, so that the order of completion is the order of starting.
+  for (const auto& [number, operation] : state_->in_flight) {
+    if (number > ticket) break;
+    if (!AllEnded(operation.works)) return false;
+  }
+  return true;
+}
+
+Status GlooCollective::Wait(Ticket ticket) {
+  const auto found = state_->in_flight.find(ticket);
+  TP_CHECK(found != state_->in_flight.end(), "each ticket is waited for once");
+  Operation operation = std::move(found->second);
+  state_->in_flight.erase(found);
+  TP_RETURN_IF_ERROR(operation.started);
+  const Status status = WaitForAll(operation.works, state_->Doing(operation.name));
+  if (operation.parts != nullptr) {
+    const BlockView& block = operation.block;
+    if (status.ok()) {
+      SumInRankOrder(operation.parts.get(), state_->world, block.shard_elements, block.dtype, state_->ShardOf(block, state_->rank));
+    }
+    state_->free_parts[state_->world * state_->ShardBytes(block)].push_back(std::move(operation.parts));
+  }
+  return status;
+}
+
+Status GlooCollective::Barrier() {
+  return Guarded(state_->Doing("barrier"), [&] { state_->process_group->barrier()->wait(); });
+}
+
+Status GlooCollective::SumDoubles(double* values, uint64_t count) {
+  const uint32_t world = state_->world;
+  std::vector<double> all(world * count);
+  std::copy_n(values, count, all.data() + state_->rank * count);
+  // Two fp32 places hold one double: only bytes travel.
+  TP_RETURN_IF_ERROR(Wait(StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
+  for (uint64_t i = 0; i < count; ++i) {
+    double sum = all[i];
+    for (uint32_t rank = 1; rank < world; ++rank) sum += all[rank * count + i];
+    values[i] = sum;
+  }
+  return {};
+}
+
+Status GlooCollective::Broadcast(void* bytes, uint64_t size) {
+  if (size == 0) return {};
+  return Guarded(state_->Doing("broadcast"), [&] {
+    WorkList works;
+    state_->EnqueueBroadcast(bytes, size, 0, &works);
+    works.front()->wait();
+  });
+}
+
+struct RendezvousStore::State {
+  Rendezvous meet;
+  c10::intrusive_ptr<c10d::TCPStore> server;  // the connection, and on the serving rank the server; null in a run of one rank
+  c10::intrusive_ptr<c10d::Store> store;      // the same, under the run's prefix
+};
+
+RendezvousStore::RendezvousStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+RendezvousStore::~RendezvousStore() = default;
+
+GroupSpec WholeRun(const Rendezvous& meet) {
+  GroupSpec spec{.name = "run", .ranks = std::vector<uint32_t>(meet.world)};
+  for (uint32_t rank = 0; rank < meet.world; ++rank) spec.ranks[rank] = rank;
+  return spec;
+}
+
+Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous& meet) {
+  auto state = std::make_unique<State>();
+  state->meet = meet;
+  if (meet.world > 1) {
+    const std::string doing = std::string(meet.serves_store ? "opening" : "reaching") + " the rendezvous at " + Address(meet) +
+                              " failed on rank " + std::to_string(meet.rank) + " of " + std::to_string(meet.world);
+    UniqueFd listener;
+    if (meet.serves_store && IsLoopback(meet.host) && meet.host != "::1") {
+      listener = ListenOnLoopback(meet.port);
+      if (!listener.valid()) return Status(ErrorId::kCollectiveFailed, doing).Why(std::strerror(errno));
+    }
+    TP_RETURN_IF_ERROR(Guarded(doing, [&] {
+      c10d::TCPStoreOptions options;
+      options.port = meet.port;
+      options.isServer = meet.serves_store;
+      options.numWorkers = meet.world;
+      options.waitWorkers = false;  // the groups wait for their members themselves
+      if (listener.valid()) {
+        options.port = BoundPort(listener.get());
+        options.masterListenFd = listener.Release();
+      }
+      options.timeout = std::chrono::milliseconds(meet.timeout_ms);
+      state->server = c10::make_intrusive<c10d::TCPStore>(meet.host, options);
+      state->store = c10::make_intrusive<c10d::PrefixStore>(meet.prefix, state->server);
+    }));
+  }
+  return std::unique_ptr<RendezvousStore>(new RendezvousStore(std::move(state)));
+}
+
+uint16_t RendezvousStore::port() const {
+  return state_->server ? state_->server->getPort() : 0;
+}
+
+Result<std::unique_ptr<Collective>> RendezvousStore::MakeGroup(const GroupSpec& spec) {
+  const auto position = std::find(spec.ranks.begin(), spec.ranks.end(), state_->meet.rank);
+  TP_CHECK(position != spec.ranks.end(), "this rank is a member of the group that it makes");
+  if (spec.ranks.size() == 1) return std::unique_ptr<Collective>(std::make_unique<SoloCollective>());
+
+  auto group = std::make_unique<GlooCollective::State>();
+  group->group = spec.name;
+  group->rank = static_cast<uint32_t>(position - spec.ranks.begin());
+  group->world = static_cast<uint32_t>(spec.ranks.size());
+  TP_RETURN_IF_ERROR(Guarded(group->Doing("meeting the other ranks"), [&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(state_->meet.timeout_ms));
+    options->devices = MakeDevices(state_->meet);
+    auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + spec.name, state_->store);
+    store->setTimeout(std::chrono::milliseconds(state_->meet.timeout_ms));
+    group->process_group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(group->rank), static_cast<int>(group->world),
+                                                                       std::move(options));
+  }));
+  auto collective = std::make_unique<GlooCollective>(std::move(group));
+  TP_RETURN_IF_ERROR(collective->Barrier());  // so that no rank, least of all the store's, leaves while others still connect
+  return std::unique_ptr<Collective>(std::move(collective));
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,71 @@
+// RendezvousStore and GlooCollective: groups of ranks that talk over TCP through Gloo, the CPU back end of torch's c10d.
+//
+// One thread (the trainer's main thread) calls all methods; Gloo's own threads move the bytes. The store must outlive nothing: each group
+// holds what it needs of it.
+// Arithmetic: a reduce-scatter moves each addend once (all-to-all) and adds in rank order in fp32 (trainer/comm/rank_sum.h), because Gloo's
+// own form is an all-reduce into a copy of the block. An all-gather is one broadcast per rank straight into the block, without Gloo's
+// copies.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/collective.h"
+#include "trainer/comm/rendezvous.h"
+
+namespace tidepool::trainer {
+
+// A data-parallel group: some ranks of the run, in ascending order, this one among them.
+struct GroupSpec {
+  std::string name;             // unique in the run; equal on all members
+  std::vector<uint32_t> ranks;  // rank numbers of the run; the position is the rank within the group
+};
+
+// All ranks of the run.
+GroupSpec WholeRun(const Rendezvous& meet);
+
+// The key-value server at MASTER_ADDR:MASTER_PORT where the members of a group find each other.
+class RendezvousStore {
+ public:
+  // Connects; the serving rank opens the port first. A run of one rank touches no network.
+  // Errors: kCollectiveFailed (port taken, or rank 0 not reached before the time-out).
+  static Result<std::unique_ptr<RendezvousStore>> Open(const Rendezvous& meet);
+  ~RendezvousStore();
+
+  // Blocks until all members have called it with the same spec. A group of one is a SoloCollective.
+  // Errors: kCollectiveFailed (a member did not come before the time-out).
+  Result<std::unique_ptr<Collective>> MakeGroup(const GroupSpec& spec);
+
+  // The port in use (the chosen one when the rendezvous said 0); 0 for a run of one rank.
+  uint16_t port() const;
+
+ private:
+  struct State;
+  explicit RendezvousStore(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+class GlooCollective final : public Collective {
+ public:
+  struct State;
+  explicit GlooCollective(std::unique_ptr<State> state);  // use RendezvousStore::MakeGroup
+  // Waits for operations in flight; they fail by themselves when a peer is gone or at the time-out.
+  ~GlooCollective() override;
+
+  uint32_t rank() const override;
+  uint32_t world() const override;
+  Ticket StartAllGather(const BlockView& block) override;
+  Ticket StartReduceScatter(const BlockView& block) override;
+  bool Test(Ticket ticket) override;
+  Status Wait(Ticket ticket) override;
+  Status Barrier() override;
+  // The sum is formed in rank order on every rank: all ranks see the same bits.
+  Status SumDoubles(double* values, uint64_t count) override;
+  Status Broadcast(void* bytes, uint64_t size) override;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tidepool::trainer

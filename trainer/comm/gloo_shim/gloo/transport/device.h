@@ -1,0 +1,16 @@
+// Part of the Gloo stand-in (see gloo/context.h): opaque transport objects.
+#pragma once
+
+namespace gloo::transport {
+
+class Device {
+ public:
+  virtual ~Device();
+};
+
+class UnboundBuffer {
+ public:
+  virtual ~UnboundBuffer();
+};
+
+}  // namespace gloo::transport

@@ -1,0 +1,58 @@
+// BatchCursor: the order in which a run reads its tokens, as one number that can be stored and set again.
+//
+// One thread per object. The global batch at a position is a pure function of (source, seed, sequences, tokens): the same on every rank and
+// for every number of ranks; rank r of w reads its sequences r * sequences / w and following.
+// Shuffled order: the source is cut into windows of `tokens` tokens, at a phase that changes with the epoch; each epoch reads every window
+// once, in an order of its own. Unshuffled (validation): window after window from the start, and round again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "trainer/data/token_source.h"
+
+namespace tidepool::trainer {
+
+struct BatchShape {
+  uint64_t sequences = 8;  // of the global batch; divisible by world
+  uint64_t tokens = 128;   // of each sequence
+  uint32_t rank = 0, world = 1;
+  uint64_t seed = 1;
+  bool shuffled = true;
+};
+
+// This rank's part of one global batch.
+struct Batch {
+  uint64_t sequences = 0, tokens = 0;
+  std::vector<int64_t> inputs, targets;  // [sequences][tokens]; targets[i] is the token after inputs[i]
+};
+
+class BatchCursor {
+ public:
+  // Errors: kUsageError (sequences not divisible by world), kDataBad (the source is shorter than one sequence and its last target).
+  static Result<BatchCursor> Make(TokenSource source, const BatchShape& shape);
+
+  // The batch at position(), which then moves on by one. Errors: those of TokenSource::Read; the position then stays.
+  Result<Batch> Next();
+
+  // Number of global batches read so far.
+  uint64_t position() const { return position_; }
+  void Seek(uint64_t position) { position_ = position; }
+
+  // Global batches in one epoch, rounded up.
+  uint64_t batches_per_epoch() const { return (windows_ + shape_.sequences - 1) / shape_.sequences; }
+
+ private:
+  BatchCursor(TokenSource source, const BatchShape& shape);
+  // First token of the global sequence with this number.
+  uint64_t StartOf(uint64_t sequence) const;
+
+  TokenSource source_;
+  BatchShape shape_;
+  uint64_t windows_ = 1;    // of one epoch
+  uint64_t phase_max_ = 0;  // a phase up to this leaves room for all windows
+  uint64_t position_ = 0;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,119 @@
+#include "trainer/data/corpus.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/units.h"
+#include "trainer/data/text_files.h"
+#include "trainer/data/token_file.h"
+
+namespace tidepool::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Count(uint64_t tokens) {
+  return std::to_string(tokens) + " tokens";
+}
+
+// The last share of `all` is held out.
+Corpus Split(const TokenSource& all, double share, const std::string& what) {
+  const auto held_out = static_cast<uint64_t>(static_cast<double>(all.size()) * share);
+  Corpus corpus;
+  corpus.train = all.Part(0, all.size() - held_out);
+  corpus.validation = all.Part(all.size() - held_out, held_out);
+  corpus.description = what + "; its last " + Count(held_out) + " are held out, " + Count(corpus.train.size()) + " to train on";
+  return corpus;
+}
+
+// "data/train.bin" -> "data/val.bin", when that exists.
+std::optional<std::string> ValidationSibling(const std::string& path) {
+  const fs::path file(path);
+  std::string name = file.filename().string();
+  const size_t train = name.rfind("train");
+  if (train == std::string::npos) return std::nullopt;
+  const fs::path sibling = file.parent_path() / name.replace(train, 5, "val");
+  return fs::is_regular_file(sibling) ? std::optional(sibling.string()) : std::nullopt;
+}
+
+Result<Corpus> FromTokenFile(const OpenedTokenFile& opened, const CorpusOptions& options) {
+  const std::string what = opened.form + " in '" + opened.file->path + "'";
+  const TokenSource all(opened.file);
+  const auto sibling = ValidationSibling(opened.file->path);
+  if (!sibling) return Split(all, options.validation_share, what);
+  TP_ASSIGN_OR_RETURN(const auto validation, OpenTokenFile(*sibling, options.vocab));
+  if (!validation) return Status(ErrorId::kDataBad, "'" + *sibling + "' is no token file, but '" + opened.file->path + "' beside it is");
+  Corpus corpus;
+  corpus.train = all;
+  corpus.validation = TokenSource(validation->file);
+  corpus.description = what + ", " + Count(all.size()) + "; held out: '" + *sibling + "', " + Count(corpus.validation.size());
+  return corpus;
+}
+
+Status CheckByteVocab(const std::string& path, uint64_t vocab) {
+  if (vocab >= 256) return {};
+  return Status(ErrorId::kUsageError, "'" + path + "' is text, one token a byte, but the model's vocabulary is " + std::to_string(vocab))
+      .Fix("choose a preset with a vocabulary of at least 256");
+}
+
+Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& options) {
+  TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
+  TP_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
+  if (text.empty()) return Status(ErrorId::kDataBad, "'" + path + "' is empty");
+  const TokenSource all(std::make_shared<const std::string>(std::move(text)));
+  return Split(all, options.validation_share, "text in '" + path + "', one token a byte");
+}
+
+// The number of the file whose size is nearest to the share of all.
+size_t ChooseHeldOut(const std::vector<TextFile>& files, double share) {
+  double total = 0;
+  for (const TextFile& file : files) total += static_cast<double>(file.text.size());
+  const auto distance = [&](const TextFile& file) { return std::abs(static_cast<double>(file.text.size()) - share * total); };
+  const auto nearest =
+      std::min_element(files.begin(), files.end(), [&](const TextFile& a, const TextFile& b) { return distance(a) < distance(b); });
+  return static_cast<size_t>(nearest - files.begin());
+}
+
+Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& options) {
+  TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
+  TP_ASSIGN_OR_RETURN(const TextFolder folder, ReadTextFiles(path));
+  std::string what = std::to_string(folder.kept.size()) + " text files in '" + path + "', one token a byte";
+  if (!folder.repeats.empty()) what += " (" + std::to_string(folder.repeats.size()) + " more left out as near-duplicates)";
+  if (folder.skipped > 0) what += " (" + std::to_string(folder.skipped) + " more left out as empty or binary)";
+  if (folder.kept.size() == 1) {
+    return Split(TokenSource(std::make_shared<const std::string>(folder.kept[0].text)), options.validation_share, what);
+  }
+  const size_t held_out = ChooseHeldOut(folder.kept, options.validation_share);
+  std::string joined;
+  for (size_t i = 0; i < folder.kept.size(); ++i) {
+    if (i != held_out) joined += folder.kept[i].text + "\n";
+  }
+  Corpus corpus;
+  corpus.train = TokenSource(std::make_shared<const std::string>(std::move(joined)));
+  corpus.validation = TokenSource(std::make_shared<const std::string>(folder.kept[held_out].text));
+  corpus.description = what + ", " + Count(corpus.train.size()) + " to train on; held out: '" + folder.kept[held_out].path + "', " +
+                       Count(corpus.validation.size());
+  return corpus;
+}
+
+}  // namespace
+
+Result<Corpus> OpenCorpus(const std::string& path, const CorpusOptions& options) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) return Status(ErrorId::kFileUnreadable, "'" + path + "' does not exist");
+  std::string file = path;
+  if (fs::is_directory(status)) {
+    file = (fs::path(path) / "train.bin").string();
+    if (!fs::is_regular_file(file) || !ValidationSibling(file)) return FromTextFolder(path, options);
+  } else if (!fs::is_regular_file(status)) {
+    return Status(ErrorId::kDataBad, "'" + path + "' is neither a file nor a folder");
+  }
+  TP_ASSIGN_OR_RETURN(const auto tokens, OpenTokenFile(file, options.vocab));
+  return tokens ? FromTokenFile(*tokens, options) : FromTextFile(path, options);
+}
+
+}  // namespace tidepool::trainer

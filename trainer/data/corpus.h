@@ -1,0 +1,33 @@
+// Corpus: what a run trains on and what it is judged by, from whatever --data names.
+//
+// Any thread; copies share the text or the open files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "trainer/data/token_source.h"
+
+namespace tidepool::trainer {
+
+struct CorpusOptions {
+  uint64_t vocab = 256;           // the model's; ids must be smaller
+  double validation_share = 0.1;  // of a single file without a sibling to hold out
+};
+
+struct Corpus {
+  TokenSource train, validation;  // share no token
+  std::string description;        // for people: what was found, how it was understood, what is held out
+};
+
+// `path` is
+//   a token file (trainer/data/token_file.h): held out is its sibling, the name with "val" for "train", else the file's last share;
+//   a folder with train.bin and val.bin: the same;
+//   another folder: its texts without near-duplicates, joined; held out is the one file whose size is nearest to the share;
+//   another file: text; held out is its last share.
+// Text is one token a byte and needs a vocabulary of 256.
+// Errors: kFileUnreadable, kDataBad, kUsageError (text with a smaller vocabulary).
+Result<Corpus> OpenCorpus(const std::string& path, const CorpusOptions& options);
+
+}  // namespace tidepool::trainer

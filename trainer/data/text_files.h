@@ -1,0 +1,36 @@
+// ReadTextFiles: the texts of a folder, without near-duplicates.
+//
+// Any thread. Deterministic: files are taken in the order of their paths.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::trainer {
+
+// All text is held in memory; more than this should be tokenised into a file first.
+inline constexpr uint64_t kTextBytesMax = uint64_t{4} << 30;
+
+struct TextFile {
+  std::string path;
+  std::string text;
+};
+
+struct TextFolder {
+  std::vector<TextFile> kept;        // by path
+  std::vector<std::string> repeats;  // paths of files that mostly repeat an earlier one
+  uint64_t skipped = 0;              // empty files and files with NUL bytes
+};
+
+// Errors: kFileUnreadable, kDataBad (more than kTextBytesMax).
+Result<std::string> ReadTextFile(const std::string& path);
+
+// Regular files below `folder` (not through symbolic links, not in hidden folders). A file is a repeat when more than half of its shingles,
+// runs of five words, occur in one earlier file that was kept (Broder's containment).
+// Errors: kFileUnreadable (names the file), kDataBad (no text at all, or more than kTextBytesMax).
+Result<TextFolder> ReadTextFiles(const std::string& folder);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,109 @@
+#include "trainer/engine.h"
+
+#include <utility>
+
+#include <torch/torch.h>
+
+#include "base/point.h"
+#include "trainer/cache/weight_put.h"
+#include "trainer/plan/access_schedule.h"
+
+namespace tidepool::trainer {
+
+TrainingEngine::~TrainingEngine() {
+  if (operators_) operators_->Remove();
+}
+
+Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options,
+                                                               client::ChunkService* service, std::vector<Collective*> groups,
+                                                               std::vector<at::Tensor> parameters, const Clock* clock) {
+  std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, service));
+  for (Collective*& group : groups) {
+    if (group != nullptr && group->world() == 1) group = nullptr;
+  }
+  CacheSetup setup;
+  setup.layout = &engine->layout_;
+  setup.rank = options.rank;
+  setup.service = service;
+  setup.groups = std::move(groups);
+  setup.clock = clock;
+  setup.options = options.cache;
+  TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
+  std::vector<uint64_t> chunk_bytes;
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) chunk_bytes.push_back(layout.ChunkBytes(chunk));
+  std::vector<BoundParameter> places;
+  for (const ParameterPlace& place : layout.parameters) places.push_back({place.chunk, place.element_begin});
+  TP_ASSIGN_OR_RETURN(engine->binding_, StorageBinding::Bind(chunk_bytes, parameters, places));
+  engine->operators_ =
+      std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get(), static_cast<uint32_t>(layout.chunks.size()));
+  engine->gradients_ = std::make_unique<GradientHooks>(engine->cache_.get(), engine->operators_.get(), std::move(parameters));
+  return engine;
+}
+
+Status TrainingEngine::LoadWeights(const WeightSource& source) {
+  WeightPut put(&layout_, options_.rank, service_);
+  std::vector<float> values;
+  for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
+    if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank)) continue;
+    values.resize(layout_.parameters[id].element_count);
+    source(id, values);
+    TP_RETURN_IF_ERROR(put.Put(id, values.data()));
+  }
+  return put.Finish();
+}
+
+Status TrainingEngine::Guarded(const std::function<void()>& body) {
+  Status thrown;
+  operators_->Install();
+  try {
+    body();
+  } catch (const std::exception& error) {
+    thrown = Status(ErrorId::kLibraryFailed, std::string("LibTorch: ") + error.what());
+  }
+  operators_->Remove();
+  if (!operators_->status().ok()) {
+    gradients_->DropAll();
+    return operators_->status();
+  }
+  if (!thrown.ok()) operators_->Latch(thrown);
+  return thrown;
+}
+
+Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+  if (micro_batch == 0) TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, version));
+  double value = 0;
+  TP_RETURN_IF_ERROR(Guarded([&] {
+    const at::Tensor result = loss();
+    value = result.item<double>();
+    if (!operators_->status().ok()) return;  // a failed forward gave zeros: there is nothing to differentiate
+    TP_POINT("trainer.forward_done");
+    (result * gradient_scale).backward();
+    TP_POINT("trainer.backward_done");
+  }));
+  TP_RETURN_IF_ERROR(gradients_->FinishBackward(micro_batch));
+  return value;
+}
+
+Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end) {
+  planned_traffic_.reset();
+  if (cache_->plan() != nullptr) planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
+  TP_RETURN_IF_ERROR(cache_->FinishStep());
+  if (!schedule_declared_) {
+    TP_RETURN_IF_ERROR(service_->DeclareSchedule(FirstUseOrder(cache_->schedule(PassKind::kTrain))));
+    schedule_declared_ = true;
+  }
+  TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));
+  return service_->Wait(ticket);
+}
+
+Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& loss) {
+  TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kEvaluation, version));
+  double value = 0;
+  TP_RETURN_IF_ERROR(Guarded([&] {
+    const torch::NoGradGuard no_grad;
+    value = loss().item<double>();
+  }));
+  return value;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,84 @@
+// TrainingEngine: one rank's training steps over a memory server: weights in, forward and backward through the hooks, gradients out, the
+// step sealed.
+//
+// One thread (the trainer's main thread). Any LibTorch module can be trained: the engine is given its parameter tensors and loss functions
+// and never looks at its code. After an error the step is abandoned unsealed, and every later call returns the same error.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/chunk_service.h"
+#include "trainer/cache/parameter_cache.h"
+#include "trainer/comm/collective.h"
+#include "trainer/hooks/gradient_hook.h"
+#include "trainer/hooks/operator_hook.h"
+#include "trainer/hooks/storage_binding.h"
+#include "trainer/layout/chunk_layout.h"
+#include "trainer/plan/replay.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace tidepool::trainer {
+
+struct EngineOptions {
+  uint32_t rank = 0;
+  uint32_t micro_batches = 1;
+  CacheOptions cache;
+};
+
+// Makes the loss of one micro-batch, a scalar with a graph behind it.
+using LossFunction = std::function<at::Tensor()>;
+// Fills the fp32 values of one parameter, row-major; called once for each parameter, in order.
+using WeightSource = std::function<void(ParameterId, std::span<float>)>;
+
+class TrainingEngine {
+ public:
+  // `parameters[i]` is ParameterId i of the layout: dense CPU leaves of the layout's dtype whose own memory is given up here.
+  // `service` and the collectives (one a data group, null where this rank is no member) must outlive the engine.
+  // Errors: kRcacheTooSmall, kMemoryMapFailed.
+  static Result<std::unique_ptr<TrainingEngine>> Create(const ChunkLayout& layout, const EngineOptions& options,
+                                                        client::ChunkService* service, std::vector<Collective*> groups,
+                                                        std::vector<at::Tensor> parameters, const Clock* clock);
+  ~TrainingEngine();
+
+  // Puts this rank's shards of all parameters, one rCache-full after another. Call once, before the first step of a new job.
+  Status LoadWeights(const WeightSource& source);
+
+  // Forward and backward of one micro-batch of the step that starts from `version`; returns the loss before scaling. The gradient that is
+  // summed over micro-batches and ranks is that of loss x gradient_scale.
+  Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
+  // Waits until all gradients are in and the step is sealed.
+  Result<client::Outcome> EndStep(const client::StepEnd& end);
+  // Forward without gradients on the parameters of `version`.
+  Result<double> Evaluate(Version version, const LossFunction& loss);
+
+  const ParameterCache& cache() const { return *cache_; }
+  // What the plan of the last ended step says that this rank had to move; none while the order was being recorded.
+  const std::optional<StepTraffic>& planned_traffic() const { return planned_traffic_; }
+
+ private:
+  TrainingEngine(const ChunkLayout& layout, const EngineOptions& options, client::ChunkService* service)
+      : layout_(layout), options_(options), service_(service) {}
+  // Runs `body` with the hooks installed; c10's exceptions become a Status, and a cause latched by a hook takes precedence.
+  Status Guarded(const std::function<void()>& body);
+
+  const ChunkLayout layout_;
+  const EngineOptions options_;
+  client::ChunkService* const service_;
+  std::unique_ptr<ParameterCache> cache_;
+  std::unique_ptr<StorageBinding> binding_;
+  std::unique_ptr<OperatorHook> operators_;
+  std::unique_ptr<GradientHooks> gradients_;
+  std::optional<StepTraffic> planned_traffic_;
+  bool schedule_declared_ = false;
+};
+
+}  // namespace tidepool::trainer

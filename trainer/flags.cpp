@@ -1,0 +1,176 @@
+#include "trainer/flags.h"
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error_catalog.h"
+#include "base/status.h"
+#include "base/suggest.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kExamples = R"(examples:
+  trainer run --standalone --steps 100                     train the quickstart model with a private memory server
+  trainer launch -n 2 -- run --socket-dir /run/tidepool    two ranks on a memserver that is already running
+  torchrun --standalone --nproc-per-node 2 --no-python trainer run --preset quickstart
+  trainer estimate --preset gpt2-10b --ranks 4             memory by tier; no weights are made
+  trainer sample OUT "Permission is hereby granted"        generate text from saved weights
+)";
+
+void AddModelFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("--preset", o->preset, "model shape: tiny, quickstart, gpt2-124m, ... (an unknown name lists all)")
+      ->group("model")
+      ->capture_default_str();
+  app->add_flag("--checkpoint-activations", o->activation_checkpointing, "recompute each block's forward in backward, to save activations")
+      ->group("model");
+  app->add_option("--seed", o->seed, "seed of weights, batches and the first step's evictions")->group("model")->capture_default_str();
+  app->add_option("--dtype", o->dtype, "parameters and gradients: fp32, bf16, or fp16 with dynamic loss scaling")
+      ->group("model")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+}
+
+void AddMemoryFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("--rcache", o->rcache, "rCache of each rank: a share of the non-resident parameters (25%) or a size (64MiB)")
+      ->group("memory")
+      ->capture_default_str();
+  app->add_option("--chunk-size", o->chunk_size, "bytes of a chunk, or auto: least waste over a range of sizes")
+      ->group("memory")
+      ->capture_default_str();
+  app->add_option("--accumulate", o->micro_batches, "micro-batches of one step (gradient accumulation)")
+      ->group("memory")
+      ->check(CLI::Range(1u, 65536u))
+      ->capture_default_str();
+}
+
+void AddDataFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("--data", o->data, "text FILE or DIR (bytes), or a token file of llm.c or nanoGPT; default: Debian's licence texts")
+      ->group("data");
+  app->add_option("--context", o->context, "tokens of one sequence; 0: the preset's")->group("data")->capture_default_str();
+  app->add_option("--batch", o->batch, "sequences of one micro-batch, over all ranks")->group("data")->capture_default_str();
+}
+
+void AddTrainingFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "training";
+  app->add_option("--steps", o->steps, "optimizer steps")->group(group)->capture_default_str();
+  app->add_option("--optimizer", o->optimizer, "adamw or adam")
+      ->group(group)
+      ->check(CLI::IsMember({"adamw", "adam"}))
+      ->capture_default_str();
+  app->add_option("--lr", o->learning_rate, "peak learning rate")->group(group)->capture_default_str();
+  app->add_option("--schedule", o->schedule, "constant, linear or cosine")
+      ->group(group)
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}))
+      ->capture_default_str();
+  app->add_option("--warmup", o->warmup_steps, "steps of linear warm-up")->group(group)->capture_default_str();
+  app->add_option("--min-lr", o->min_learning_rate, "learning rate at the end of the schedule")->group(group)->capture_default_str();
+  app->add_option("--weight-decay", o->weight_decay, "for matrices; biases and norms have none")->group(group)->capture_default_str();
+  app->add_option("--beta1", o->beta1, "decay of the first moment")->group(group)->capture_default_str();
+  app->add_option("--beta2", o->beta2, "decay of the second moment")->group(group)->capture_default_str();
+  app->add_option("--eps", o->eps, "added to the root of the second moment")->group(group)->capture_default_str();
+  app->add_option("--clip", o->clip, "largest global gradient norm; 0: no clipping")->group(group)->capture_default_str();
+  app->add_option("--eval-every", o->eval_every, "steps between held-out losses; 0: never")->group(group)->capture_default_str();
+  app->add_option("--eval-batches", o->eval_batches, "batches of one held-out loss")->group(group)->capture_default_str();
+}
+
+void AddPlaceFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "server";
+  app->add_option("--socket-dir", o->socket_dir, "where memserver listens")->envname("TIDEPOOL_SOCKET_DIR")->group(group);
+  app->add_option("--job", o->job, "name of the job; default: from the launcher")->group(group);
+  app->add_flag("--standalone", o->standalone, "start a private memserver and end it with the run")->group(group);
+  app->add_option("--pool", o->pool, "host pool of the private memserver; default: what the job needs")->group(group);
+  app->add_option("--server-timeout", o->server_timeout, "longest wait for one answer of the server")->group(group)->capture_default_str();
+  app->add_option("--threads", o->threads, "compute threads of this rank; 0: cores / local ranks")->group(group)->capture_default_str();
+  app->add_flag("!--no-prefetch", o->prefetch, "fetch chunks only when they are needed")->group("memory");
+}
+
+void AddOutputFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "output";
+  app->add_option("--out", o->out_dir, "directory for metrics.jsonl and TensorBoard events")->group(group);
+  app->add_option("--save", o->save_dir, "directory for the fp32 weights after the last step (safetensors)")->group(group);
+  app->add_option("--log-every", o->log_every, "steps between progress lines off a terminal")->group(group)->capture_default_str();
+  app->add_flag("--quiet", o->quiet, "no progress lines")->group(group);
+  app->add_flag("--dry-run", o->dry_run, "check everything and show the plan; train nothing")->group(group);
+}
+
+void AddSampleFlags(CLI::App* app, RunOptions* o) {
+  app->add_option("dir", o->weights_dir, "directory that `trainer run --save` wrote")->required();
+  app->add_option("prompt", o->prompt, "text to continue")->required();
+  app->add_option("--tokens", o->sample_tokens, "how many to generate")->capture_default_str();
+  app->add_option("--temperature", o->temperature, "0: always the likeliest token")->capture_default_str();
+  app->add_option("--top-k", o->top_k, "choose among the k likeliest; 0: among all")->capture_default_str();
+  app->add_option("--seed", o->seed, "seed of the choice")->capture_default_str();
+  app->add_option("--threads", o->threads, "compute threads; 0: all cores")->capture_default_str();
+}
+
+// CLI11's exit codes become the house's: 0 for help and version, 2 for every usage error.
+int ExitOf(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {
+    app.exit(error);
+    return kExitOk;
+  }
+  Status status = Status(ErrorId::kUsageError, error.what()).Where("command line of trainer");
+  std::cerr << status.Format() << "\n";
+  return kExitUsage;
+}
+
+constexpr std::array<std::string_view, 5> kCommands{"run", "estimate", "sample", "launch", "version"};
+
+bool UnknownCommand(int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return false;
+  return std::find(kCommands.begin(), kCommands.end(), argv[1]) == kCommands.end();
+}
+
+}  // namespace
+
+bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) {
+  CLI::App app("trainer: trains with its model states in a memory server (memserver)");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  CLI::App* run = app.add_subcommand("run", "train; one process a rank");
+  CLI::App* estimate = app.add_subcommand("estimate", "memory by tier for a model; nothing is started");
+  CLI::App* sample = app.add_subcommand("sample", "generate text from saved weights");
+  CLI::App* launch = app.add_subcommand("launch", "start N ranks on this machine: launch -n 2 -- run ...");
+  CLI::App* version = app.add_subcommand("version", "versions of trainer, protocol and LibTorch");
+  RunOptions* o = &line->options;
+  for (CLI::App* command : {run, estimate}) {
+    AddModelFlags(command, o);
+    AddMemoryFlags(command, o);
+    AddDataFlags(command, o);
+  }
+  AddTrainingFlags(run, o);
+  AddPlaceFlags(run, o);
+  AddOutputFlags(run, o);
+  run->footer(kExamples);
+  estimate->add_option("--ranks", o->ranks, "for so many ranks")->capture_default_str();
+  for (CLI::App* command : {run, estimate}) command->add_flag("--json", o->json, "the plan as JSON on stdout");
+  AddSampleFlags(sample, o);
+  launch->add_option("-n,--ranks", line->launch_ranks, "ranks to start")->required()->check(CLI::Range(1u, 64u));
+  launch->add_option("command", line->launch_arguments, "after `--`: run and its flags")->required();
+  launch->footer(kExamples);
+  if (UnknownCommand(argc, argv)) {
+    std::cerr << Status(ErrorId::kUsageError, "unknown command \"" + std::string(argv[1]) + "\"" + DidYouMean(argv[1], kCommands)).Format()
+              << "\n";
+    *exit_code = kExitUsage;
+    return false;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    *exit_code = ExitOf(app, error);
+    return false;
+  }
+  line->command = run->parsed()        ? Command::kRun
+                  : estimate->parsed() ? Command::kEstimate
+                  : sample->parsed()   ? Command::kSample
+                  : launch->parsed()   ? Command::kLaunch
+                                       : Command::kVersion;
+  static_cast<void>(version);
+  return true;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,88 @@
+#include "trainer/hooks/gradient_hook.h"
+
+#include <cstring>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace tidepool::trainer {
+namespace {
+
+// Copies a gradient to its place in the chunk. The dtype is the parameter's; LibTorch checks that before it accumulates.
+void CopyGradient(const at::Tensor& gradient, std::byte* place) {
+  const at::Tensor dense = gradient.contiguous();
+  std::memcpy(place, dense.const_data_ptr(), dense.nbytes());
+}
+
+}  // namespace
+
+struct GradientHooks::Hook final : torch::autograd::PostAccumulateGradHook {
+  Hook(GradientHooks* hooks, ParameterId id) : owner(hooks), parameter(id) {}
+  void operator()(const torch::autograd::Variable&) override { owner->Arrived(parameter); }
+  GradientHooks* owner;
+  ParameterId parameter;
+};
+
+GradientHooks::GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters)
+    : cache_(cache), operators_(operators), parameters_(std::move(parameters)) {
+  for (ParameterId id = 0; id < parameters_.size(); ++id) {
+    if (!parameters_[id].requires_grad()) continue;
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[id], std::make_unique<Hook>(this, id));
+  }
+}
+
+GradientHooks::~GradientHooks() {
+  for (const at::Tensor& parameter : parameters_) {
+    if (parameter.requires_grad()) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+  }
+}
+
+void GradientHooks::Arrived(ParameterId parameter) {
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  if (!operators_->status().ok()) {
+    gradient.reset();
+    return;
+  }
+  Result<std::byte*> place = cache_->GradientPlace(parameter);
+  operators_->ApplyMoves();
+  if (!place.ok()) return operators_->Latch(place.status());
+  if (place.value() == nullptr) return;  // separate-gradient mode: LibTorch keeps it until the end of backward
+  CopyGradient(gradient, place.value());
+  gradient.reset();
+  Status done = cache_->GradientDone(parameter);
+  operators_->ApplyMoves();
+  if (!done.ok()) operators_->Latch(std::move(done));
+}
+
+Status GradientHooks::CollectSeparate() {
+  for (const ChunkId chunk : cache_->SeparateChunks()) {
+    TP_ASSIGN_OR_RETURN(const SeparateBlock block, cache_->BorrowBlock(chunk));
+    operators_->ApplyMoves();
+    for (const SeparatePlace& place : block.places) {
+      at::Tensor& gradient = parameters_[place.parameter].mutable_grad();
+      if (!gradient.defined()) continue;  // the block was zero-filled
+      CopyGradient(gradient, place.data);
+      gradient.reset();
+    }
+    TP_RETURN_IF_ERROR(cache_->SubmitBorrowed(chunk));
+    operators_->ApplyMoves();
+  }
+  return {};
+}
+
+Status GradientHooks::FinishBackward(uint32_t micro_batch) {
+  if (!operators_->status().ok()) return operators_->status();
+  Status finished = CollectSeparate();
+  if (finished.ok()) finished = cache_->FinishBackward(micro_batch);
+  operators_->ApplyMoves();
+  if (!finished.ok()) operators_->Latch(finished);
+  return operators_->status();
+}
+
+void GradientHooks::DropAll() {
+  for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,44 @@
+// GradientHooks: when LibTorch has accumulated a parameter's gradient, moves it over the parameter in the chunk's rCache block and gives
+// LibTorch's own copy up (Elixir v2, section 4.1: gradients overwrite parameters).
+//
+// One thread (the trainer's main thread). Chunks in separate-gradient mode keep LibTorch's copy until CollectSeparate.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "trainer/cache/parameter_cache.h"
+#include "trainer/hooks/operator_hook.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace tidepool::trainer {
+
+class GradientHooks {
+ public:
+  // `parameters[i]` is ParameterId i. All must outlive the hooks.
+  GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters);
+  ~GradientHooks();
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+  // End of one micro-batch's backward: hands in what is still in LibTorch's copies, zero for parameters without a gradient, and starts the
+  // reduce-scatter of every chunk that is not yet on its way. Errors: what the cache or an earlier hook latched.
+  Status FinishBackward(uint32_t micro_batch);
+  // Drops gradients that LibTorch holds (after an abandoned step).
+  void DropAll();
+
+ private:
+  struct Hook;
+  void Arrived(ParameterId parameter);
+  Status CollectSeparate();
+
+  ParameterCache* cache_;
+  OperatorHook* operators_;
+  std::vector<at::Tensor> parameters_;
+};
+
+}  // namespace tidepool::trainer

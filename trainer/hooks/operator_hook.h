@@ -1,0 +1,58 @@
+// OperatorHook: before every dispatched operator, forward and backward, brings the chunks of its parameter inputs into the rCache and
+// holds them there until the operator ends (the pre-op and post-op hook of Elixir v1, section III; PatrickStar, section 6.1).
+//
+// One thread: the hook watches the operators of the thread that installed it (on the host LibTorch runs backward on the calling thread).
+// Invariants:
+//  1. it never throws: LibTorch swallows exceptions of such callbacks and runs the operator on. A failure is latched in status(), all
+//     chunks are pointed at readable zeros, and the caller abandons the step at its next boundary;
+//  2. an operator whose chunks are all held by an enclosing operator adds nothing: the recorded order has one moment for the pair.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "trainer/cache/parameter_cache.h"
+#include "trainer/hooks/storage_binding.h"
+
+namespace tidepool::trainer {
+
+class OperatorHook {
+ public:
+  // Both must outlive the hook. At most one hook per thread.
+  OperatorHook(ParameterCache* cache, StorageBinding* binding, uint32_t chunk_count);
+  ~OperatorHook();
+  OperatorHook(const OperatorHook&) = delete;
+  OperatorHook& operator=(const OperatorHook&) = delete;
+
+  // While installed, operators are watched.
+  void Install();
+  void Remove();
+
+  // The first failure since construction; the hook does nothing after it.
+  const Status& status() const { return status_; }
+  // For neighbours that find a failure outside an operator (the gradient hook): latches it in the same way.
+  void Latch(Status status);
+  // Applies the cache's moves to the storages; called after every call into the cache.
+  void ApplyMoves();
+
+  uint64_t operators_seen() const { return operators_seen_; }
+
+ private:
+  friend struct OperatorCallbacks;  // the two plain functions that LibTorch calls
+
+  // Chunks held for one operator; null when it touches none that is not already held.
+  std::unique_ptr<std::vector<ChunkId>> Before(std::vector<ChunkId> touched);
+  void After(const std::vector<ChunkId>& held);
+
+  ParameterCache* cache_;
+  StorageBinding* binding_;
+  std::vector<uint32_t> holds_;  // by ChunkId: operators in flight that hold it
+  std::vector<Move> moves_;      // reused
+  Status status_;
+  uint64_t callback_ = 0;
+  uint64_t operators_seen_ = 0;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,98 @@
+#include "trainer/hooks/storage_binding.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// Pages of one kind, unmapped at destruction.
+class Pages {
+ public:
+  static Result<std::unique_ptr<Pages>> Map(uint64_t bytes, int protection) {
+    void* address = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED) {
+      return Status(ErrorId::kMemoryMapFailed, "cannot reserve " + FormatBytes(bytes) + " of address space for evicted parameters");
+    }
+    return std::make_unique<Pages>(address, bytes);
+  }
+  Pages(void* address, uint64_t bytes) : address_(address), bytes_(bytes) {}
+  ~Pages() { munmap(address_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  void* address() const { return address_; }
+
+ private:
+  void* address_;
+  uint64_t bytes_;
+};
+
+}  // namespace
+
+struct StorageBinding::State {
+  std::unique_ptr<Pages> fault;  // PROT_NONE: what evicted parameters point at
+  std::unique_ptr<Pages> spare;  // readable and writable, never touched before a failure
+  std::vector<c10::Storage> storages;                          // by ChunkId
+  std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
+};
+
+StorageBinding::StorageBinding(std::unique_ptr<State> state) : state_(std::move(state)) {}
+StorageBinding::~StorageBinding() = default;
+
+namespace {
+
+Status CheckFits(const at::Tensor& tensor, const BoundParameter& place, const std::vector<uint64_t>& chunk_bytes) {
+  if (!tensor.device().is_cpu() || !tensor.is_contiguous() || !tensor.has_storage()) {
+    return Status(ErrorId::kInternal, "only dense contiguous CPU parameters can be bound to chunks");
+  }
+  const uint64_t end = (place.element_begin + static_cast<uint64_t>(tensor.numel())) * static_cast<uint64_t>(tensor.element_size());
+  if (place.chunk >= chunk_bytes.size() || end > chunk_bytes[place.chunk]) {
+    return Status(ErrorId::kInternal, "a parameter ends at byte " + std::to_string(end) + " beyond its chunk " + std::to_string(place.chunk));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<uint64_t>& chunk_bytes, const std::vector<at::Tensor>& tensors,
+                                                             const std::vector<BoundParameter>& places) {
+  auto state = std::make_unique<State>();
+  const uint64_t largest = RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()), kPageBytes);
+  TP_ASSIGN_OR_RETURN(state->fault, Pages::Map(largest, PROT_NONE));
+  TP_ASSIGN_OR_RETURN(state->spare, Pages::Map(largest, PROT_READ | PROT_WRITE));
+  for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    // No allocator and not resizable: LibTorch can never move or grow what we place.
+    state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk],
+                                 at::DataPtr(state->fault->address(), c10::Device(c10::DeviceType::CPU)), nullptr, /*resizable=*/false);
+    state->chunks.emplace(state->storages.back().unsafeGetStorageImpl(), chunk);
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TP_RETURN_IF_ERROR(CheckFits(tensors[i], places[i], chunk_bytes));
+    at::TensorImpl* impl = tensors[i].unsafeGetTensorImpl();
+    impl->set_storage_keep_dtype(state->storages[places[i].chunk]);
+    impl->set_storage_offset(static_cast<int64_t>(places[i].element_begin));
+  }
+  return std::unique_ptr<StorageBinding>(new StorageBinding(std::move(state)));
+}
+
+void StorageBinding::Place(ChunkId chunk, std::byte* block) {
+  void* address = block != nullptr ? static_cast<void*>(block) : state_->fault->address();
+  state_->storages[chunk].unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(address, c10::Device(c10::DeviceType::CPU)));
+}
+
+void StorageBinding::PlaceSpare(ChunkId chunk) { Place(chunk, static_cast<std::byte*>(state_->spare->address())); }
+
+uint32_t StorageBinding::ChunkOf(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return kNoChunk;
+  const auto found = state_->chunks.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  return found == state_->chunks.end() ? kNoChunk : found->second;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,55 @@
+// StorageBinding: gives all parameters of a chunk one LibTorch storage, and points that storage at the chunk's rCache block or, while the
+// chunk is not there, at pages that fault on every access.
+//
+// One thread (the trainer's main thread). Owns the storages; the parameters of the bound module share them until the binding ends, after
+// which the module's parameters must not be read. The model code knows nothing of this: parameters keep shape, stride and dtype.
+// Source: the pre-op and post-op hooks of Elixir v1 (section III) and PatrickStar (section 5), done below the tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace tidepool::trainer {
+
+// Where one parameter lies: `chunk` and the element at which it starts there.
+struct BoundParameter {
+  ChunkId chunk = 0;
+  uint64_t element_begin = 0;
+};
+
+class StorageBinding {
+ public:
+  // `chunk_bytes[c]` is the size of chunk c; tensors[i] (dense CPU tensors of one dtype) is placed at places[i]. The tensors' own memory
+  // is given up at once. Errors: kMemoryMapFailed, kInternal (a tensor that is not dense or does not fit its chunk).
+  static Result<std::unique_ptr<StorageBinding>> Bind(const std::vector<uint64_t>& chunk_bytes, const std::vector<at::Tensor>& tensors,
+                                                      const std::vector<BoundParameter>& places);
+  ~StorageBinding();
+  StorageBinding(const StorageBinding&) = delete;
+  StorageBinding& operator=(const StorageBinding&) = delete;
+
+  // The chunk's parameters are now at `block`; null: they are nowhere, and any access faults loudly.
+  void Place(ChunkId chunk, std::byte* block);
+  // After a failure: the chunk's parameters are readable zeros, so that running operators end without a fault.
+  void PlaceSpare(ChunkId chunk);
+
+  static constexpr uint32_t kNoChunk = UINT32_MAX;
+  // The chunk whose storage the tensor uses (views included), or kNoChunk. A few nanoseconds.
+  uint32_t ChunkOf(const at::Tensor& tensor) const;
+
+ private:
+  struct State;
+  explicit StorageBinding(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tidepool::trainer

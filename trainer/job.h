@@ -1,0 +1,36 @@
+// From a model's parameters and the user's options to what is asked of the server: chunk layout, rCache size, job spec.
+//
+// Any thread; pure functions. Every rank computes the same layout from the same options.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "client/job_spec.h"
+#include "trainer/layout/build_layout.h"
+#include "trainer/layout/chunk_layout.h"
+#include "trainer/run_options.h"
+
+namespace tidepool::trainer {
+
+struct RcachePlan {
+  uint64_t bytes = 0;            // of each rank's rCache memory, resident chunks included
+  uint64_t resident_bytes = 0;   // fixed room of resident chunks
+  uint64_t evictable_bytes = 0;  // of all chunks that compete for the blocks
+  uint64_t block_bytes = 0;
+  uint64_t blocks = 0;
+  double fraction() const { return evictable_bytes > 0 ? static_cast<double>(blocks * block_bytes) / static_cast<double>(evictable_bytes) : 1; }
+};
+
+// "25%": that share of the evictable chunks' bytes, in whole blocks (at least one); a size: everything, resident chunks included.
+// Never more blocks than chunks. Errors: kConfigBadValue, kRcacheTooSmall.
+Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache);
+
+// The dtype named by --dtype. Errors: kUsageError.
+Result<DType> DTypeFromName(const std::string& name);
+
+// What the server must know. `name`: of the job.
+client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options, const RcachePlan& rcache, const std::string& name);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,241 @@
+#include "trainer/launch/spawn_ranks.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <optional>
+
+#include "base/log.h"
+#include "base/unique_fd.h"
+#include "trainer/launch/child_process.h"
+#include "trainer/launch/line_prefixer.h"
+
+namespace tidepool::trainer {
+namespace {
+
+Status SystemRefused(const char* call) {
+  return Status(ErrorId::kInternal, std::string(call) + ": " + std::strerror(errno));
+}
+
+void WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // our reader is gone; the ranks' work does not depend on it
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+// One stream of a rank on its way to ours.
+struct Stream {
+  UniqueFd from;
+  int to = -1;
+  LinePrefixer prefixer;
+
+  // Passes on what is there; closes at the end of the stream.
+  void Pump() {
+    std::array<char, 16 * 1024> buffer;
+    while (from.valid()) {
+      const ssize_t n = read(from.get(), buffer.data(), buffer.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN) return;
+      if (n > 0) {
+        WriteAll(to, prefixer.Feed({buffer.data(), static_cast<size_t>(n)}));
+      } else {
+        Finish();
+      }
+    }
+  }
+  void Finish() {
+    WriteAll(to, prefixer.Flush());
+    from.Reset();
+  }
+};
+
+// Blocks the launcher's signals and reads them from a descriptor; the former mask comes back at the end.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, &former_);
+    fd_ = UniqueFd(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~SignalQueue() {
+    while (Next()) {
+    }
+    pthread_sigmask(SIG_SETMASK, &former_, nullptr);
+  }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int fd() const { return fd_.get(); }
+  std::optional<int> Next() {
+    signalfd_siginfo event{};
+    if (read(fd_.get(), &event, sizeof event) != sizeof event) return std::nullopt;
+    return static_cast<int>(event.ssi_signo);
+  }
+
+ private:
+  sigset_t set_, former_;
+  UniqueFd fd_;
+};
+
+class RankGroup {
+ public:
+  explicit RankGroup(const SpawnOptions& options) : options_(options) {}
+
+  Status Start() {
+    TP_ASSIGN_OR_RETURN(const uint16_t port, FreeLocalPort());
+    Environment environment = ReadEnvironment();
+    std::erase_if(environment, [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
+    environment["MASTER_ADDR"] = "127.0.0.1";
+    environment["MASTER_PORT"] = std::to_string(port);
+    environment["WORLD_SIZE"] = environment["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
+    environment["GROUP_RANK"] = "0";
+    environment["TIDEPOOL_LAUNCH_ID"] = "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
+    for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+      environment["RANK"] = environment["LOCAL_RANK"] = std::to_string(rank);
+      TP_RETURN_IF_ERROR(StartRank(rank, environment));
+    }
+    return {};
+  }
+
+  int RunToEnd() {
+    while (CollectEnded() < ranks_.size()) {
+      Wait();
+      while (const std::optional<int> signal = signals_.Next()) {
+        if (*signal != SIGCHLD) TellAll(*signal);
+      }
+      if (kill_at_ns_ && clock_.NowNs() >= *kill_at_ns_) KillRest();
+    }
+    // What a rank wrote last is still in its pipes; somebody it left behind may hold them open, so nobody waits for their end.
+    for (Stream& stream : streams_) {
+      stream.Pump();
+      if (stream.from.valid()) stream.Finish();
+    }
+    return first_bad_code_.value_or(0);
+  }
+
+ private:
+  Status StartRank(uint32_t rank, const Environment& environment) {
+    ChildOptions child;
+    child.program = options_.program;
+    child.arguments = options_.arguments;
+    child.environment = environment;
+    child.killed_with_parent = true;
+    std::array<UniqueFd, 2> theirs;
+    if (rank > 0) {
+      TP_ASSIGN_OR_RETURN(theirs[0], OpenStream(rank, STDOUT_FILENO));
+      TP_ASSIGN_OR_RETURN(theirs[1], OpenStream(rank, STDERR_FILENO));
+      child.stdout_fd = theirs[0].get();
+      child.stderr_fd = theirs[1].get();
+    }
+    TP_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(child));
+    ranks_.push_back({std::move(process), false});
+    return {};
+  }
+
+  // Returns the end that the rank writes to.
+  Result<UniqueFd> OpenStream(uint32_t rank, int to) {
+    std::array<int, 2> fds{};
+    if (pipe2(fds.data(), O_CLOEXEC) != 0) return SystemRefused("pipe2");
+    UniqueFd ours(fds[0]), theirs(fds[1]);
+    if (fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) return SystemRefused("fcntl");
+    streams_.push_back({std::move(ours), to, LinePrefixer("[rank " + std::to_string(rank) + "] ")});
+    return theirs;
+  }
+
+  void Wait() {
+    std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
+    for (const Stream& stream : streams_) polled.push_back({stream.from.get(), POLLIN, 0});  // poll skips closed ones (-1)
+    int timeout_ms = -1;
+    if (kill_at_ns_) timeout_ms = static_cast<int>(std::max<int64_t>(0, *kill_at_ns_ - clock_.NowNs()) / kNsPerMs) + 1;
+    if (poll(polled.data(), polled.size(), timeout_ms) <= 0) return;
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      if (polled[i + 1].revents != 0) streams_[i].Pump();
+    }
+  }
+
+  // How many ranks have ended.
+  size_t CollectEnded() {
+    size_t ended = 0;
+    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      const std::optional<int> code = ranks_[rank].process.TryWait();
+      if (!code) continue;
+      ++ended;
+      if (!std::exchange(ranks_[rank].collected, true) && *code != 0) EndedBadly(rank, *code);
+    }
+    return ended;
+  }
+
+  void EndedBadly(uint32_t rank, int code) {
+    if (first_bad_code_) return;
+    first_bad_code_ = code;
+    if (!told_to_stop_) {
+      LogError("a rank ended badly; ending the others", {{"rank", rank}, {"exit_code", code}});
+      TellAll(SIGTERM);
+    }
+    // Told once is enough: a second signal would cut short a rank that is cleaning up.
+    kill_at_ns_ = clock_.NowNs() + options_.grace_ns;
+  }
+
+  void TellAll(int signal) {
+    told_to_stop_ = true;
+    for (Rank& rank : ranks_) rank.process.Signal(signal);
+  }
+
+  void KillRest() {
+    LogWarn("ranks that did not end in time are killed");
+    TellAll(SIGKILL);
+    kill_at_ns_.reset();
+  }
+
+  struct Rank {
+    ChildProcess process;
+    bool collected;
+  };
+
+  const SpawnOptions& options_;
+  SignalQueue signals_;
+  SteadyClock clock_;
+  std::vector<Rank> ranks_;
+  std::vector<Stream> streams_;
+  bool told_to_stop_ = false;
+  std::optional<int> first_bad_code_;
+  std::optional<int64_t> kill_at_ns_;
+};
+
+}  // namespace
+
+Result<uint16_t> FreeLocalPort() {
+  const UniqueFd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(socket_fd.get(), generic, length) != 0 || getsockname(socket_fd.get(), generic, &length) != 0) {
+    return SystemRefused("no free port on 127.0.0.1");
+  }
+  return ntohs(address.sin_port);
+}
+
+Result<int> SpawnRanks(const SpawnOptions& options) {
+  if (options.ranks == 0) return Status(ErrorId::kUsageError, "there must be at least one rank").Where("trainer launch -n 0");
+  RankGroup group(options);
+  TP_RETURN_IF_ERROR(group.Start());  // what has been started already ends with the group
+  return group.RunToEnd();
+}
+
+}  // namespace tidepool::trainer

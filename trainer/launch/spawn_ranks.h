@@ -1,0 +1,35 @@
+// SpawnRanks: starts all ranks of a run on this machine and stays until they have ended; for people without torchrun.
+//
+// Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and SIGCHLD for itself meanwhile.
+//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (a free one) and
+//     TIDEPOOL_LAUNCH_ID (the default name of the job), and none of torchrun's own variables. Its stdin is /dev/null.
+//   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a terminal; the lines of the others pass
+//     through us, marked "[rank r] ".
+//   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get SIGTERM, and SIGKILL after the grace.
+//   - Ranks die with this process, however it ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace tidepool::trainer {
+
+struct SpawnOptions {
+  uint32_t ranks = 1;
+  std::string program;                  // a path, or a name in PATH
+  std::vector<std::string> arguments;   // the same for every rank
+  int64_t grace_ns = 5 * kNsPerSecond;  // between SIGTERM and SIGKILL
+};
+
+// The exit code of the whole run: 0 when every rank ended with 0, else that of the first rank that did not (128 + signal for a killed one).
+// Errors: kFileUnreadable (the program cannot be started), kUsageError (no ranks), kInternal (the system refused a process or descriptor).
+Result<int> SpawnRanks(const SpawnOptions& options);
+
+// A TCP port of 127.0.0.1 that nobody uses at the moment. Errors: kInternal.
+Result<uint16_t> FreeLocalPort();
+
+}  // namespace tidepool::trainer

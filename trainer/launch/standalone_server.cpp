@@ -1,0 +1,164 @@
+#include "trainer/launch/standalone_server.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/units.h"
+#include "trainer/launch/stop_flag.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kDataSocket = "/data.sock";
+constexpr const char* kLongestName = "/memserver.lock";
+
+// Waits for the server and removes the directory, whatever becomes of us. Its own signals are put off until the server has ended; a command
+// as trap (rather than an ignored signal) leaves the server's signals at their default.
+constexpr const char* kGuardScript = R"(dir=$1; shift; trap : HUP INT TERM; "$@"; code=$?; rm -rf -- "$dir"; exit $code)";
+
+bool FitsSocketAddress(const std::string& directory) {
+  return directory.size() + std::strlen(kLongestName) < sizeof(sockaddr_un{}.sun_path);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StandaloneServer>> StandaloneServer::Start(const StandaloneOptions& options) {
+  std::unique_ptr<StandaloneServer> server(new StandaloneServer(options));
+  if (options.program.empty()) {
+    TP_ASSIGN_OR_RETURN(server->options_.program, FindProgramBeside("memserver"));
+  }
+  TP_RETURN_IF_ERROR(server->MakeDirectory());
+  TP_RETURN_IF_ERROR(server->Launch());
+  TP_RETURN_IF_ERROR(server->WaitUntilReady());
+  return server;
+}
+
+StandaloneServer::~StandaloneServer() {
+  [[maybe_unused]] const Status status = Stop();
+}
+
+Status StandaloneServer::MakeDirectory() {
+  const char* named = std::getenv("TMPDIR");
+  std::string path = std::string(named != nullptr && named[0] == '/' ? named : "/tmp") + "/tidepool-XXXXXX";
+  if (!FitsSocketAddress(path)) path = "/tmp/tidepool-XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) {
+    return Status(ErrorId::kSocketFailed, std::string("cannot make a private directory: ") + std::strerror(errno))
+        .Where(path)
+        .Fix("set TMPDIR to a directory where you may write");
+  }
+  directory_ = path;
+  return {};
+}
+
+Status StandaloneServer::Launch() {
+  const std::string log_path = directory_ + "/memserver.log";
+  log_ = UniqueFd(open(log_path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  std::array<int, 2> fds{};
+  if (!log_.valid() || pipe2(fds.data(), O_CLOEXEC) != 0) {
+    return Status(ErrorId::kSocketFailed, std::string("cannot prepare the private memserver: ") + std::strerror(errno)).Where(log_path);
+  }
+  const UniqueFd server_end(fds[0]);
+  life_ = UniqueFd(fds[1]);
+  ChildOptions child;
+  child.program = "/bin/sh";
+  child.arguments = {"-c", kGuardScript, "memserver-guard", directory_, options_.program, "run", "--socket-dir", directory_};
+  child.arguments.insert(child.arguments.end(), {"--pool", std::to_string(options_.pool_bytes)});
+  child.arguments.insert(child.arguments.end(), {"--rcache-limit", std::to_string(options_.rcache_limit_bytes)});
+  child.arguments.insert(child.arguments.end(), {"--end-with-fd", std::to_string(server_end.get())});
+  child.arguments.insert(child.arguments.end(), {"--log-format", "text"});  // people read the log, where it is shown at all
+  child.arguments.insert(child.arguments.end(), options_.extra_flags.begin(), options_.extra_flags.end());
+  child.environment = ReadEnvironment();
+  child.stdout_fd = child.stderr_fd = log_.get();
+  child.passed_fds = {server_end.get()};
+  child.own_session = true;
+  TP_ASSIGN_OR_RETURN(process_, ChildProcess::Start(child));
+  return {};
+}
+
+Status StandaloneServer::WaitUntilReady() {
+  constexpr int64_t kPollNs = 10 * kNsPerMs;
+  int64_t timeout_ns = options_.ready_timeout_ns;
+  if (timeout_ns == 0) timeout_ns = (30 + 2 * static_cast<int64_t>(options_.pool_bytes / kGiB)) * kNsPerSecond;
+  const int64_t deadline_ns = clock_.NowNs() + timeout_ns;
+  while (!Accepts()) {
+    if (const std::optional<int> code = process_->TryWait()) {
+      return NotReady("the private memserver ended with exit code " + std::to_string(*code) + " before it was ready");
+    }
+    if (StopFlag::Requested()) return NotReady("stopped by a signal before the private memserver was ready");
+    if (clock_.NowNs() >= deadline_ns) {
+      return NotReady("the private memserver was not ready within " + FormatDuration(static_cast<double>(timeout_ns) / kNsPerSecond));
+    }
+    clock_.SleepNs(kPollNs);
+  }
+  return {};
+}
+
+bool StandaloneServer::Accepts() const {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = directory_ + kDataSocket;
+  std::copy_n(path.c_str(), std::min(path.size() + 1, sizeof address.sun_path), address.sun_path);
+  const UniqueFd probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+Status StandaloneServer::NotReady(const std::string& what) const {
+  const std::string tail = LogTail();
+  return Status(ErrorId::kNoServer, what)
+      .Where(options_.program + " run --pool " + FormatBytes(options_.pool_bytes))
+      .Why(tail.empty() ? "its log is empty" : "the end of its log:\n" + tail)
+      .Fix("the log says why; a server started by hand (`memserver run`) works too");
+}
+
+std::string StandaloneServer::LogTail(size_t lines) const {
+  constexpr off_t kTailMax = 64 * 1024;
+  struct stat file {};
+  if (!log_.valid() || fstat(log_.get(), &file) != 0) return "";
+  const off_t start = std::max<off_t>(0, file.st_size - kTailMax);
+  std::string text(static_cast<size_t>(file.st_size - start), '\0');
+  const ssize_t n = pread(log_.get(), text.data(), text.size(), start);
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  size_t from = text.size();
+  for (; lines > 0 && from > 0; --lines) {
+    const size_t newline = text.rfind('\n', from - 1);
+    if (newline == std::string::npos) return text;
+    from = newline;
+  }
+  return from == text.size() ? "" : text.substr(from + 1);
+}
+
+Status StandaloneServer::Stop() {
+  if (stopped_) return *stopped_;
+  stopped_ = Status();
+  std::optional<int> code = 0;
+  bool died = false;
+  if (process_) {
+    died = process_->TryWait().has_value();
+    process_->Signal(SIGTERM);
+    life_.Reset();
+    code = process_->WaitFor(options_.stop_timeout_ns, &clock_);
+    process_.reset();  // kills what still runs, the guard included
+  }
+  std::error_code ignored;
+  if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+  if (code && *code == 0 && !died) return *stopped_;
+  std::string what = "the private memserver had to be killed";
+  if (code)
+    what = std::string("the private memserver ") + (died ? "died during the run" : "ended badly") + ", exit code " + std::to_string(*code);
+  stopped_ = Status(ErrorId::kServerGone, what).Why("the end of its log:\n" + LogTail());
+  return *stopped_;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,47 @@
+// BuildLayout: packs a model's parameters into chunks (Elixir v1, section IV; Elixir v2, section 4.2 and appendix A.2).
+//
+// Any thread; a pure function: all ranks that give the same notes and options get the same layout.
+// Rules, in this order, for each data group:
+//  1. a parameter that is used several times gets a resident chunk of its own;
+//  2. parameters named in `resident` share resident chunks;
+//  3. when the rest is less than one chunk, it is fused into one small resident chunk;
+//  4. otherwise it is packed greedily, in the order of the notes, into chunks of the one common size.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "trainer/layout/chunk_layout.h"
+
+namespace tidepool::trainer {
+
+// What the layout must know of one parameter. Notes come in the order of use where it is known, else in the order of registration.
+struct ParameterNote {
+  std::string name;
+  std::vector<uint64_t> dims;
+  uint32_t optimizer_group = 0;
+  uint32_t data_group = 0;
+  bool multi_use = false;
+};
+
+struct LayoutOptions {
+  DType dtype = DType::kF32;
+  uint32_t world = 1;
+  std::vector<std::vector<Rank>> data_groups;  // empty: one group of all ranks
+  uint64_t chunk_bytes = 0;                    // 0: searched; else rounded up to what shards need
+  uint64_t chunk_bytes_max = 64 * kMiB;        // the search goes no higher, unless a parameter is larger
+  uint64_t rcache_block_bytes = 0;             // what the rCache has for blocks; 0: a quarter of the evictable parameters
+  uint32_t blocks_min = 4;                     // the search leaves room for so many blocks (Elixir v2's search does the same)
+  std::vector<std::string> resident;           // names of parameters to keep in the rCache
+};
+
+// Errors: kParameterTooLarge (a given chunk size below the largest parameter), kUsageError (notes or options that contradict themselves).
+Result<ChunkLayout> BuildLayout(std::span<const ParameterNote> notes, const LayoutOptions& options);
+
+}  // namespace tidepool::trainer

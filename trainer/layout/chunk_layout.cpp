@@ -1,0 +1,86 @@
+#include "trainer/layout/chunk_layout.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+const std::vector<Rank>& MembersOf(const ChunkLayout& layout, ChunkId chunk) {
+  return layout.data_groups[layout.chunks[chunk].data_group];
+}
+
+}  // namespace
+
+uint32_t ChunkLayout::ShardCount(ChunkId chunk) const {
+  return static_cast<uint32_t>(MembersOf(*this, chunk).size());
+}
+
+uint32_t ChunkLayout::ShardIndex(ChunkId chunk, Rank rank) const {
+  const std::vector<Rank>& members = MembersOf(*this, chunk);
+  const auto found = std::lower_bound(members.begin(), members.end(), rank);
+  TP_CHECK(found != members.end() && *found == rank, "a shard index is asked for members only");
+  return static_cast<uint32_t>(found - members.begin());
+}
+
+bool ChunkLayout::IsMember(ChunkId chunk, Rank rank) const {
+  const std::vector<Rank>& members = MembersOf(*this, chunk);
+  return std::binary_search(members.begin(), members.end(), rank);
+}
+
+uint64_t ChunkLayout::ShardElements(ChunkId chunk) const {
+  return chunks[chunk].elements / ShardCount(chunk);
+}
+uint64_t ChunkLayout::ShardBytes(ChunkId chunk) const {
+  return ShardElements(chunk) * BytesOf(dtype);
+}
+uint64_t ChunkLayout::ChunkBytes(ChunkId chunk) const {
+  return chunks[chunk].elements * BytesOf(dtype);
+}
+
+uint64_t ChunkLayout::BlockBytes() const {
+  return RoundUp(block_elements * BytesOf(dtype), kPageBytes);
+}
+
+uint64_t ChunkLayout::ResidentBytes(Rank rank) const {
+  uint64_t bytes = 0;
+  for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk) {
+    if (chunks[chunk].resident && IsMember(chunk, rank)) bytes += RoundUp(ChunkBytes(chunk), kPageBytes);
+  }
+  return bytes;
+}
+
+uint64_t ChunkLayout::RcacheBytes(Rank rank, uint64_t blocks) const {
+  return ResidentBytes(rank) + blocks * BlockBytes();
+}
+
+uint64_t ChunkLayout::EvictableChunks(Rank rank) const {
+  uint64_t count = 0;
+  for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk) count += !chunks[chunk].resident && IsMember(chunk, rank);
+  return count;
+}
+
+ParameterId ChunkLayout::ParameterAt(ChunkId chunk, uint64_t element) const {
+  const ChunkPlace& place = chunks[chunk];
+  const auto begin = parameters.begin() + place.first_parameter;
+  const auto after = std::upper_bound(begin, begin + place.parameter_count, element,
+                                      [](uint64_t at, const ParameterPlace& parameter) { return at < parameter.element_begin; });
+  TP_CHECK(after != begin, "every chunk starts with a parameter");
+  return static_cast<ParameterId>(after - parameters.begin() - 1);
+}
+
+uint64_t ChunkLayout::ParameterCount() const {
+  uint64_t count = 0;
+  for (const ParameterPlace& parameter : parameters) count += parameter.element_count;
+  return count;
+}
+
+uint64_t ChunkLayout::TotalElements() const {
+  uint64_t count = 0;
+  for (const ChunkPlace& chunk : chunks) count += chunk.elements;
+  return count;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,83 @@
+// ChunkLayout: where every parameter of a model lies: its chunk, its place there, and how chunks are cut into shards.
+//
+// Any thread; a value, constant after BuildLayout (trainer/layout/build_layout.h).
+// Invariants:
+//  1. parameters are in chunk order and, within a chunk, in order of element_begin; they do not overlap, start on 64 bytes, and a
+//     parameter never spans chunks;
+//  2. chunks that are not resident all have `block_elements` elements, whatever their data group (Elixir v1, section IV-A: one unified
+//     chunk size), so that every rCache block can hold any of them;
+//  3. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start on 64 bytes (Elixir v1, section V);
+//  4. resident chunks come first and are trimmed to what they hold.
+// Units: elements of the job's dtype, unless a name says bytes. Ranks are the job's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "trainer/layout/chunk_size.h"
+
+namespace tidepool::trainer {
+
+struct ParameterPlace {
+  std::string name;
+  std::vector<uint64_t> dims;  // row-major shape; empty for a scalar
+  uint32_t optimizer_group = 0;
+  bool multi_use = false;  // used several times in one pass: its gradient is complete only at the end of backward
+  ChunkId chunk = 0;
+  uint64_t element_begin = 0;  // in the chunk
+  uint64_t element_count = 0;  // product of dims
+  uint32_t note = 0;           // index of the ParameterNote that it came from
+};
+
+struct ChunkPlace {
+  uint64_t elements = 0;       // padded, over all shards
+  uint64_t used_elements = 0;  // of parameters, without padding
+  uint32_t data_group = 0;
+  bool resident = false;   // has fixed room in the rCache and is never evicted
+  bool multi_use = false;  // gradients stay in a buffer of their own until the end of backward (Elixir v2, appendix A.2)
+  ParameterId first_parameter = 0;
+  uint32_t parameter_count = 0;
+};
+
+struct ChunkLayout {
+  DType dtype = DType::kF32;
+  uint32_t world = 1;
+  std::vector<std::vector<Rank>> data_groups;  // members, ascending; chunks of a group are sharded over them
+  std::vector<ChunkPlace> chunks;              // by ChunkId
+  std::vector<ParameterPlace> parameters;      // by ParameterId
+  std::vector<ParameterId> of_note;            // index of a note -> ParameterId
+  uint64_t block_elements = 0;                 // of a chunk that is not resident; 0 when all are resident
+  ChunkSizeChoice choice;                      // how block_elements was found
+
+  uint32_t ShardCount(ChunkId chunk) const;
+  // Which shard is `rank`'s. Requires IsMember(chunk, rank).
+  uint32_t ShardIndex(ChunkId chunk, Rank rank) const;
+  bool IsMember(ChunkId chunk, Rank rank) const;
+  uint64_t ShardElements(ChunkId chunk) const;
+  uint64_t ShardBytes(ChunkId chunk) const;
+  uint64_t ChunkBytes(ChunkId chunk) const;
+
+  // Device memory for one evictable chunk; 0 when all chunks are resident. A multiple of 4 KiB.
+  uint64_t BlockBytes() const;
+  // Device memory for the resident chunks of `rank`. A multiple of 4 KiB.
+  uint64_t ResidentBytes(Rank rank) const;
+  // An rCache with room for `blocks` blocks beside rank's resident chunks. What --rcache must be for that many blocks.
+  uint64_t RcacheBytes(Rank rank, uint64_t blocks) const;
+  // Chunks of `rank` that need a block when they are used.
+  uint64_t EvictableChunks(Rank rank) const;
+
+  // The parameter that covers an element of the chunk, or that ends last before it.
+  ParameterId ParameterAt(ChunkId chunk, uint64_t element) const;
+  uint64_t ParameterCount() const;  // elements of parameters, without padding
+  uint64_t TotalElements() const;   // with padding
+};
+
+// Shards start on 64 bytes: 16 elements of fp32, 32 of a 16-bit type.
+inline constexpr uint64_t ShardAlignElements(DType dtype) {
+  return 64 / BytesOf(dtype);
+}
+
+}  // namespace tidepool::trainer

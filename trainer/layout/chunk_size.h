@@ -1,0 +1,43 @@
+// Chunk-size search: the one size for all chunks that wastes the fewest bytes when runs of parameters are packed (Elixir v1, section
+// IV-A; Elixir v2, section 4.3 adds that the rCache must hold enough of them).
+//
+// Any thread; pure functions of their arguments: every rank finds the same size.
+// Units: elements. A run is the list of padded parameter sizes of one data group, in order; runs are packed apart from each other.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tidepool::trainer {
+
+struct ChunkSizeTrial {
+  uint64_t elements = 0;        // of one chunk
+  uint64_t chunks = 0;          // that the runs need
+  uint64_t waste_elements = 0;  // chunks x elements - elements of parameters
+};
+
+struct ChunkSizeChoice {
+  bool searched = false;  // false: the size was given, or nothing is evictable
+  ChunkSizeTrial best;
+  double waste_share = 0;  // of the bytes of all evictable chunks
+  uint64_t candidates = 0;
+  std::vector<ChunkSizeTrial> runners_up;  // at most three, next best first
+  std::string reason;                      // one sentence for people
+};
+
+struct ChunkSizeSearch {
+  std::vector<std::vector<uint64_t>> runs;
+  uint64_t multiple = 16;     // chunk sizes are multiples of this
+  uint64_t elements_min = 0;  // never below the largest parameter; 0: no other lower bound
+  uint64_t elements_max = 0;  // 0: no other upper bound than the one that `chunks_min` sets; 1.25 x the lower bound is always allowed
+  uint64_t chunks_min = 16;   // do not go beyond total / chunks_min, so that a quarter of them is still four blocks
+};
+
+// A given size, packed. Requires elements >= every entry of every run.
+ChunkSizeTrial TryChunkSize(const std::vector<std::vector<uint64_t>>& runs, uint64_t elements);
+
+// The best size; ties go to the larger one (fewer messages). `runs` must hold at least one parameter.
+ChunkSizeChoice SearchChunkSize(const ChunkSizeSearch& search);
+
+}  // namespace tidepool::trainer

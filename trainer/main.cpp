@@ -1,0 +1,20 @@
+#include "base/error_catalog.h"
+#include "base/log.h"
+#include "trainer/flags.h"
+#include "trainer/run.h"
+
+int main(int argc, char** argv) {
+  using namespace tidepool::trainer;
+  CommandLine line;
+  int exit_code = 0;
+  if (!ParseCommandLine(argc, argv, &line, &exit_code)) return exit_code;
+  tidepool::InitLog("trainer", tidepool::LogLevel::kInfo, tidepool::LogFormat::kText);
+  switch (line.command) {
+    case Command::kRun: return RunTraining(line.options);
+    case Command::kEstimate: return RunEstimate(line.options);
+    case Command::kSample: return RunSample(line.options);
+    case Command::kLaunch: return RunLaunch(line.launch_ranks, line.launch_arguments);
+    case Command::kVersion: return RunVersion();
+  }
+  return tidepool::kExitUsage;
+}

@@ -1,0 +1,114 @@
+#include "trainer/model/gpt.h"
+
+#include <string>
+
+#include "base/check.h"
+#include "trainer/model/checkpoint.h"
+#include "trainer/model/gpt_init.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr double kNormEpsilon = 1e-5;
+
+std::vector<int64_t> SizesOf(const ParameterNote& note) {
+  return {note.dims.begin(), note.dims.end()};
+}
+
+}  // namespace
+
+Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options)
+    : Gpt(shape, [&options](const ParameterNote& note) { return at::empty(SizesOf(note), options); }) {}
+
+Gpt::Gpt(const GptShape& shape, const ParameterMaker& make) : torch::nn::Module("Gpt"), shape_(shape) {
+  TP_CHECK(CheckGptShape(shape).ok(), "the shape was checked before");
+  for (const ParameterNote& note : GptParameters(shape)) Register(note, make);
+  const auto parameters = named_parameters();
+  wte_ = parameters["wte.weight"];
+  wpe_ = parameters["wpe.weight"];
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string path = "h." + std::to_string(layer) + ".";
+    blocks_.push_back({.ln_1 = Find(path + "ln_1"),
+                       .c_attn = Find(path + "attn.c_attn"),
+                       .c_proj = Find(path + "attn.c_proj"),
+                       .ln_2 = Find(path + "ln_2"),
+                       .c_fc = Find(path + "mlp.c_fc"),
+                       .c_out = Find(path + "mlp.c_proj")});
+  }
+  ln_f_ = Find("ln_f");
+}
+
+// "h.3.attn.c_attn.weight" becomes the parameter "weight" of nested modules "h", "3", "attn", "c_attn", made where missing.
+void Gpt::Register(const ParameterNote& note, const ParameterMaker& make) {
+  torch::nn::Module* module = this;
+  size_t begin = 0;
+  for (size_t dot; (dot = note.name.find('.', begin)) != std::string::npos; begin = dot + 1) {
+    const std::string child = note.name.substr(begin, dot - begin);
+    const auto children = module->named_children();
+    const auto* existing = children.find(child);
+    module = existing != nullptr ? existing->get() : module->register_module(child, std::make_shared<torch::nn::Module>(child)).get();
+  }
+  const at::Tensor& parameter = module->register_parameter(note.name.substr(begin), make(note));
+  TP_CHECK(parameter.sizes() == at::IntArrayRef(SizesOf(note)), "the maker gave the shape that was asked for");
+}
+
+Gpt::Affine Gpt::Find(const std::string& module) const {
+  const auto parameters = named_parameters();
+  return {.weight = parameters[module + ".weight"], .bias = parameters[module + ".bias"]};
+}
+
+at::Tensor Gpt::Norm(const Affine& norm, const at::Tensor& x) const {
+  return at::layer_norm(x, {shape_.hidden}, norm.weight, norm.bias, kNormEpsilon);
+}
+
+at::Tensor Gpt::Attend(const Block& block, const at::Tensor& x) const {
+  const int64_t batch = x.size(0), tokens = x.size(1), heads = shape_.heads, head_size = shape_.hidden / shape_.heads;
+  const auto parts = at::linear(x, block.c_attn.weight, block.c_attn.bias).chunk(3, -1);
+  const auto by_head = [&](const at::Tensor& part) { return part.view({batch, tokens, heads, head_size}).transpose(1, 2); };
+  const at::Tensor mixed = at::scaled_dot_product_attention(by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), {}, 0.0, true);
+  return at::linear(mixed.transpose(1, 2).reshape({batch, tokens, shape_.hidden}), block.c_proj.weight, block.c_proj.bias);
+}
+
+at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x) const {
+  const at::Tensor attended = x + Attend(block, Norm(block.ln_1, x));
+  const at::Tensor wide = at::gelu(at::linear(Norm(block.ln_2, attended), block.c_fc.weight, block.c_fc.bias), "tanh");
+  return attended + at::linear(wide, block.c_out.weight, block.c_out.bias);
+}
+
+at::Tensor Gpt::Hidden(const at::Tensor& tokens) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= shape_.context, "tokens must be [B][T] with T up to ", shape_.context, ", not ",
+              tokens.sizes());
+  const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
+  at::Tensor x = at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
+  for (const Block& block : blocks_) {
+    x = checkpointing_ ? Checkpoint([this, &block](const at::Tensor& input) { return RunBlock(block, input); }, x) : RunBlock(block, x);
+  }
+  return Norm(ln_f_, x);
+}
+
+at::Tensor Gpt::Forward(const at::Tensor& tokens) {
+  return at::linear(Hidden(tokens), wte_);
+}
+
+at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
+  const at::Tensor logits = Forward(tokens);
+  return at::cross_entropy_loss(logits.view({-1, shape_.vocab}).to(at::kFloat), targets.reshape({-1}));
+}
+
+at::Tensor Gpt::NextLogits(const at::Tensor& tokens) {
+  const at::NoGradGuard no_gradients;
+  return at::linear(Hidden(tokens).select(1, -1), wte_);
+}
+
+void InitGpt(Gpt* model, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  std::vector<float> values;
+  for (auto& item : model->named_parameters()) {
+    at::Tensor& parameter = item.value();
+    values.resize(static_cast<size_t>(parameter.numel()));
+    InitGptParameter(item.key(), model->shape(), seed, 0, values);
+    parameter.copy_(at::from_blob(values.data(), parameter.sizes(), at::kFloat));
+  }
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,64 @@
+// Gpt: a GPT-2 style language model in plain LibTorch. It knows nothing of chunks, caches or servers.
+//
+// One thread per object. Errors of LibTorch pass as c10::Error: catch them where a step is run.
+// Shapes: B sequences, T tokens each (T <= shape.context), C = hidden, V = vocab.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "trainer/model/gpt_shape.h"
+
+namespace tidepool::trainer {
+
+// Makes the tensor of one parameter, so that its memory may come from anywhere.
+using ParameterMaker = std::function<at::Tensor(const ParameterNote&)>;
+
+class Gpt : public torch::nn::Module {
+ public:
+  // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included.
+  Gpt(const GptShape& shape, const at::TensorOptions& options);
+  Gpt(const GptShape& shape, const ParameterMaker& make);
+
+  // Recompute each block in backward instead of keeping its activations. Same bits, about a third more work.
+  void SetCheckpointing(bool on) { checkpointing_ = on; }
+
+  // tokens: int64 [B][T]. Returns logits [B][T][V].
+  at::Tensor Forward(const at::Tensor& tokens);
+  // Mean cross entropy in fp32 of predicting targets: int64 [B][T] from tokens.
+  at::Tensor Loss(const at::Tensor& tokens, const at::Tensor& targets);
+  // Logits of the last position only: [B][V]; no gradient.
+  at::Tensor NextLogits(const at::Tensor& tokens);
+
+  const GptShape& shape() const { return shape_; }
+
+ private:
+  struct Affine {
+    at::Tensor weight, bias;
+  };
+  struct Block {
+    Affine ln_1, c_attn, c_proj, ln_2, c_fc, c_out;
+  };
+
+  void Register(const ParameterNote& note, const ParameterMaker& make);
+  Affine Find(const std::string& module) const;
+  at::Tensor Hidden(const at::Tensor& tokens);
+  at::Tensor RunBlock(const Block& block, const at::Tensor& x) const;
+  at::Tensor Attend(const Block& block, const at::Tensor& x) const;
+  at::Tensor Norm(const Affine& norm, const at::Tensor& x) const;
+
+  GptShape shape_;
+  bool checkpointing_ = false;
+  at::Tensor wte_, wpe_;  // [V][C], [context][C]
+  std::vector<Block> blocks_;
+  Affine ln_f_;
+};
+
+// Gives every parameter its first values (trainer/model/gpt_init.h), rounded to its dtype.
+void InitGpt(Gpt* model, uint64_t seed);
+
+}  // namespace tidepool::trainer

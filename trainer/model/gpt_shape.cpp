@@ -1,0 +1,89 @@
+#include "trainer/model/gpt_shape.h"
+
+#include <algorithm>
+
+namespace tidepool::trainer {
+namespace {
+
+// GPT-2's vocabulary has 50,257 ids, OPT's 50,272. The four shapes from 4b to 20b are Elixir v2, table 6; the opt ones have OPT's sizes in
+// GPT-2's form.
+const GptShape kPresets[] = {
+    {"tiny", 256, 64, 2, 4, 64},
+    {"quickstart", 256, 128, 6, 6, 384},
+    {"gpt2-124m", 50257, 1024, 12, 12, 768},
+    {"gpt2-350m", 50257, 1024, 24, 16, 1024},
+    {"gpt2-774m", 50257, 1024, 36, 20, 1280},
+    {"gpt2-1.5b", 50257, 1024, 48, 25, 1600},
+    {"gpt2-4b", 50257, 1024, 32, 24, 3072},
+    {"gpt2-10b", 50257, 1024, 48, 32, 4096},
+    {"opt-13b", 50272, 2048, 40, 40, 5120},
+    {"gpt2-15b", 50257, 1024, 18, 64, 8192},
+    {"gpt2-20b", 50257, 1024, 24, 64, 8192},
+    {"opt-30b", 50272, 2048, 48, 56, 7168},
+};
+
+void AddNormOrLinear(std::vector<ParameterNote>* notes, const std::string& module, std::vector<uint64_t> weight_dims) {
+  const bool is_matrix = weight_dims.size() == 2;
+  const uint64_t out = weight_dims.front();
+  notes->push_back({.name = module + ".weight",
+                    .dims = std::move(weight_dims),
+                    .optimizer_group = is_matrix ? kDecayGroup : kNoDecayGroup,
+                    .data_group = 0,
+                    .multi_use = false});
+  notes->push_back({.name = module + ".bias", .dims = {out}, .optimizer_group = kNoDecayGroup, .data_group = 0, .multi_use = false});
+}
+
+}  // namespace
+
+std::span<const GptShape> GptPresets() {
+  return kPresets;
+}
+
+Result<GptShape> FindGptPreset(const std::string& name) {
+  std::string known;
+  for (const GptShape& shape : kPresets) {
+    if (shape.name == name) return shape;
+    known += (known.empty() ? "" : ", ") + shape.name;
+  }
+  return Status(ErrorId::kUsageError, "there is no preset '" + name + "'").Fix("choose one of " + known);
+}
+
+Status CheckGptShape(const GptShape& shape) {
+  const bool sizes_ok = shape.vocab > 0 && shape.context > 0 && shape.layers > 0 && shape.heads > 0 && shape.hidden > 0;
+  if (sizes_ok && shape.hidden % shape.heads == 0) return {};
+  return Status(ErrorId::kUsageError, "the model shape '" + shape.name + "' has vocab " + std::to_string(shape.vocab) + ", context " +
+                                          std::to_string(shape.context) + ", layers " + std::to_string(shape.layers) + ", heads " +
+                                          std::to_string(shape.heads) + ", hidden " + std::to_string(shape.hidden))
+      .Fix("give positive sizes; heads must divide hidden");
+}
+
+std::vector<ParameterNote> GptParameters(const GptShape& shape) {
+  const uint64_t c = shape.hidden;
+  std::vector<ParameterNote> notes;
+  notes.push_back({.name = "wte.weight", .dims = {shape.vocab, c}, .optimizer_group = kDecayGroup, .data_group = 0, .multi_use = true});
+  notes.push_back({.name = "wpe.weight", .dims = {shape.context, c}, .optimizer_group = kDecayGroup, .data_group = 0, .multi_use = false});
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string block = "h." + std::to_string(layer);
+    AddNormOrLinear(&notes, block + ".ln_1", {c});
+    AddNormOrLinear(&notes, block + ".attn.c_attn", {3 * c, c});
+    AddNormOrLinear(&notes, block + ".attn.c_proj", {c, c});
+    AddNormOrLinear(&notes, block + ".ln_2", {c});
+    AddNormOrLinear(&notes, block + ".mlp.c_fc", {4 * c, c});
+    AddNormOrLinear(&notes, block + ".mlp.c_proj", {c, 4 * c});
+  }
+  AddNormOrLinear(&notes, "ln_f", {c});
+  return notes;
+}
+
+uint64_t GptParameterCount(const GptShape& shape) {
+  const uint64_t c = shape.hidden;
+  const uint64_t block = 12 * c * c + 13 * c;  // matrices 3+1+4+4; biases 3+1+4+1 and two norms of 2
+  return (uint64_t{shape.vocab} + shape.context) * c + shape.layers * block + 2 * c;
+}
+
+double GptFlopsPerToken(const GptShape& shape, uint64_t tokens) {
+  const double c = shape.hidden, layers = shape.layers;
+  return 6.0 * (layers * 12.0 * c * c + c * shape.vocab) + layers * 12.0 * c * static_cast<double>(tokens);
+}
+
+}  // namespace tidepool::trainer

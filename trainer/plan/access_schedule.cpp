@@ -1,0 +1,66 @@
+#include "trainer/plan/access_schedule.h"
+
+#include <algorithm>
+
+namespace tidepool::trainer {
+
+NextUses::NextUses(const AccessSchedule& schedule, uint32_t chunk_count) : events_(chunk_count) {
+  for (uint64_t position = 0; position < schedule.moments.size(); ++position) {
+    const Moment& moment = schedule.moments[position];
+    for (const ChunkId chunk : moment.chunks) events_[chunk].push_back({position, true});
+    if (moment.kind != MomentKind::kUse) events_[moment.subject].push_back({position, moment.kind == MomentKind::kGradient});
+  }
+}
+
+uint64_t NextUses::After(ChunkId chunk, uint64_t position) const {
+  const auto& events = events_[chunk];
+  const auto next = std::upper_bound(events.begin(), events.end(), position, [](uint64_t at, const Event& e) { return at < e.position; });
+  return next != events.end() && next->needed ? next->position : kNeverUsed;
+}
+
+uint64_t NextUses::EndOfUseBefore(ChunkId chunk, uint64_t position) const {
+  const auto& events = events_[chunk];
+  const auto next = std::lower_bound(events.begin(), events.end(), position, [](const Event& e, uint64_t at) { return e.position < at; });
+  return next == events.begin() ? 0 : std::prev(next)->position + 1;
+}
+
+uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>& evictable) {
+  std::vector<bool> gradient(evictable.size(), false);
+  uint64_t gradients = 0, peak = 0;
+  for (const Moment& moment : schedule.moments) {
+    const bool counts = moment.kind != MomentKind::kUse && evictable[moment.subject];
+    if (counts && !gradient[moment.subject]) {
+      gradient[moment.subject] = true;
+      ++gradients;
+    }
+    uint64_t blocks = gradients;
+    for (const ChunkId chunk : moment.chunks) blocks += evictable[chunk] && !gradient[chunk];
+    peak = std::max(peak, blocks);
+    if (counts && moment.kind == MomentKind::kSubmit) {
+      gradient[moment.subject] = false;
+      --gradients;
+    }
+  }
+  return peak;
+}
+
+std::vector<ChunkId> FirstUseOrder(const AccessSchedule& schedule) {
+  std::vector<ChunkId> order;
+  std::vector<bool> seen;
+  for (const Moment& moment : schedule.moments) {
+    for (const ChunkId chunk : moment.chunks) {
+      if (chunk >= seen.size()) seen.resize(chunk + 1, false);
+      if (!seen[chunk]) order.push_back(chunk);
+      seen[chunk] = true;
+    }
+  }
+  return order;
+}
+
+std::vector<bool> EvictableMask(const ChunkLayout& layout) {
+  std::vector<bool> mask;
+  for (const ChunkPlace& chunk : layout.chunks) mask.push_back(!chunk.resident);
+  return mask;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,40 @@
+#include "trainer/plan/estimate.h"
+
+#include <algorithm>
+
+namespace tidepool::trainer {
+namespace {
+
+void AddPool(const ChunkLayout& layout, uint32_t micro_batches, MemoryEstimate* estimate) {
+  const uint64_t elements = layout.TotalElements();
+  const bool is_fp32 = layout.dtype == DType::kF32;
+  estimate->master = estimate->momentum = estimate->variance = 4 * elements;
+  estimate->param16 = is_fp32 ? 0 : 2 * elements;
+  estimate->gradient = (is_fp32 || micro_batches > 1 ? 4 : 2) * elements;
+  estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance + estimate->param16 + estimate->gradient;
+  estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->parameters);
+}
+
+}  // namespace
+
+MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& options) {
+  MemoryEstimate estimate;
+  estimate.parameters = layout.ParameterCount();
+  estimate.padding_bytes = (layout.TotalElements() - estimate.parameters) * BytesOf(layout.dtype);
+  AddPool(layout, options.micro_batches, &estimate);
+  uint64_t evictable = 0;
+  for (Rank rank = 0; rank < layout.world; ++rank) {
+    estimate.resident_bytes = std::max(estimate.resident_bytes, layout.ResidentBytes(rank));
+    evictable = std::max(evictable, layout.EvictableChunks(rank));
+  }
+  estimate.block_bytes = layout.BlockBytes();
+  const uint64_t for_blocks = options.rcache_bytes - std::min(options.rcache_bytes, estimate.resident_bytes);
+  estimate.blocks = estimate.block_bytes == 0 ? 0 : std::min(evictable, for_blocks / estimate.block_bytes);
+  estimate.rcache_bytes = std::max(options.rcache_bytes, estimate.resident_bytes);
+  estimate.resident_share =
+      static_cast<double>(estimate.resident_bytes) / static_cast<double>(layout.TotalElements() * BytesOf(layout.dtype));
+  estimate.evictable_share = evictable == 0 ? 1.0 : static_cast<double>(estimate.blocks) / static_cast<double>(evictable);
+  return estimate;
+}
+
+}  // namespace tidepool::trainer

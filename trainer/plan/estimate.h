@@ -1,0 +1,40 @@
+// EstimateMemory: what a model needs in each tier, from its layout alone; no weight is made.
+//
+// Any thread; pure. The sums are those of the server's admission (state bytes by kind), so that the estimate is what will be charged.
+// Sources: Elixir v2, section 4.2 (bytes per parameter); PatrickStar, section 6.1 (14 bytes for 16-bit training).
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "trainer/layout/chunk_layout.h"
+
+namespace tidepool::trainer {
+
+struct MemoryEstimate {
+  // Host pool, for the whole job, in bytes.
+  uint64_t master = 0, momentum = 0, variance = 0;  // fp32
+  uint64_t param16 = 0;                             // 16-bit jobs only: what is fetched
+  uint64_t gradient = 0;                            // fp32, or 16-bit without accumulation
+  uint64_t pool_bytes = 0;                          // their sum
+  double pool_bytes_per_parameter = 0;
+  // Each rank's rCache, in bytes; the largest over the ranks.
+  uint64_t rcache_bytes = 0;
+  uint64_t resident_bytes = 0;  // of it, always occupied
+  uint64_t block_bytes = 0;     // of one block
+  uint64_t blocks = 0;
+  double resident_share = 0;   // of all parameters' bytes
+  double evictable_share = 0;  // of the evictable chunks that fit into the blocks at once
+  // The model.
+  uint64_t parameters = 0;
+  uint64_t padding_bytes = 0;  // of one copy of the parameters
+};
+
+struct EstimateOptions {
+  uint32_t micro_batches = 1;  // more than one: gradients are accumulated in fp32
+  uint64_t rcache_bytes = 0;   // of each rank
+};
+
+MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& options);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,33 @@
+#include "trainer/plan/eviction_policy.h"
+
+#include <algorithm>
+
+namespace tidepool::trainer {
+
+ChunkId RandomEviction::Victim(std::span<const ChunkId> candidates, uint64_t) {
+  return candidates[random_.Below(candidates.size())];
+}
+
+// Positions start again with each pass; a count of uses does not.
+void LruEviction::Used(ChunkId chunk, uint64_t) {
+  last_use_[chunk] = ++uses_;
+}
+
+ChunkId LruEviction::Victim(std::span<const ChunkId> candidates, uint64_t) {
+  return *std::min_element(candidates.begin(), candidates.end(), [this](ChunkId a, ChunkId b) { return last_use_[a] < last_use_[b]; });
+}
+
+ChunkId BeladyEviction::Victim(std::span<const ChunkId> candidates, uint64_t position) {
+  ChunkId victim = candidates[0];
+  uint64_t farthest = next_->After(victim, position);
+  for (const ChunkId chunk : candidates.subspan(1)) {
+    const uint64_t next = next_->After(chunk, position);
+    if (next > farthest) {
+      victim = chunk;
+      farthest = next;
+    }
+  }
+  return victim;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,92 @@
+#include "trainer/run_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/json_writer.h"
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+std::string Percent(double share) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * share);
+  return text.data();
+}
+
+Result<GptShape> ShapeOf(const RunOptions& options) {
+  TP_ASSIGN_OR_RETURN(GptShape shape, FindGptPreset(options.preset));
+  if (options.context > shape.context) {
+    return Status(ErrorId::kUsageError, "--context " + std::to_string(options.context) + " is longer than the preset's " + std::to_string(shape.context))
+        .Where("--preset " + shape.name)
+        .Fix("give at most --context " + std::to_string(shape.context));
+  }
+  return shape;
+}
+
+Result<ChunkLayout> LayoutOf(const GptShape& shape, const RunOptions& options, uint32_t world) {
+  const std::vector<ParameterNote> notes = GptParameters(shape);
+  LayoutOptions layout;
+  TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.dtype));
+  layout.world = world;
+  if (options.chunk_size != "auto") {
+    TP_ASSIGN_OR_RETURN(layout.chunk_bytes, ParseSize(options.chunk_size));
+  }
+  return BuildLayout(notes, layout);
+}
+
+}  // namespace
+
+Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job) {
+  RunPlan plan;
+  TP_ASSIGN_OR_RETURN(plan.shape, ShapeOf(options));
+  TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, options, world));
+  TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.rcache));
+  plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
+  plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.micro_batches, .rcache_bytes = plan.rcache.bytes});
+  return plan;
+}
+
+std::string DescribePlan(const RunPlan& plan) {
+  const MemoryEstimate& m = plan.memory;
+  const client::StateBytes states = client::StateBytesOf(plan.spec);
+  std::string text;
+  const auto line = [&text](const std::string& label, const std::string& value) {
+    text += label + std::string(10 - std::min<size_t>(label.size(), 9), ' ') + value + "\n";
+  };
+  line("model", plan.shape.name + ": " + FormatCount(m.parameters) + " parameters, " + std::to_string(plan.shape.layers) + " layers x " +
+                    std::to_string(plan.shape.hidden) + ", " + NameOf(plan.layout.dtype));
+  line("chunks", std::to_string(plan.layout.chunks.size()) + ", of " + FormatBytes(plan.rcache.block_bytes) + " (padding " +
+                     FormatBytes(m.padding_bytes) + " in all); " + plan.layout.choice.reason);
+  line("rcache", FormatBytes(plan.rcache.bytes) + " a rank: " + std::to_string(plan.rcache.blocks) + " blocks = " +
+                     Percent(plan.rcache.fraction()) + " of the non-resident parameters, beside " + FormatBytes(plan.rcache.resident_bytes) +
+                     " always resident (" + Percent(m.resident_share) + " of all)");
+  line("host", FormatBytes(states.total()) + " of the pool: master " + FormatBytes(states.master) + ", moments " +
+                   FormatBytes(states.momentum + states.variance) + ", 16-bit copy " + FormatBytes(states.param16) + ", gradients " +
+                   FormatBytes(states.gradient + states.staging) + ", records " + FormatBytes(states.records));
+  line("total", FormatBytes(states.total() + plan.rcache.bytes * plan.layout.world) + " on this node for " + std::to_string(plan.layout.world) +
+                    (plan.layout.world == 1 ? " rank" : " ranks") + ", without activations");
+  return text;
+}
+
+std::string PlanJson(const RunPlan& plan) {
+  const MemoryEstimate& m = plan.memory;
+  const client::StateBytes states = client::StateBytesOf(plan.spec);
+  JsonWriter json;
+  json.BeginObject().Field("preset", plan.shape.name).Field("params", m.parameters).Field("dtype", NameOf(plan.layout.dtype));
+  json.Field("ranks", plan.layout.world).Field("chunks", static_cast<uint64_t>(plan.layout.chunks.size()));
+  json.Field("chunk_bytes", plan.rcache.block_bytes).Field("padding_bytes", m.padding_bytes);
+  json.Key("pool").BeginObject().Field("master_bytes", states.master).Field("momentum_bytes", states.momentum);
+  json.Field("variance_bytes", states.variance).Field("param16_bytes", states.param16).Field("gradient_bytes", states.gradient);
+  json.Field("staging_bytes", states.staging).Field("records_bytes", states.records).Field("total_bytes", states.total()).EndObject();
+  json.Key("rcache").BeginObject().Field("bytes", plan.rcache.bytes).Field("blocks", plan.rcache.blocks);
+  json.Field("block_bytes", plan.rcache.block_bytes).Field("resident_bytes", plan.rcache.resident_bytes);
+  json.Field("fraction", plan.rcache.fraction()).Field("resident_share", m.resident_share).EndObject();
+  // What `memserver run` must be given for this job alone.
+  json.Field("pool_bytes", RoundUp(states.total(), kMiB)).Field("rcache_limit_bytes", RoundUp(plan.rcache.bytes, kMiB) * plan.layout.world);
+  return json.EndObject().Take();
+}
+
+}  // namespace tidepool::trainer

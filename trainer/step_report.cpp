@@ -1,0 +1,106 @@
+#include "trainer/step_report.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/json_writer.h"
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+std::string Number(const char* format, double value) {
+  std::array<char, 48> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), format, value);
+  return buffer.data();
+}
+
+Status WriteAll(int fd, const std::string& text, const char* what) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return Status(ErrorId::kFileWriteFailed, std::string("cannot write ") + what + ": " + std::strerror(errno));
+    done += static_cast<size_t>(n);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string ProgressLine(const StepReport& report) {
+  std::string line = "step " + std::to_string(report.step) + "/" + std::to_string(report.steps) + "  loss " + Number("%.4f", report.loss);
+  if (report.held_out_loss) line += "  held-out " + Number("%.4f", *report.held_out_loss);
+  if (report.skipped) line += "  SKIPPED (overflow, loss scale " + Number("%.0f", report.loss_scale) + ")";
+  line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s";
+  line += "  hit " + Number("%.0f %%", 100 * report.hit_rate());
+  line += "  in " + FormatBytes(report.bytes_h2d) + "  out " + FormatBytes(report.bytes_d2h);
+  if (report.step < report.steps) line += "  ETA " + FormatDuration(report.eta_seconds);
+  return line;
+}
+
+std::string MetricsLine(const StepReport& r) {
+  JsonWriter json;
+  json.BeginObject().Field("step", r.step).Field("loss", r.loss);
+  if (r.held_out_loss) json.Field("val_loss", *r.held_out_loss);
+  json.Field("grad_norm", r.grad_norm)
+      .Field("learning_rate", r.learning_rate)
+      .Field("loss_scale", r.loss_scale)
+      .Field("skipped", r.skipped);
+  json.Field("tokens", r.tokens).Field("seconds", r.seconds).Field("tokens_per_s", r.tokens_per_second());
+  json.Field("hits", r.hits).Field("misses", r.misses).Field("hit_rate", r.hit_rate()).Field("evictions", r.evictions);
+  json.Field("prefetches", r.prefetches).Field("prefetches_late", r.prefetches_late).Field("waited_s", r.waited_seconds);
+  json.Field("bytes_h2d", r.bytes_h2d).Field("bytes_d2h", r.bytes_d2h);
+  json.Field("bytes_h2d_theory", r.bytes_h2d_theory).Field("bytes_d2h_theory", r.bytes_d2h_theory);
+  return json.EndObject().Take();
+}
+
+Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet) {
+  ReportWriter writer;
+  writer.every_ = every == 0 ? 1 : every;
+  writer.quiet_ = quiet;
+  writer.terminal_ = isatty(STDERR_FILENO) != 0;
+  if (directory.empty()) return writer;
+  mkdir(directory.c_str(), 0755);
+  const std::string path = directory + "/metrics.jsonl";
+  writer.metrics_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!writer.metrics_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
+  TP_ASSIGN_OR_RETURN(writer.events_, EventFile::Create(directory, "tidepool"));
+  return writer;
+}
+
+Status ReportWriter::WriteEvents(const StepReport& report) {
+  const auto scalar = [&](const char* tag, double value) { return events_->Scalar(tag, report.step, static_cast<float>(value)); };
+  TP_RETURN_IF_ERROR(scalar("loss/train", report.loss));
+  if (report.held_out_loss) TP_RETURN_IF_ERROR(scalar("loss/held_out", *report.held_out_loss));
+  TP_RETURN_IF_ERROR(scalar("optimizer/grad_norm", report.grad_norm));
+  TP_RETURN_IF_ERROR(scalar("optimizer/learning_rate", report.learning_rate));
+  TP_RETURN_IF_ERROR(scalar("speed/tokens_per_s", report.tokens_per_second()));
+  TP_RETURN_IF_ERROR(scalar("rcache/hit_rate", report.hit_rate()));
+  TP_RETURN_IF_ERROR(scalar("rcache/bytes_h2d", static_cast<double>(report.bytes_h2d)));
+  return scalar("rcache/bytes_d2h", static_cast<double>(report.bytes_d2h));
+}
+
+Status ReportWriter::Write(const StepReport& report) {
+  if (metrics_.valid()) TP_RETURN_IF_ERROR(WriteAll(metrics_.get(), MetricsLine(report) + "\n", "metrics.jsonl"));
+  if (events_) TP_RETURN_IF_ERROR(WriteEvents(report));
+  if (quiet_) return {};
+  const bool due = report.step % every_ == 0 || report.step == report.steps || report.held_out_loss || report.skipped;
+  if (terminal_) {
+    line_open_ = true;
+    return WriteAll(STDERR_FILENO, "\r\033[K" + ProgressLine(report) + (report.skipped ? "\n" : ""), "the terminal");
+  }
+  return due ? WriteAll(STDERR_FILENO, ProgressLine(report) + "\n", "stderr") : Status();
+}
+
+void ReportWriter::EndLine() {
+  if (line_open_) [[maybe_unused]]
+    const auto n = write(STDERR_FILENO, "\n", 1);
+  line_open_ = false;
+}
+
+}  // namespace tidepool::trainer

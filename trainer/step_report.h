@@ -1,0 +1,60 @@
+// StepReport: the figures of one training step, and the one place from which the progress line, metrics.jsonl and the TensorBoard file
+// are made, so that they never disagree.
+//
+// One thread. Rates are of this rank's step; bytes are this rank's copies between host pool and rCache in this step.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "trainer/event_file.h"
+
+namespace tidepool::trainer {
+
+struct StepReport {
+  uint64_t step = 0, steps = 0;         // 1-based, and how many the run does
+  double loss = 0;                      // mean over ranks and micro-batches, before the step's update
+  std::optional<double> held_out_loss;  // mean over the held-out batches, after the step's update (step 0: before any)
+  double grad_norm = 0, learning_rate = 0, loss_scale = 1;
+  bool skipped = false;
+  uint64_t tokens = 0;  // of all ranks
+  double seconds = 0;   // of this step, without evaluation
+  double eta_seconds = 0;
+  uint64_t hits = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;  // chunk accesses of this rank
+  double waited_seconds = 0;  // this rank's waits for chunks, collectives and the server
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;
+  uint64_t bytes_h2d_theory = 0, bytes_d2h_theory = 0;  // 0: no plan yet (the recording step)
+
+  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+  double hit_rate() const { return hits + misses > 0 ? static_cast<double>(hits) / static_cast<double>(hits + misses) : 1; }
+};
+
+// "step 12/200  loss 3.412  412 tok/s  hit 71 %  in 12.1 MiB  out 4.02 MiB  ETA 1:12 min"
+std::string ProgressLine(const StepReport& report);
+// One JSON object without a newline.
+std::string MetricsLine(const StepReport& report);
+
+// Writes reports to DIR/metrics.jsonl and a TensorBoard event file there, and progress to stderr (one line rewritten on a terminal, one
+// line each `every` steps otherwise). Rank 0 only.
+class ReportWriter {
+ public:
+  // `directory` empty: progress only. Errors: kFileWriteFailed.
+  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet);
+  Status Write(const StepReport& report);
+  // Ends the rewritten line, so that other output starts on its own.
+  void EndLine();
+
+ private:
+  ReportWriter() = default;
+  Status WriteEvents(const StepReport& report);
+  UniqueFd metrics_;
+  std::optional<EventFile> events_;
+  uint64_t every_ = 1;
+  bool quiet_ = false, terminal_ = false, line_open_ = false;
+};
+
+}  // namespace tidepool::trainer
