@@ -1,0 +1,67 @@
+#include "base/point.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tidepool {
+namespace {
+
+void PassPoints(int times) {
+  for (int i = 0; i < times; ++i) {
+    TP_POINT("test.first");
+    TP_POINT("test.second");
+  }
+}
+
+TEST(Point, AHookHearsEveryPointInOrderAndNothingAfterwards) {
+  std::vector<std::string> heard;
+  SetPointHook([&heard](const char* name) { heard.emplace_back(name); });
+  PassPoints(2);
+  SetPointHook({});
+  PassPoints(1);
+  EXPECT_EQ(heard, (std::vector<std::string>{"test.first", "test.second", "test.first", "test.second"}));
+}
+
+TEST(Point, IsOffByDefault) {
+  EXPECT_FALSE(points_armed.load());
+}
+
+TEST(PointDeathTest, KillsAtTheFirstHit) {
+  EXPECT_EXIT(
+      {
+        setenv("TIDEPOOL_KILL_AT", "test.second", 1);
+        ArmPointsFromEnvironment();
+        PassPoints(1);
+        std::_Exit(0);
+      },
+      testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(PointDeathTest, KillsAtTheThirdHitAndNotBefore) {
+  const auto run = [](int times) {
+    setenv("TIDEPOOL_KILL_AT", "test.first:3", 1);
+    ArmPointsFromEnvironment();
+    PassPoints(times);
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(run(2), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run(3), testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(PointDeathTest, AnotherNameIsPassed) {
+  EXPECT_EXIT(
+      {
+        setenv("TIDEPOOL_KILL_AT", "test.other", 1);
+        ArmPointsFromEnvironment();
+        PassPoints(3);
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace tidepool

@@ -1,0 +1,34 @@
+#include "base/suggest.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace tidepool {
+namespace {
+
+constexpr std::array<std::string_view, 4> kKnown{"run", "estimate", "launch", "residency"};
+
+TEST(DidYouMean, TheNearestWordWithinTwoEdits) {
+  EXPECT_EQ(DidYouMean("rum", kKnown), "; did you mean \"run\"?");
+  EXPECT_EQ(DidYouMean("lanuch", kKnown), "; did you mean \"launch\"?");
+  EXPECT_EQ(DidYouMean("estimates", kKnown), "; did you mean \"estimate\"?");
+  EXPECT_EQ(DidYouMean("run", kKnown), "; did you mean \"run\"?");
+}
+
+TEST(DidYouMean, ACommonBeginningOfThreeLettersIsNearerThanTwoEdits) {
+  EXPECT_EQ(DidYouMean("res", kKnown), "; did you mean \"residency\"?");
+  EXPECT_EQ(DidYouMean("estimation", kKnown), "; did you mean \"estimate\"?");
+}
+
+TEST(DidYouMean, NothingNearIsNoSuggestion) {
+  EXPECT_EQ(DidYouMean("xyz", kKnown), "");
+  EXPECT_EQ(DidYouMean("", kKnown), "");
+  EXPECT_EQ(DidYouMean("top", {}), "");
+  // Replacing every letter is no likeness.
+  constexpr std::array<std::string_view, 1> kShort{"ps"};
+  EXPECT_EQ(DidYouMean("xx", kShort), "");
+}
+
+}  // namespace
+}  // namespace tidepool

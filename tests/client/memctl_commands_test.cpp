@@ -1,0 +1,238 @@
+// memctl's commands against a real admin server in this process, and its command line.
+#include "client/memctl/commands.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "client/memctl/flags.h"
+#include "memserver/admin/admin_server.h"
+#include "tests/memserver/admin_fixture.h"
+
+namespace tidepool::client {
+namespace {
+
+using memserver::AdminApi;
+using memserver::AdminServer;
+using memserver::FakeLoop;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+ParsedLine Parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "memctl");
+  return ParseCommandLine(static_cast<int>(words.size()), words.data());
+}
+
+class Memctl : public testing::Test {
+ protected:
+  Memctl() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-memctl-XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~Memctl() override {
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void Serve() {
+    auto server = AdminServer::Start(directory_ + "/admin.sock", &api_);
+    ASSERT_TRUE(server.ok()) << server.status().Format();
+    server_ = std::move(server).value();
+  }
+
+  Result<Shown> Run(std::vector<const char*> words) {
+    words.insert(words.end(), {"-s", directory_.c_str()});
+    const ParsedLine line = Parse(words);
+    if (!line.invocation.has_value()) return Status(ErrorId::kUsageError, line.text);
+    return RunCommand(*line.invocation, {});
+  }
+  std::string ResultOf(const std::vector<const char*>& words) {
+    auto shown = Run(words);
+    EXPECT_TRUE(shown.ok()) << shown.status().Format();
+    return shown.ok() ? shown->result : "";
+  }
+
+  FakeLoop loop_;
+  AdminApi api_{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d"}, &loop_.source};
+  std::string directory_;
+  std::unique_ptr<AdminServer> server_;
+};
+
+TEST_F(Memctl, EveryReportOfTheServerIsUnderstood) {
+  Serve();
+  EXPECT_THAT(ResultOf({"status"}), HasSubstr("memserver 1.2.3  ready"));
+  EXPECT_THAT(ResultOf({"ps"}), HasSubstr("gpt"));
+  EXPECT_THAT(ResultOf({"residency"}), HasSubstr("rank 1 rCache .CC..."));
+  EXPECT_THAT(ResultOf({"residency"}), HasSubstr("host pool     _.gGOA"));
+  EXPECT_THAT(ResultOf({"chunks"}), HasSubstr("update-due"));
+  EXPECT_THAT(ResultOf({"version"}), HasSubstr("memserver  1.2.3   abi 1"));
+  EXPECT_EQ(ResultOf({"wait-ready"}), "memserver is ready\n");
+  EXPECT_THAT(ResultOf({"api", "GET", "/v1/jobs/gpt"}), StartsWith("{\"id\":3"));
+}
+
+TEST_F(Memctl, JsonIsTheServersOwn) {
+  Serve();
+  EXPECT_EQ(ResultOf({"ps", "-o", "json"}), api_.Answer("GET", "/v1/jobs").body + "\n");
+  EXPECT_THAT(ResultOf({"-o", "json", "status"}), StartsWith("{\"state\":\"ready\""));
+}
+
+TEST_F(Memctl, OneJobIsChosenByNameOrNumber) {
+  Serve();
+  EXPECT_EQ(ResultOf({"ps", "--job", "gpt"}), ResultOf({"ps", "--job", "3"}));
+  EXPECT_EQ(ResultOf({"ps", "--job", "gpt"}).find("detached"), std::string::npos);
+  EXPECT_EQ(ResultOf({"residency", "--job", "7"}).find("gpt"), std::string::npos);
+  for (const char* command : {"ps", "residency", "chunks"}) {
+    const auto shown = Run({command, "--job", "no such/job?"});
+    ASSERT_FALSE(shown.ok());
+    EXPECT_EQ(shown.status().exit_code(), kExitNotFound);
+    EXPECT_THAT(shown.status().Format(), HasSubstr("no such/job?"));
+  }
+}
+
+TEST_F(Memctl, ChunksArePaged) {
+  Serve();
+  EXPECT_THAT(ResultOf({"chunks", "--limit", "4"}), HasSubstr("memctl chunks --cursor 3:4"));
+  EXPECT_THAT(ResultOf({"chunks", "--cursor", "3:4", "--state", "updating"}), HasSubstr("  3      5  updating"));
+  EXPECT_EQ(Run({"chunks", "--state", "lost"}).status().exit_code(), kExitUsage);
+}
+
+TEST_F(Memctl, ServerErrorsKeepTheirExitCodes) {
+  Serve();
+  EXPECT_EQ(Run({"api", "GET", "/v1/nothing"}).status().exit_code(), kExitNotFound);
+  EXPECT_EQ(Run({"api", "POST", "/v1/jobs"}).status().exit_code(), kExitUsage);
+  EXPECT_EQ(Run({"api", "GET", "v1"}).status().exit_code(), kExitUsage);
+  EXPECT_EQ(Run({"api", "GET", "/v1/x y"}).status().exit_code(), kExitUsage);
+}
+
+TEST_F(Memctl, WithoutAServerTheErrorSaysHowToStartOne) {
+  for (const char* command : {"status", "ps", "residency", "chunks"}) {
+    const auto shown = Run({command});
+    ASSERT_FALSE(shown.ok());
+    EXPECT_EQ(shown.status().exit_code(), kExitNoServer);
+    EXPECT_THAT(shown.status().Format(), HasSubstr("memserver run"));
+    EXPECT_THAT(shown.status().Format(), HasSubstr(directory_ + "/admin.sock"));
+  }
+  const auto version = Run({"version"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_THAT(version.value().result, StartsWith("memctl"));
+  EXPECT_THAT(version.value().remark, HasSubstr("TP3001"));
+}
+
+TEST_F(Memctl, WaitReadyTimesOutAndNamesTheReason) {
+  const auto shown = Run({"wait-ready", "--timeout", "250ms"});
+  ASSERT_FALSE(shown.ok());
+  EXPECT_EQ(shown.status().exit_code(), kExitTimeout);
+  EXPECT_THAT(shown.status().Format(), HasSubstr("no memserver listens"));
+}
+
+TEST_F(Memctl, WaitReadyWaitsForTheServer) {
+  std::thread later([this] {
+    SteadyClock().SleepNs(300 * kNsPerMs);
+    Serve();
+  });
+  EXPECT_EQ(ResultOf({"wait-ready", "--timeout", "20s"}), "memserver is ready\n");
+  later.join();
+}
+
+// A peer that listens but does not behave like memserver.
+class OtherListener {
+ public:
+  explicit OtherListener(const std::string& path) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    EXPECT_EQ(bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(fd_.get(), 4), 0);
+  }
+  // Accepts one peer, sends `text`, closes.
+  void AnswerOnce(const std::string& text) {
+    const UniqueFd peer(accept(fd_.get(), nullptr, nullptr));
+    send(peer.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+TEST_F(Memctl, ASilentPeerIsATimeout) {
+  const OtherListener listener(directory_ + "/admin.sock");
+  const auto shown = Run({"status", "--timeout", "100ms"});
+  ASSERT_FALSE(shown.ok());
+  EXPECT_EQ(shown.status().exit_code(), kExitTimeout);
+}
+
+TEST_F(Memctl, APeerThatSpeaksOtherwiseIsAnError) {
+  for (const char* text : {"", "hello, who are you?\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+                           "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnot json!", "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"}) {
+    std::filesystem::remove(directory_ + "/admin.sock");
+    OtherListener listener(directory_ + "/admin.sock");
+    std::thread peer([&] { listener.AnswerOnce(text); });
+    const auto shown = Run({"status"});
+    peer.join();
+    ASSERT_FALSE(shown.ok()) << text;
+    EXPECT_TRUE(shown.status().id() == ErrorId::kHandshakeBad || shown.status().id() == ErrorId::kServerGone) << shown.status().Format();
+  }
+}
+
+TEST(MemctlFlags, HelpLeadsWithExamples) {
+  const ParsedLine line = Parse({"--help"});
+  EXPECT_EQ(line.exit_code, 0);
+  const size_t examples = line.text.find("Examples:"), usage = line.text.find("Usage:");
+  ASSERT_NE(examples, std::string::npos);
+  ASSERT_NE(usage, std::string::npos);
+  EXPECT_LT(examples, usage);
+  EXPECT_THAT(line.text, HasSubstr("residency"));
+  EXPECT_THAT(Parse({"chunks", "--help"}).text, HasSubstr("--cursor"));
+  EXPECT_THAT(Parse({"--version"}).text, StartsWith("memctl "));
+}
+
+TEST(MemctlFlags, WhatIsNotUnderstoodIsAUsageErrorWithAGuess) {
+  struct Case {
+    std::vector<const char*> words;
+    const char* text;
+  };
+  const Case cases[] = {{{"residncy"}, "did you mean \"residency\""},
+                        {{}, "no command"},
+                        {{"status", "--colour"}, "--colour"},
+                        {{"status", "ps", "extra"}, "extra"},
+                        {{"status", "-o", "yaml"}, "yaml"},
+                        {{"status", "--timeout", "soon"}, "duration"},
+                        {{"status", "--watch", "often"}, "duration"},
+                        {{"chunks", "--limit", "0"}, "limit"},
+                        {{"api", "GET"}, "path"}};
+  for (const Case& each : cases) {
+    const ParsedLine line = Parse(each.words);
+    EXPECT_FALSE(line.invocation.has_value()) << each.text;
+    EXPECT_EQ(line.exit_code, kExitUsage) << each.text;
+    EXPECT_THAT(line.text, HasSubstr(each.text));
+    EXPECT_THAT(line.text, StartsWith("error[TP1"));
+  }
+}
+
+TEST(MemctlFlags, GlobalFlagsStandBeforeOrAfterTheCommand) {
+  for (const std::vector<const char*>& words :
+       {std::vector<const char*>{"-s", "/x", "--no-header", "--watch=2s", "residency", "--job", "a"},
+        std::vector<const char*>{"residency", "--job", "a", "-s", "/x", "--no-header", "--watch", "2s"}}) {
+    const ParsedLine line = Parse(words);
+    ASSERT_TRUE(line.invocation.has_value()) << line.text;
+    EXPECT_EQ(line.invocation->command, "residency");
+    EXPECT_EQ(line.invocation->socket_dir, "/x");
+    EXPECT_EQ(line.invocation->job, "a");
+    EXPECT_FALSE(line.invocation->header);
+    EXPECT_EQ(line.invocation->watch_ns, 2 * kNsPerSecond);
+    EXPECT_EQ(line.invocation->timeout_ns, kTimeoutDefaultNs);
+  }
+  EXPECT_EQ(Parse({"residency", "--watch"}).invocation->watch_ns, kNsPerSecond);
+  EXPECT_EQ(Parse({"wait-ready"}).invocation->timeout_ns, kWaitReadyDefaultNs);
+}
+
+}  // namespace
+}  // namespace tidepool::client

@@ -1,0 +1,165 @@
+#include "client/memctl/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "client/memctl/table.h"
+
+namespace tidepool::client {
+namespace {
+
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::SizeIs;
+using testing::StartsWith;
+
+std::string Joined(const Lines& lines) {
+  std::string text = "\n";
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+// A residency document of one job with the given runs for rank 0 and for the pool.
+std::string Residency(int chunks, const std::string& rcache_runs, const std::string& pool_runs) {
+  return R"({"pool":{"bytes":68719476736,"bytes_used":35000000000},"legend":{"C":"fetched","_":"empty",".":"resident","g":"gradients"},)"
+         R"("jobs":[{"id":7,"name":"gpt2-xl","state":"training","version":412,"step_seconds":2.25,"chunks":)" +
+         std::to_string(chunks) + R"(,"chunk_bytes_max":268435456,"rows":[)" +
+         R"({"kind":"rcache","rank":0,"chunks_fetched":2,"bytes_limit":2147483648,"runs":)" + rcache_runs + "}," +
+         R"({"kind":"host_pool","bytes_used":35000000000,"bytes_limit":68719476736,"runs":)" + pool_runs + "}]}]}";
+}
+
+Lines Rendered(const std::string& json, const Style& style) {
+  auto view = ReadResidency(json);
+  EXPECT_TRUE(view.ok()) << view.status().Format();
+  return view.ok() ? RenderResidency(*view, style) : Lines{};
+}
+
+TEST(MemctlResidency, OneColumnAChunkWhileThereIsRoom) {
+  const std::string json = Residency(24, R"([["C",2],[".",22]])", R"([[".",12],["g",4],[".",8]])");
+  EXPECT_EQ(Joined(Rendered(json, {})), R"(
+job gpt2-xl (7)   training, step 412   24 chunks of up to 256 MiB   2.2 s a step
+              0         10        20    used / limit
+rank 0 rCache CC......................  2 fetched / 2.00 GiB
+host pool     ............gggg........  32.6 GiB / 64.0 GiB
+C fetched   _ empty   . resident   g gradients
+)");
+}
+
+TEST(MemctlResidency, ManyChunksAreFoldedToTheWidth) {
+  const std::string json = Residency(1000, R"([["C",32],[".",968]])", R"([[".",500],["g",1],[".",499]])");
+  for (const size_t width : {60, 80, 100, 200}) {
+    const Lines lines = Rendered(json, {.width = width});
+    ASSERT_THAT(lines, SizeIs(testing::Ge(5u)));
+    EXPECT_THAT(lines[0], HasSubstr("1 column = "));
+    for (size_t row = 1; row < 4; ++row) EXPECT_LE(DisplayWidth(lines[row]), width) << lines[row];
+    EXPECT_THAT(lines[3], HasSubstr("g")) << "one chunk that moves is never folded away";
+  }
+  const Lines lines = Rendered(json, {.width = 100});
+  EXPECT_THAT(lines[0], EndsWith("1 column = 17 chunks"));
+  EXPECT_THAT(lines[2], StartsWith("rank 0 rCache Cc.")) << "32 chunks fill one column and most of a second";
+}
+
+TEST(MemctlResidency, ColoursAreOnlyThereWhenAskedFor) {
+  const std::string json = Residency(3, R"([["C",1],[".",2]])", R"([["g",3]])");
+  EXPECT_EQ(Joined(Rendered(json, {})).find('\033'), std::string::npos);
+  const Lines lines = Rendered(json, {.color = true});
+  EXPECT_THAT(lines[2], HasSubstr("\033[32mC\033[0m.."));
+  EXPECT_THAT(lines[3], HasSubstr("\033[33mggg\033[0m"));
+}
+
+TEST(MemctlResidency, WithoutHeaderOnlyTheRowsRemain) {
+  const std::string json = Residency(3, R"([[".",3]])", R"([[".",3]])");
+  EXPECT_THAT(Rendered(json, {.header = false}), SizeIs(3));
+}
+
+TEST(MemctlResidency, AJobWithoutChunksAndANarrowTerminalStillRender) {
+  EXPECT_THAT(Rendered(Residency(0, "[]", "[]"), {}), SizeIs(5));
+  EXPECT_THAT(Rendered(Residency(500, R"([[".",500]])", R"([[".",500]])"), {.width = 1})[2], HasSubstr("rank 0 rCache .........."));
+}
+
+TEST(MemctlResidency, HostileRunsAreErrors) {
+  for (const char* runs : {R"([["C",5]])", R"([["C",4611686018427387904]])", R"([["C",-1]])", R"([["CC",24]])", R"([[7,24]])", R"(["C"])",
+                           "7", R"([["C",24],["C",1048576]])"}) {
+    auto view = ReadResidency(Residency(24, R"([[".",24]])", runs));
+    ASSERT_FALSE(view.ok()) << runs;
+    EXPECT_EQ(view.status().id(), ErrorId::kHandshakeBad);
+  }
+}
+
+TEST(MemctlPs, JobsAreATable) {
+  auto jobs = ReadJobs(R"({"jobs":[
+    {"id":1,"name":"gpt","uid":0,"state":"training","world":2,"ranks_attached":2,"dtype":"bf16","version":41,"parameters":124439808,
+     "pool_bytes":1991036928,"rcache_bytes":134217728,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
+    {"id":12,"name":"a-long-name","uid":0,"state":"detached","world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,
+     "pool_bytes":4096,"rcache_bytes":0,"step_seconds":0,"grad_norm":null,"steps_skipped":3,"chunks":1}]})");
+  ASSERT_TRUE(jobs.ok()) << jobs.status().Format();
+  EXPECT_EQ(Joined(RenderJobs(*jobs, {})), R"(
+ID  NAME         STATE     RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STEP  GRAD NORM  SKIPPED
+ 1  gpt          training    2/2  bf16     41  124.4M  1.85 GiB  128 MiB  521 ms      1.250        0
+12  a-long-name  detached    0/1  fp32      0     900  4.00 KiB      0 B       -          -        3
+)");
+  EXPECT_THAT(RenderJobs(*jobs, {.header = false}), SizeIs(2));
+}
+
+TEST(MemctlChunks, TheLastLineSaysHowToGoOn) {
+  auto chunks = ReadChunks(R"({"chunks":[{"job":3,"chunk":0,"state":"updating","data_group":0,"elements":1024,"bytes":16384,"version":41,
+    "fetches":5,"ranks_cached":[0,1]},{"job":3,"chunk":1,"state":"empty","data_group":0,"elements":1024,"bytes":16384,"version":0,
+    "fetches":0,"ranks_cached":[]}],"next_cursor":"3:2"})");
+  ASSERT_TRUE(chunks.ok()) << chunks.status().Format();
+  EXPECT_EQ(Joined(RenderChunks(*chunks, {})), R"(
+JOB  CHUNK  STATE     GROUP  ELEMENTS     BYTES  VERSION  FETCHES  CACHED BY
+  3      0  updating      0      1024  16.0 KiB       41        5  0,1
+  3      1  empty         0      1024  16.0 KiB        0        0  -
+there are more: memctl chunks --cursor 3:2
+)");
+}
+
+TEST(MemctlStatus, OneScreen) {
+  auto status = ReadStatus(R"({"state":"ready","version":"0.1.0","pid":77,"socket_dir":"/run/tidepool","uptime_seconds":90,
+    "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"bytes_free":1},
+    "rcache":{"bytes_limit":0,"bytes_used":0},"transfers":{"host_to_device_bytes":5242880,"device_to_host_bytes":0},
+    "optimizer":{"workers":1,"parameters_updated":12345678},"jobs":1,"sessions":2,"sessions_ended_badly":0})");
+  ASSERT_TRUE(status.ok()) << status.status().Format();
+  EXPECT_EQ(Joined(RenderStatus(*status, {})), R"(
+memserver 0.1.0  ready   pid 77   up 1:30 min   /run/tidepool
+pool      [#####...............] 25 %   256 MiB of 1.00 GiB, 768 MiB free
+rCache    [....................] 0 %   0 B of 0 B granted to ranks
+jobs      1 job, 2 ranks attached, 0 sessions ended badly since start
+moved     5.00 MiB to ranks, 0 B from ranks
+updated   12.3M parameters by 1 worker
+)");
+  status->silent_seconds = 4;
+  EXPECT_THAT(RenderStatus(*status, {}).back(), StartsWith("WARNING   the serve loop has not answered for 4.0 s"));
+}
+
+TEST(MemctlViews, MissingAndMistypedFieldsAreNamed) {
+  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","pid":1})").status().what(), HasSubstr("'abi'"));
+  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","abi":"9","pid":1})").status().what(), HasSubstr("'abi'"));
+  EXPECT_THAT(ReadVersion(R"({"version":"1","build":"","abi":-9,"pid":1})").status().what(), HasSubstr("'abi'"));
+  for (const char* text : {"", "[]", "7", "{", "null", R"({"jobs":{}})", R"({"jobs":[7]})", R"({"jobs":[{}]})"}) {
+    EXPECT_FALSE(ReadJobs(text).ok()) << text;
+  }
+}
+
+TEST(MemctlViews, AProblemBecomesItsError) {
+  const Status status = ReadProblem(R"({"type":"about:blank","status":404,"detail":"no job 'x'","code":"TP3101","remedy":"try y"})");
+  EXPECT_EQ(status.id(), ErrorId::kAdminNotFound);
+  EXPECT_EQ(status.exit_code(), kExitNotFound);
+  EXPECT_THAT(status.Format(), HasSubstr("no job 'x'"));
+  EXPECT_THAT(status.Format(), HasSubstr("try y"));
+  EXPECT_EQ(ReadProblem(R"({"detail":"d","code":"TP8888","remedy":"r"})").id(), ErrorId::kInternal);
+  EXPECT_EQ(ReadProblem("<html>").id(), ErrorId::kHandshakeBad);
+}
+
+TEST(MemctlTable, ControlCharactersCannotReachTheTerminal) {
+  Table table({{"A"}, {"B"}});
+  table.Add({"x\033[2Jy", "ä"});
+  EXPECT_THAT(table.Lines(false), ElementsAre("x?[2Jy  ä"));
+  EXPECT_EQ(DisplayWidth("äöü"), 3u);
+}
+
+}  // namespace
+}  // namespace tidepool::client

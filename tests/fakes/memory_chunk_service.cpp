@@ -1,0 +1,161 @@
+#include "tests/fakes/memory_chunk_service.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/units.h"
+
+namespace tidepool::testing {
+namespace {
+
+Status Violation(const std::string& what) {
+  return Status(ErrorId::kProtocolViolation, what);
+}
+
+}  // namespace
+
+MemoryServer::MemoryServer(const trainer::ChunkLayout* layout) : layout_(layout) {
+  for (const trainer::ChunkPlace& chunk : layout->chunks) values.emplace_back(chunk.elements, 0.0f);
+  gradients_ = values;
+  put_.assign(layout->world, std::vector<uint64_t>(layout->chunks.size(), 0));
+}
+
+Status MemoryServer::CheckShard(Rank rank, const client::Range& range) const {
+  if (range.chunk >= values.size() || !layout_->IsMember(range.chunk, rank)) return Violation("not a chunk of this rank");
+  const uint64_t shard = layout_->ShardElements(range.chunk);
+  if (range.element_count != shard || range.element_begin != layout_->ShardIndex(range.chunk, rank) * shard)
+    return Violation("not the shard");
+  return {};
+}
+
+Status MemoryServer::Put(Rank rank, const client::Range& range, const float* from) {
+  std::lock_guard lock(mutex_);
+  const uint64_t shard = layout_->ShardElements(range.chunk), begin = layout_->ShardIndex(range.chunk, rank) * shard;
+  uint64_t& put = put_[rank][range.chunk];
+  if (range.element_begin != begin + put || put + range.element_count > shard) return Violation("weights with a gap");
+  put += range.element_count;
+  std::copy_n(from, range.element_count, values[range.chunk].begin() + static_cast<std::ptrdiff_t>(range.element_begin));
+  return {};
+}
+
+bool MemoryServer::Exists(Version wanted) {
+  std::lock_guard lock(mutex_);
+  return version >= wanted;
+}
+
+Status MemoryServer::WaitVersion(Version wanted) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return version >= wanted; });
+  return version == wanted ? Status() : Violation("a version that is gone");
+}
+
+Status MemoryServer::Fetch(Rank rank, const client::Range& range, Version wanted, float* to) {
+  TP_RETURN_IF_ERROR(CheckShard(rank, range));
+  std::lock_guard lock(mutex_);
+  if (version != wanted) return Violation("version " + std::to_string(wanted) + " is not the present one");
+  std::copy_n(values[range.chunk].begin() + static_cast<std::ptrdiff_t>(range.element_begin), range.element_count, to);
+  return {};
+}
+
+Status MemoryServer::Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch, const float* from) {
+  TP_RETURN_IF_ERROR(CheckShard(rank, range));
+  std::lock_guard lock(mutex_);
+  if (version != from_version) return Violation("gradients of another version");
+  if (!submitted_.insert({rank, range.chunk, micro_batch}).second) return Violation("a chunk was handed in twice");
+  if (micro_batch > 0 && !submitted_.count({rank, range.chunk, micro_batch - 1})) return Violation("micro-batches out of order");
+  for (uint64_t i = 0; i < range.element_count; ++i) gradients_[range.chunk][range.element_begin + i] += from[i];
+  ++submits;
+  return {};
+}
+
+void MemoryServer::Declare(std::span<const ChunkId> order) {
+  std::lock_guard lock(mutex_);
+  declared.assign(order.begin(), order.end());
+}
+
+Status MemoryServer::EndStep(uint32_t micro_batches) {
+  std::lock_guard lock(mutex_);
+  if (++ended_ < layout_->world) return {};
+  ended_ = 0;
+  size_t expected = 0;
+  for (ChunkId chunk = 0; chunk < values.size(); ++chunk) expected += layout_->ShardCount(chunk) * micro_batches;
+  if (submitted_.size() != expected) return Violation("gradients are missing at the end of the step");
+  submitted_.clear();
+  for (ChunkId chunk = 0; chunk < values.size(); ++chunk) {
+    for (uint64_t i = 0; i < values[chunk].size(); ++i) values[chunk][i] -= std::exchange(gradients_[chunk][i], 0.0f);
+  }
+  ++version;
+  changed_.notify_all();
+  return {};
+}
+
+MemoryChunkService::MemoryChunkService(MemoryServer* server, Rank rank, uint64_t rcache_bytes, uint64_t seed, uint64_t delay_max)
+    : server_(server), rank_(rank), memory_(rcache_bytes + kPageBytes), random_(seed), delay_max_(delay_max) {
+  const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+  attachment_.rcache = memory_.data() + (RoundUp(address, kPageBytes) - address);
+  attachment_.rcache_bytes = rcache_bytes;
+}
+
+Result<client::Ticket> MemoryChunkService::Add(Request request) {
+  if (last_ + 1 >= fail_from_) return Status(ErrorId::kServerGone, "the server is gone");
+  request.delay = random_.Below(delay_max_ + 1);
+  const uint64_t element_end = request.range.rcache_offset + request.range.element_count * sizeof(float);
+  if (element_end > attachment_.rcache_bytes) return Violation("outside of the rCache");
+  requests_.emplace(++last_, request);
+  in_flight_max_ = std::max<uint64_t>(in_flight_max_, requests_.size());
+  if (requests_.size() > client::kTicketsMax) return Violation("too many tickets");
+  return last_;
+}
+
+Result<client::Ticket> MemoryChunkService::StartPutWeights(const client::Range& range) {
+  return Add({Kind::kPut, range, 0, 0, 0});
+}
+
+Result<client::Ticket> MemoryChunkService::StartFetch(const client::Range& range, Version version) {
+  std::fill_n(At(range), range.element_count, std::numeric_limits<float>::quiet_NaN());
+  return Add({Kind::kFetch, range, version, 0, 0});
+}
+
+Result<client::Ticket> MemoryChunkService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {
+  return Add({Kind::kSubmit, range, version, micro_batch, 0});
+}
+
+Result<client::Ticket> MemoryChunkService::StartEndStep(const client::StepEnd&) {
+  return Violation("the test ends steps at the server");
+}
+
+bool MemoryChunkService::Test(client::Ticket ticket) {
+  Request& request = requests_.at(ticket);
+  if (request.delay > 0) {
+    --request.delay;
+    return false;
+  }
+  return request.kind != Kind::kFetch || server_->Exists(request.version);
+}
+
+Result<client::Outcome> MemoryChunkService::Wait(client::Ticket ticket) {
+  const Request request = requests_.at(ticket);
+  requests_.erase(ticket);
+  Status status;
+  switch (request.kind) {
+    case Kind::kPut: status = server_->Put(rank_, request.range, At(request.range)); break;
+    case Kind::kFetch:
+      status = server_->WaitVersion(request.version);
+      if (status.ok()) status = server_->Fetch(rank_, request.range, request.version, At(request.range));
+      break;
+    case Kind::kSubmit: status = server_->Submit(rank_, request.range, request.version, request.micro_batch, At(request.range)); break;
+  }
+  if (!status.ok()) return status;
+  client::Outcome outcome;
+  outcome.version = request.version;
+  outcome.bytes = request.range.element_count * sizeof(float);
+  return outcome;
+}
+
+Status MemoryChunkService::DeclareSchedule(std::span<const ChunkId> order) {
+  server_->Declare(order);
+  return {};
+}
+
+}  // namespace tidepool::testing

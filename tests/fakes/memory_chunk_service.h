@@ -1,0 +1,99 @@
+// MemoryServer and MemoryChunkService: a chunk server inside the test process, for fp32 jobs with any number of ranks.
+//
+// MemoryServer is shared by the ranks' threads (one mutex); each rank has a MemoryChunkService of its own.
+// Like the real server it works on the caller's rCache memory some time between a request and its answer; here that moment is the answer
+// itself, at a random number of Tests after the request. So memory that is read too early or overwritten too early shows in the values.
+// Requests that break the contract of client/chunk_service.h are answered with kProtocolViolation.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/random.h"
+#include "client/chunk_service.h"
+#include "trainer/layout/chunk_layout.h"
+
+namespace tidepool::testing {
+
+class MemoryServer {
+ public:
+  explicit MemoryServer(const trainer::ChunkLayout* layout);
+
+  // Parameters of the present version, by chunk and element. Call it while no step is being ended.
+  std::vector<std::vector<float>> values;
+  Version version = 0;
+
+  Status Put(Rank rank, const client::Range& range, const float* from);
+  bool Exists(Version wanted);
+  Status WaitVersion(Version wanted);
+  Status Fetch(Rank rank, const client::Range& range, Version wanted, float* to);
+  Status Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch, const float* from);
+  // The last rank applies values -= sum of gradients and makes the next version. Every member must have handed in every chunk.
+  Status EndStep(uint32_t micro_batches);
+  void Declare(std::span<const ChunkId> order);
+  std::vector<ChunkId> declared;  // by the rank that declared last
+  uint64_t submits = 0;
+
+ private:
+  Status CheckShard(Rank rank, const client::Range& range) const;
+
+  const trainer::ChunkLayout* layout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::vector<float>> gradients_;
+  std::set<std::tuple<Rank, ChunkId, uint32_t>> submitted_;  // in this step
+  std::vector<std::vector<uint64_t>> put_;                   // by rank and chunk: elements put
+  uint32_t ended_ = 0;
+};
+
+class MemoryChunkService final : public client::ChunkService {
+ public:
+  MemoryChunkService(MemoryServer* server, Rank rank, uint64_t rcache_bytes, uint64_t seed, uint64_t delay_max);
+
+  const client::Attachment& attachment() const override { return attachment_; }
+  Result<client::Ticket> StartPutWeights(const client::Range& range) override;
+  Result<client::Ticket> StartFetch(const client::Range& range, Version version) override;
+  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override;
+  Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
+  bool Test(client::Ticket ticket) override;
+  Result<client::Outcome> Wait(client::Ticket ticket) override;
+  Status DeclareSchedule(std::span<const ChunkId> order) override;
+  Status SaveWeights(int, const std::string&, Version) override { return Status(ErrorId::kSaveFailed, "nothing is saved here"); }
+  Status Detach() override { return {}; }
+
+  // From the n-th request on, requests fail with kServerGone.
+  void FailFrom(uint64_t request) { fail_from_ = request; }
+  uint64_t in_flight_max() const { return in_flight_max_; }
+
+ private:
+  enum class Kind { kPut, kFetch, kSubmit };
+  struct Request {
+    Kind kind;
+    client::Range range;
+    Version version;
+    uint32_t micro_batch;
+    uint64_t delay;
+  };
+
+  Result<client::Ticket> Add(Request request);
+  float* At(const client::Range& range) { return reinterpret_cast<float*>(attachment_.rcache + range.rcache_offset); }
+
+  MemoryServer* server_;
+  Rank rank_;
+  std::vector<std::byte> memory_;
+  client::Attachment attachment_;
+  SplitMix64 random_;
+  uint64_t delay_max_;
+  uint64_t fail_from_ = UINT64_MAX;
+  std::map<client::Ticket, Request> requests_;
+  client::Ticket last_ = 0;
+  uint64_t in_flight_max_ = 0;
+};
+
+}  // namespace tidepool::testing

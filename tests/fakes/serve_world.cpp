@@ -1,0 +1,178 @@
+#include "tests/fakes/serve_world.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tidepool::memserver {
+namespace {
+
+UniqueFd Duplicate(int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+MemoryBudget PlentyOfMemory() { return {uint64_t{1} << 40, uint64_t{1} << 40, "the test"}; }
+
+shm::Request RangeRequest(shm::Op op, ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
+  shm::Request request{};
+  request.op = static_cast<uint32_t>(op);
+  request.chunk = chunk;
+  request.element_begin = begin;
+  request.element_count = count;
+  request.rcache_offset = offset;
+  return request;
+}
+
+}  // namespace
+
+shm::JobSpec MakeSpec(const SpecOptions& options) {
+  shm::JobSpec spec;
+  spec.name = options.name;
+  spec.world = options.world;
+  spec.dtype = options.dtype;
+  spec.micro_batches = options.micro_batches;
+  spec.max_grad_norm = options.max_grad_norm;
+  spec.loss_scaling = options.loss_scaling;
+  spec.rcache_bytes = options.rcache_bytes;
+  spec.parameter_groups = {{1.0F, 0.01F}, {0.5F, 0.0F}};
+  spec.data_groups = {{(uint64_t{1} << options.world) - 1}};
+  // The first parameter ends in the middle of a 64-byte line, so that there is padding; the second reaches to the chunk's end.
+  const uint64_t first = options.chunk_elements / 2 - 5;
+  const uint64_t second_begin = RoundUp(first, 32);
+  for (ChunkId id = 0; id < options.chunks; ++id) {
+    spec.chunks.push_back({options.chunk_elements, 0});
+    const std::string layer = "layer" + std::to_string(id);
+    spec.parameters.push_back({layer + ".weight", {first}, id, 0, 0, first});
+    const uint64_t second = options.chunk_elements - second_begin;
+    spec.parameters.push_back({layer + ".bias", {second}, id, 1, second_begin, second});
+  }
+  const Status valid = shm::Validate(spec);
+  TP_CHECK(valid.ok(), valid.Line().c_str());
+  return spec;
+}
+
+uint64_t FakeRank::Send(shm::Request request) {
+  request.counter = ++counter_;
+  TP_CHECK(port_->Push(request), "the test keeps to the size of the ring");
+  return counter_;
+}
+
+uint64_t FakeRank::Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
+  return Send(RangeRequest(shm::Op::kPutWeights, chunk, begin, count, offset));
+}
+
+uint64_t FakeRank::Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
+  shm::Request request = RangeRequest(shm::Op::kFetch, chunk, begin, count, offset);
+  request.version = version;
+  return Send(request);
+}
+
+uint64_t FakeRank::Submit(const Gradient& gradient) {
+  shm::Request request = RangeRequest(shm::Op::kSubmitGradient, gradient.chunk, gradient.begin, gradient.count, gradient.offset);
+  request.version = gradient.version;
+  request.micro_batch = gradient.micro_batch;
+  return Send(request);
+}
+
+uint64_t FakeRank::EndStep(Version version, float learning_rate, float loss_scale) {
+  shm::EndStepRequest request{};
+  request.op = static_cast<uint32_t>(shm::Op::kEndStep);
+  request.version = version;
+  request.learning_rate = learning_rate;
+  request.loss_scale = loss_scale;
+  request.data_cursor = version * 1000;
+  request.random_state = version * 7 + 1;
+  return Send(shm::AsRequest(request));
+}
+
+std::optional<shm::Completion> FakeRank::Take() {
+  shm::Completion completion;
+  if (!port_->Pop(&completion)) return std::nullopt;
+  return completion;
+}
+
+ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads}) {
+  HostPoolOptions pool;
+  pool.bytes = options.pool_bytes;
+  pool.own_bytes = WorkerTeam::UndoBytes(options.workers);
+  pool.piece_bytes_max = options.pool_piece_bytes;
+  pool.touch_threads = 1;
+  auto reserved = HostPool::Reserve(pool, PlentyOfMemory());
+  TP_CHECK(reserved.ok(), "the test machine has room for a small pool");
+  pool_ = std::move(reserved).value();
+  WorkerTeamOptions team;
+  team.threads = options.workers;
+  team_ = std::make_unique<WorkerTeam>(team, pool_->own_records());
+  device::Device* device = options.device != nullptr ? options.device : &device_;
+  loop_ = std::make_unique<ServeLoop>(Parts{&clock_, device, pool_.get(), team_.get(), &events_, &replies_, &saves_, &saved_}, options.loop);
+}
+
+void ServeWorld::Settle(int turns_max) {
+  for (int idle = 0; turns_max > 0 && idle < 2; --turns_max) idle = loop_->Turn() ? 0 : idle + 1;
+  TP_CHECK(turns_max > 0, "the loop comes to rest");
+}
+
+void ServeWorld::TakeReplies() {
+  std::vector<ControlReply> replies;
+  replies_.TakeAll(&replies);
+  std::move(replies.begin(), replies.end(), std::back_inserter(taken_replies_));
+}
+
+ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid) {
+  ReserveJob event;
+  event.connection = ++last_connection_;
+  event.spec = std::make_shared<const shm::JobSpec>(spec);
+  event.fingerprint = shm::Fingerprint(shm::Encode(spec));
+  event.rank = rank;
+  event.uid = uid;
+  event.pid = 4242;
+  Post(std::move(event));
+  return last_connection_;
+}
+
+std::unique_ptr<FakeRank> ServeWorld::Attach(const ReserveGranted& granted, Rank rank) {
+  for (const std::span<std::byte> range : granted.to_zero) std::memset(range.data(), 0, range.size());
+  auto port = shm::ServerPort::Create(granted.session);
+  UniqueFd exported;
+  auto server_side = device_.CreateExportable(granted.rcache_bytes, &exported);
+  TP_CHECK(port.ok() && server_side.ok(), "memory for one session");
+  auto client_side = device_.Import(exported, granted.rcache_bytes);
+  shm::ServerPort& rings = **port;
+  auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
+  TP_CHECK(client_side.ok() && client.ok(), "memory for one session");
+  Post(AttachSession{granted.connection, std::move(port).value(), std::move(server_side).value()});
+  return std::make_unique<FakeRank>(granted.connection, rank, std::move(client).value(), std::move(client_side).value());
+}
+
+std::unique_ptr<FakeRank> ServeWorld::Join(const shm::JobSpec& spec, Rank rank, uint32_t uid) {
+  Reserve(spec, rank, uid);
+  loop_->Turn();
+  const auto granted = TakeReply<ReserveGranted>();
+  if (!granted) return nullptr;
+  auto joined = Attach(*granted, rank);
+  loop_->Turn();
+  return joined;
+}
+
+shm::Completion ServeWorld::Await(FakeRank* rank, uint64_t counter) {
+  for (int turn = 0; turn < 1000000; ++turn) {
+    if (const auto completion = rank->Take()) {
+      TP_CHECK(completion->counter == counter, "answers come in the order that the test expects");
+      return *completion;
+    }
+    TP_CHECK(!rank->Ended(), "the session lives while the test waits");
+    loop_->Turn();
+  }
+  TP_CHECK(false, "the answer comes");
+  return {};
+}
+
+std::vector<SaveRequest> ServeWorld::TakeSaves() {
+  std::vector<SaveRequest> saves;
+  saves_.TakeAll(&saves);
+  return saves;
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,142 @@
+// ServeWorld: a whole serve loop in the test's process, with the test as control thread, checkpoint thread and clock; and FakeRank, a
+// trainer's end of one session over the real rings.
+//
+// One thread, unless the test calls Run on a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/host_device.h"
+#include "memserver/serve_loop.h"
+#include "shm/port.h"
+#include "tests/fakes/fake_clock.h"
+
+namespace tidepool::memserver {
+
+struct WorldOptions {
+  uint64_t pool_bytes = 8 * kMiB;
+  uint64_t pool_piece_bytes = 64 * kGiB;
+  uint32_t workers = 0;       // 0: inline
+  uint32_t copy_threads = 0;  // 0: the loop copies
+  device::Device* device = nullptr;  // where given, opens the loop's streams; it outlives the world
+  LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
+};
+
+// A small job: `chunks` chunks of `chunk_elements`, two parameters in each (the second with weight decay off), one data group of all ranks.
+struct SpecOptions {
+  std::string name = "job";
+  uint32_t world = 1;
+  DType dtype = DType::kF32;
+  uint32_t chunks = 2;
+  uint64_t chunk_elements = 192;  // a multiple of 16 x ranks
+  uint32_t micro_batches = 1;
+  float max_grad_norm = 0;
+  uint32_t loss_scaling = 0;
+  uint64_t rcache_bytes = 64 * kKiB;
+};
+shm::JobSpec MakeSpec(const SpecOptions& options);
+
+// A trainer rank: what client/ does, without its checks, so that a test can write anything.
+class FakeRank {
+ public:
+  FakeRank(ConnectionId connection, Rank rank, std::unique_ptr<shm::ClientPort> port, std::unique_ptr<device::Memory> rcache)
+      : connection_(connection), rank_(rank), port_(std::move(port)), rcache_(std::move(rcache)) {}
+
+  ConnectionId connection() const { return connection_; }
+  Rank rank() const { return rank_; }
+  std::byte* rcache() const { return rcache_->data(); }
+  template <typename T>
+  T* At(uint64_t offset) const {
+    return reinterpret_cast<T*>(rcache() + offset);
+  }
+  shm::ClientPort& port() { return *port_; }
+
+  // Sends the request with the next counter, which is returned.
+  uint64_t Send(shm::Request request);
+  uint64_t Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset);
+  uint64_t Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version);
+  struct Gradient {
+    ChunkId chunk = 0;
+    uint64_t begin = 0, count = 0, offset = 0;
+    Version version = 0;
+    uint32_t micro_batch = 0;
+  };
+  uint64_t Submit(const Gradient& gradient);
+  uint64_t EndStep(Version version, float learning_rate, float loss_scale = 1);
+  // Takes the next answer.
+  std::optional<shm::Completion> Take();
+  std::optional<ErrorId> Ended() const { return port_->Ended(); }
+
+ private:
+  const ConnectionId connection_;
+  const Rank rank_;
+  const std::unique_ptr<shm::ClientPort> port_;
+  const std::unique_ptr<device::Memory> rcache_;
+  uint64_t counter_ = 0;
+};
+
+class ServeWorld {
+ public:
+  explicit ServeWorld(const WorldOptions& options = {});
+
+  ServeLoop& loop() { return *loop_; }
+  HostPool& pool() { return *pool_; }
+  WorkerTeam& team() { return *team_; }
+  FakeClock& clock() { return clock_; }
+  const Tables& tables() const { return loop_->tables(); }
+
+  void Post(ControlEvent event) { events_.Push(std::move(event)); }
+  // Turns until nothing happens any more (inline worlds), at most `turns_max` times.
+  void Settle(int turns_max = 100000);
+  // The oldest reply not taken yet of type T; others before it stay.
+  template <typename T>
+  std::optional<T> TakeReply();
+
+  // The first half of joining: the reply to a reservation is left in the queue.
+  ConnectionId Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000);
+  // The second half: zeroes, makes rings and rCache, posts AttachSession.
+  std::unique_ptr<FakeRank> Attach(const ReserveGranted& granted, Rank rank);
+  // Both, with turns in between; null when refused (the reply is left in the queue).
+  std::unique_ptr<FakeRank> Join(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000);
+  void Lose(const FakeRank& rank) { Post(ConnectionLost{rank.connection(), "killed by the test"}); }
+  void Leave(const FakeRank& rank) { Post(Goodbye{rank.connection()}); }
+
+  // Waits in turns until the answer to `counter` comes, which must be this rank's next.
+  shm::Completion Await(FakeRank* rank, uint64_t counter);
+  // The checkpoint thread's side.
+  std::vector<SaveRequest> TakeSaves();
+  void AnswerSave(ConnectionId connection, Status status) { saved_.Push({connection, std::move(status)}); }
+
+ private:
+  void TakeReplies();
+
+  FakeClock clock_;
+  device::HostDevice device_;  // makes rCaches
+  std::unique_ptr<HostPool> pool_;
+  std::unique_ptr<WorkerTeam> team_;
+  EventQueue<ControlEvent> events_;
+  EventQueue<ControlReply> replies_;
+  EventQueue<SaveRequest> saves_;
+  EventQueue<SaveResult> saved_;
+  std::unique_ptr<ServeLoop> loop_;
+  std::vector<ControlReply> taken_replies_;
+  ConnectionId last_connection_ = 0;
+};
+
+template <typename T>
+std::optional<T> ServeWorld::TakeReply() {
+  TakeReplies();
+  for (auto it = taken_replies_.begin(); it != taken_replies_.end(); ++it) {
+    if (!std::holds_alternative<T>(*it)) continue;
+    T reply = std::move(std::get<T>(*it));
+    taken_replies_.erase(it);
+    return reply;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,77 @@
+#include "tests/fakes/slow_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tidepool::memserver {
+
+class SlowDevice::SlowStream final : public device::Stream {
+ public:
+  explicit SlowStream(SlowDevice* device) : device_(device) { device_->streams_.push_back(this); }
+  ~SlowStream() override { std::erase(device_->streams_, this); }
+
+  void Copy(void* dst, const void* src, uint64_t bytes) override {
+    copies_.push_back({static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), bytes, 0});
+  }
+  void WaitFlag(const device::Flag*, uint64_t) override { TP_CHECK(false, "the loop uses no flags yet"); }
+  void WriteFlag(device::Flag*, uint64_t) override { TP_CHECK(false, "the loop uses no flags yet"); }
+  Marker Record() override {
+    TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop records one marker a copy");
+    return copies_.back().marker = ++last_marker_;
+  }
+  bool Passed(Marker marker) override { return passed_ >= marker; }
+  bool Progress(uint64_t) override { return false; }
+  void Synchronize(Marker) override { TP_CHECK(false, "the loop never waits"); }
+
+  bool busy() const { return !copies_.empty(); }
+  void Move(uint64_t bytes) {
+    PendingCopy& copy = copies_.front();
+    const uint64_t now = std::min(bytes, copy.bytes);
+    std::memcpy(copy.dst, copy.src, now);
+    copy.dst += now;
+    copy.src += now;
+    copy.bytes -= now;
+    if (copy.bytes > 0) return;
+    passed_ = copy.marker;
+    copies_.pop_front();
+  }
+
+ private:
+  struct PendingCopy {
+    std::byte* dst;
+    const std::byte* src;
+    uint64_t bytes;
+    Marker marker;
+  };
+  SlowDevice* const device_;
+  std::deque<PendingCopy> copies_;
+  Marker last_marker_ = 0, passed_ = 0;
+};
+
+Result<std::unique_ptr<device::Stream>> SlowDevice::OpenStream() {
+  return std::unique_ptr<device::Stream>(std::make_unique<SlowStream>(this));
+}
+
+Result<std::unique_ptr<device::Memory>> SlowDevice::CreateExportable(uint64_t, UniqueFd*) {
+  return Status(ErrorId::kInternal, "a slow device makes no memory");
+}
+
+Result<std::unique_ptr<device::Memory>> SlowDevice::Import(const UniqueFd&, uint64_t) {
+  return Status(ErrorId::kInternal, "a slow device makes no memory");
+}
+
+uint32_t SlowDevice::busy() const {
+  return static_cast<uint32_t>(std::count_if(streams_.begin(), streams_.end(), [](const SlowStream* stream) { return stream->busy(); }));
+}
+
+void SlowDevice::Move(uint32_t index, uint64_t bytes) {
+  for (SlowStream* stream : streams_) {
+    if (!stream->busy()) continue;
+    if (index-- == 0) return stream->Move(bytes);
+  }
+  TP_CHECK(false, "the index names a busy stream");
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,33 @@
+// SlowDevice: a device whose copies move only when the test says so, a few bytes at a time: what a DMA engine looks like to the loop.
+//
+// One thread. It opens streams only; memory comes from a HostDevice. Outlives its streams.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace tidepool::memserver {
+
+class SlowDevice final : public device::Device {
+ public:
+  std::string name() const override { return "slow"; }
+  Result<std::unique_ptr<device::Stream>> OpenStream() override;
+  Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
+  Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;
+
+  // Streams that have something to do.
+  uint32_t busy() const;
+  // Moves up to `bytes` on the `index`-th busy stream.
+  void Move(uint32_t index, uint64_t bytes);
+
+ private:
+  class SlowStream;
+  std::vector<SlowStream*> streams_;  // open ones, in order of opening
+};
+
+}  // namespace tidepool::memserver

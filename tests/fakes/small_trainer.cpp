@@ -1,0 +1,141 @@
+#include "tests/fakes/small_trainer.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "tests/fakes/values.h"
+
+namespace tidepool::memserver {
+namespace {
+
+float GradientValue(const StepPlan& plan, Version version, uint32_t micro_batch, ChunkId chunk, uint64_t element) {
+  return plan.loss_scale * ValueAt(plan.seed + version * 31 + micro_batch * 7, chunk, element);
+}
+
+}  // namespace
+
+SmallTrainer::SmallTrainer(ServeWorld* world, shm::JobSpec spec) : world_(world), spec_(std::move(spec)), model_(spec_) {}
+
+bool SmallTrainer::JoinAll() {
+  ranks_.clear();
+  for (Rank rank = 0; rank < spec_.world; ++rank) {
+    ranks_.push_back(world_->Join(spec_, rank));
+    if (ranks_.back() == nullptr) return false;
+    const auto attached = world_->TakeReply<Attached>();
+    if (!attached) return false;
+    version_ = attached->sealed_version;
+  }
+  return true;
+}
+
+void SmallTrainer::PutWeights(uint64_t seed) {
+  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
+    for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i) model_.weights(chunk)[i] = ValueAt(seed, chunk, i);
+    const uint64_t count = spec_.ShardElements(chunk);
+    for (const auto& rank : ranks_) {
+      if (!spec_.IsMember(chunk, rank->rank())) continue;
+      const uint64_t begin = spec_.ShardIndex(chunk, rank->rank()) * count;
+      for (uint64_t i = 0; i < count; ++i) rank->At<float>(0)[i] = ValueAt(seed, chunk, begin + i);
+      const uint64_t part = count / 2;
+      TP_CHECK(world_->Await(rank.get(), rank->Put(chunk, begin, part, 0)).error == 0, "weights are taken");
+      TP_CHECK(world_->Await(rank.get(), rank->Put(chunk, begin + part, count - part, part * 4)).error == 0, "weights are taken");
+    }
+  }
+}
+
+std::vector<float> SmallTrainer::ShardGradient(const StepPlan& plan, ChunkId chunk, Rank rank, uint32_t micro_batch) const {
+  const uint64_t count = spec_.ShardElements(chunk);
+  const uint64_t begin = spec_.ShardIndex(chunk, rank) * count;
+  std::vector<float> values(count);
+  for (uint64_t i = 0; i < count; ++i) values[i] = GradientValue(plan, version_, micro_batch, chunk, begin + i);
+  const bool last = micro_batch + 1 == spec_.micro_batches;
+  if (plan.poisoned && last && chunk == 0 && begin == 0) values[3] = std::numeric_limits<float>::infinity();
+  return values;
+}
+
+void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
+  for (uint32_t micro_batch = 0; micro_batch < spec_.micro_batches; ++micro_batch) {
+    for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
+      for (Rank turn = 0; turn < spec_.world; ++turn) {
+        FakeRank& rank = *ranks_[(first + turn) % spec_.world];
+        if (!spec_.IsMember(chunk, rank.rank())) continue;
+        const uint64_t count = spec_.ShardElements(chunk);
+        Encode(spec_.dtype, ShardGradient(plan, chunk, rank.rank(), micro_batch), rank.rcache());
+        const uint64_t begin = spec_.ShardIndex(chunk, rank.rank()) * count;
+        TP_CHECK(world_->Await(&rank, rank.Submit({chunk, begin, count, 0, version_, micro_batch})).error == 0, "gradients are taken");
+      }
+    }
+  }
+}
+
+shm::Completion SmallTrainer::EndStep(const StepPlan& plan) {
+  std::vector<uint64_t> counters;
+  for (const auto& rank : ranks_) counters.push_back(rank->EndStep(version_, plan.learning_rate, plan.loss_scale));
+  shm::Completion first{};
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const shm::Completion answer = world_->Await(ranks_[i].get(), counters[i]);
+    if (i == 0) first = answer;
+    TP_CHECK(answer.version == first.version && answer.error == first.error, "all ranks get the same answer");
+  }
+  return first;
+}
+
+void SmallTrainer::SetModelGradients(const StepPlan& plan) {
+  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
+    for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i) {
+      double sum = 0;
+      for (uint32_t k = 0; k < spec_.micro_batches; ++k) sum += GradientValue(plan, version_, k, chunk, i);
+      model_.gradients(chunk)[i] = sum;
+    }
+  }
+  if (plan.poisoned) model_.gradients(0)[3] = std::numeric_limits<double>::infinity();
+}
+
+shm::Completion SmallTrainer::Step(const StepPlan& plan) {
+  Submit(plan);
+  SetModelGradients(plan);
+  const shm::Completion end = EndStep(plan);
+  model_.Step(plan.learning_rate, plan.loss_scale);
+  if (end.error == 0) version_ = end.version;
+  return end;
+}
+
+std::vector<std::vector<float>> SmallTrainer::FetchAll() {
+  std::vector<std::vector<float>> chunks;
+  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
+    chunks.emplace_back();
+    const uint64_t count = spec_.ShardElements(chunk);
+    for (const auto& rank : ranks_) {
+      if (!spec_.IsMember(chunk, rank->rank())) continue;
+      const uint64_t begin = spec_.ShardIndex(chunk, rank->rank()) * count;
+      const shm::Completion answer = world_->Await(rank.get(), rank->Fetch(chunk, begin, count, 0, version_));
+      TP_CHECK(answer.error == 0 && answer.version == version_, "parameters are delivered");
+      const std::vector<float> shard = Decode(spec_.dtype, rank->rcache(), count);
+      chunks.back().insert(chunks.back().end(), shard.begin(), shard.end());
+    }
+  }
+  return chunks;
+}
+
+std::string SmallTrainer::Compare(double tolerance) {
+  const std::vector<std::vector<float>> chunks = FetchAll();
+  for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk) {
+    for (uint64_t i = 0; i < chunks[chunk].size(); ++i) {
+      const double expected = model_.weights(chunk)[i];
+      const double found = chunks[chunk][i];
+      if (std::abs(found - expected) <= tolerance * std::fmax(1, std::abs(expected))) continue;
+      return "chunk " + std::to_string(chunk) + " element " + std::to_string(i) + ": " + std::to_string(found) + ", expected " +
+             std::to_string(expected);
+    }
+  }
+  return "";
+}
+
+void SmallTrainer::LeaveAll() {
+  for (const auto& rank : ranks_) world_->Leave(*rank);
+  world_->Settle();
+}
+
+}  // namespace tidepool::memserver

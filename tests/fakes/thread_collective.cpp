@@ -1,0 +1,61 @@
+#include "tests/fakes/thread_collective.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tidepool::testing {
+
+void ThreadGroup::Join(uint64_t number, uint32_t rank, bool gather, const trainer::BlockView& block) {
+  std::lock_guard lock(mutex_);
+  if (ops_.size() <= number) ops_.resize(number + 1);
+  Op& op = ops_[number];
+  if (op.joined == 0) {
+    op.gather = gather;
+    op.shard_elements = block.shard_elements;
+    op.blocks.assign(world_, nullptr);
+  }
+  op.failed |= op.gather != gather || op.shard_elements != block.shard_elements || block.dtype != DType::kF32;
+  op.blocks[rank] = static_cast<float*>(block.data);
+  if (++op.joined < world_) return;
+  if (!op.failed) Run(&op);
+  op.done = true;
+  changed_.notify_all();
+}
+
+void ThreadGroup::Run(Op* op) {
+  const uint64_t shard = op->shard_elements;
+  for (uint32_t owner = 0; owner < world_; ++owner) {
+    float* own = op->blocks[owner] + owner * shard;
+    for (uint64_t i = 0; i < shard; ++i) {
+      float sum = 0;
+      for (uint32_t rank = 0; rank < world_; ++rank) {
+        float* other = op->blocks[rank] + owner * shard + i;
+        if (op->gather) *other = own[i];
+        sum += *other;
+        // What a reduce-scatter leaves in the other shards is unspecified.
+        if (!op->gather && rank != owner) *other = std::numeric_limits<float>::quiet_NaN();
+      }
+      if (!op->gather) own[i] = sum;
+    }
+  }
+}
+
+bool ThreadGroup::Done(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  return ops_[number].done || broken_;
+}
+
+Status ThreadGroup::Wait(uint64_t number) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ops_[number].done || broken_; });
+  if (!ops_[number].done) return Status(ErrorId::kCollectiveFailed, "a rank of the group has left");
+  return ops_[number].failed ? Status(ErrorId::kCollectiveFailed, "ranks started different operations") : Status();
+}
+
+void ThreadGroup::Break() {
+  std::lock_guard lock(mutex_);
+  broken_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace tidepool::testing

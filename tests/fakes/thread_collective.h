@@ -1,0 +1,72 @@
+// ThreadCollective: the ranks of one data group as threads of a test; their operations meet in a shared ThreadGroup.
+//
+// An operation is carried out when the last rank has started it, on fp32 blocks; Test says so only after a random number of calls. Ranks
+// that start different operations at the same point of their order get kCollectiveFailed: that is how a test sees ranks decide apart.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "base/random.h"
+#include "trainer/comm/collective.h"
+
+namespace tidepool::testing {
+
+class ThreadGroup {
+ public:
+  explicit ThreadGroup(uint32_t world) : world_(world) {}
+  uint32_t world() const { return world_; }
+
+  void Join(uint64_t op, uint32_t rank, bool gather, const trainer::BlockView& block);
+  bool Done(uint64_t op);
+  Status Wait(uint64_t op);
+  // No rank waits any longer: a rank has failed.
+  void Break();
+
+ private:
+  struct Op {
+    bool gather = false, done = false, failed = false;
+    uint64_t shard_elements = 0;
+    std::vector<float*> blocks;
+    uint32_t joined = 0;
+  };
+  void Run(Op* op);
+
+  uint32_t world_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Op> ops_;  // by number, from 1
+  bool broken_ = false;
+};
+
+class ThreadCollective final : public trainer::Collective {
+ public:
+  ThreadCollective(ThreadGroup* group, uint32_t rank, uint64_t seed, uint64_t delay_max)
+      : group_(group), rank_(rank), random_(seed), delay_max_(delay_max) {}
+
+  uint32_t rank() const override { return rank_; }
+  uint32_t world() const override { return group_->world(); }
+  Ticket StartAllGather(const trainer::BlockView& block) override { return Start(true, block); }
+  Ticket StartReduceScatter(const trainer::BlockView& block) override { return Start(false, block); }
+  bool Test(Ticket ticket) override { return random_.Below(delay_max_ + 1) == 0 && group_->Done(ticket); }
+  Status Wait(Ticket ticket) override { return group_->Wait(ticket); }
+  Status Barrier() override { return {}; }
+  Status SumDoubles(double*, uint64_t) override { return {}; }
+  Status Broadcast(void*, uint64_t) override { return {}; }
+
+ private:
+  Ticket Start(bool gather, const trainer::BlockView& block) {
+    group_->Join(++last_, rank_, gather, block);
+    return last_;
+  }
+
+  ThreadGroup* group_;
+  uint32_t rank_;
+  SplitMix64 random_;
+  uint64_t delay_max_;
+  Ticket last_ = 0;
+};
+
+}  // namespace tidepool::testing

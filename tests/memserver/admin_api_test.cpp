@@ -1,0 +1,212 @@
+#include "memserver/admin/admin_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "memserver/admin/request_target.h"
+#include "tests/memserver/admin_fixture.h"
+
+namespace tidepool::memserver {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+ServerFacts Facts() {
+  return {.version = "1.2.3", .abi = 9, .build = "test build", .devices = {"host"}, .socket_dir = "/run/x", .pid = 77};
+}
+
+class AdminApiTest : public testing::Test {
+ protected:
+  AdminAnswer Get(const std::string& target) { return api_.Answer("GET", target); }
+  std::string BodyOf(const std::string& target) {
+    const AdminAnswer answer = Get(target);
+    EXPECT_EQ(answer.status, 200u) << answer.body;
+    EXPECT_STREQ(answer.content_type, "application/json");
+    return answer.body;
+  }
+  void ExpectProblem(const std::string& target, unsigned status, const std::string& text) {
+    const AdminAnswer answer = Get(target);
+    EXPECT_EQ(answer.status, status) << target;
+    EXPECT_STREQ(answer.content_type, "application/problem+json");
+    EXPECT_THAT(answer.body, HasSubstr("\"status\":" + std::to_string(status)));
+    EXPECT_THAT(answer.body, HasSubstr("\"code\":\"TP310"));
+    EXPECT_THAT(answer.body, HasSubstr("\"remedy\":\""));
+    EXPECT_THAT(answer.body, HasSubstr(text)) << target;
+  }
+
+  FakeLoop loop_;
+  AdminApi api_{Facts(), &loop_.source};
+};
+
+TEST_F(AdminApiTest, VersionNamesReleaseAndAbi) {
+  EXPECT_EQ(BodyOf("/v1/version"), R"({"name":"tidepool","version":"1.2.3","abi":9,"build":"test build","devices":["host"],"pid":77})");
+}
+
+TEST_F(AdminApiTest, StatusCarriesTheNumbersOfTheSnapshot) {
+  const std::string body = BodyOf("/v1/status");
+  EXPECT_THAT(body, HasSubstr(R"("state":"ready")"));
+  EXPECT_THAT(body, HasSubstr(R"("uptime_seconds":90)"));
+  EXPECT_THAT(body, HasSubstr(R"("pool":{"bytes":1048576,"bytes_used":262144,"bytes_free":786432})"));
+  EXPECT_THAT(body, HasSubstr(R"("rcache":{"bytes_limit":4096,"bytes_used":2048})"));
+  EXPECT_THAT(body, HasSubstr(R"("jobs":2,"sessions":2)"));
+}
+
+TEST_F(AdminApiTest, JobsAreListedWithCountsOfChunkStates) {
+  const std::string body = BodyOf("/v1/jobs");
+  EXPECT_THAT(body, HasSubstr(R"("id":3,"name":"gpt")"));
+  EXPECT_THAT(body, HasSubstr(R"("chunk_states":{"empty":1,"resident":1,"gradients":1,"complete":1,"update-due":1,"updating":1})"));
+  EXPECT_THAT(body, HasSubstr(R"("id":5,"name":"7","uid":0,"state":"detached")"));
+  EXPECT_THAT(body, Not(HasSubstr("sessions")));
+}
+
+TEST_F(AdminApiTest, OneJobIsFoundByNumberOrName) {
+  EXPECT_EQ(BodyOf("/v1/jobs/3"), BodyOf("/v1/jobs/gpt"));
+  EXPECT_THAT(BodyOf("/v1/jobs/3"), HasSubstr(R"("sessions":[{"id":8,"rank":0,"pid":100,"rcache_bytes":1024)"));
+  EXPECT_THAT(BodyOf("/v1/jobs/7"), HasSubstr(R"("id":5)")) << "no job has the number 7, one has the name";
+  EXPECT_EQ(BodyOf("/v1/jobs/%67pt"), BodyOf("/v1/jobs/gpt"));
+}
+
+TEST_F(AdminApiTest, ResidencyIsRunLengthEncoded) {
+  const std::string body = BodyOf("/v1/residency?job=gpt");
+  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":0,"chunks_fetched":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",4]]})"));
+  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":1,"chunks_fetched":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",3]]})"));
+  EXPECT_THAT(body, HasSubstr(R"("runs":[["_",1],[".",1],["g",1],["G",1],["O",1],["A",1]])"));
+  EXPECT_THAT(body, HasSubstr(R"("legend":{"C":"fetched","_":"empty",".":"resident")"));
+  EXPECT_THAT(BodyOf("/v1/residency"), HasSubstr(R"("runs":[[".",2]])")) << "without a job, all of them";
+}
+
+TEST_F(AdminApiTest, ChunksArePagedByCursor) {
+  std::string all, target = "/v1/chunks?limit=3";
+  int pages = 0;
+  while (true) {
+    const std::string body = BodyOf(target);
+    ++pages;
+    all += body;
+    const size_t at = body.find("\"next_cursor\":\"");
+    if (at == std::string::npos) break;
+    const size_t begin = at + 15;
+    target = "/v1/chunks?limit=3&cursor=" + body.substr(begin, body.find('"', begin) - begin);
+    ASSERT_LT(pages, 10);
+  }
+  EXPECT_EQ(pages, 3);
+  for (int chunk = 0; chunk < 6; ++chunk) EXPECT_THAT(all, HasSubstr("{\"job\":3,\"chunk\":" + std::to_string(chunk) + ","));
+  EXPECT_THAT(all, HasSubstr("{\"job\":5,\"chunk\":1,"));
+  size_t rows = 0;
+  for (size_t at = all.find("{\"job\":"); at != std::string::npos; at = all.find("{\"job\":", at + 1)) ++rows;
+  EXPECT_EQ(rows, 8u) << "a chunk was shown twice or never";
+}
+
+TEST_F(AdminApiTest, ChunksAreFilteredByJobAndState) {
+  EXPECT_EQ(BodyOf("/v1/chunks?job=gpt&state=gradients"),
+            R"({"chunks":[{"job":3,"chunk":2,"state":"gradients","data_group":0,"elements":1024,"bytes":16384,"version":41,)"
+            R"("fetches":5,"ranks_cached":[1]}],"next_cursor":null})");
+  EXPECT_EQ(BodyOf("/v1/chunks?job=5&state=empty"), R"({"chunks":[],"next_cursor":null})");
+}
+
+TEST_F(AdminApiTest, WhatIsUnknownIsAProblemWithARemedy) {
+  ExpectProblem("/v2/status", 404, "/v1/status");
+  ExpectProblem("/", 404, "no path");
+  ExpectProblem("/v1/jobs/3/pause", 404, "no path");
+  ExpectProblem("/v1/jobs/none", 404, "jobs there are: gpt, 7");
+  ExpectProblem("/v1/residency?job=none", 404, "none");
+  ExpectProblem("/v1/chunks?jobb=3", 400, "did you mean \\\"job\\\"");
+  ExpectProblem("/v1/status?verbose=1", 400, "verbose");
+  ExpectProblem("/v1/chunks?job=3&job=5", 400, "twice");
+  ExpectProblem("/v1/chunks?state=lost", 400, "states are: empty, resident");
+  ExpectProblem("/v1/chunks?limit=0", 400, "0 chunks");
+  ExpectProblem("/v1/chunks?limit=10001", 400, "10000");
+  ExpectProblem("/v1/chunks?limit=-1", 400, "whole number");
+  for (const char* cursor : {"x", "3", "3:", ":1", "3:1x", "99999999999:0", ""}) {
+    ExpectProblem(std::string("/v1/chunks?cursor=") + cursor, 400, "no cursor");
+  }
+  ExpectProblem("v1/status", 400, "not one");
+  ExpectProblem("/v1/%zz", 400, "not one");
+  ExpectProblem("/" + std::string(kTargetBytesMax, 'a'), 400, "longer");
+}
+
+TEST_F(AdminApiTest, ACursorBeyondTheEndIsAnEmptyPage) {
+  EXPECT_EQ(BodyOf("/v1/chunks?cursor=99:0"), R"({"chunks":[],"next_cursor":null})");
+  EXPECT_EQ(BodyOf("/v1/chunks?job=gpt&cursor=3:1000"), R"({"chunks":[],"next_cursor":null})");
+}
+
+TEST_F(AdminApiTest, OtherMethodsAreRefusedWithTheOnesAllowed) {
+  for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"}) {
+    const AdminAnswer answer = api_.Answer(method, "/v1/jobs/3");
+    EXPECT_EQ(answer.status, 405u);
+    EXPECT_EQ(answer.allow, "GET, HEAD");
+  }
+  EXPECT_EQ(api_.Answer("POST", "/nowhere").status, 404u);
+}
+
+TEST_F(AdminApiTest, ProbesSayOkOnAReadyServer) {
+  EXPECT_THAT(BodyOf("/livez"), HasSubstr(R"("status":"ok")"));
+  EXPECT_THAT(BodyOf("/readyz"), HasSubstr(R"("status":"ok")"));
+}
+
+TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {
+  for (const bool draining : {true, false}) {
+    Snapshot snapshot = TwoJobs();
+    snapshot.ready = draining;
+    snapshot.draining = draining;
+    FakeLoop loop(snapshot);
+    AdminApi api(Facts(), &loop.source);
+    EXPECT_EQ(api.Answer("GET", "/livez").status, 200u);
+    const AdminAnswer ready = api.Answer("GET", "/readyz");
+    EXPECT_EQ(ready.status, 503u);
+    EXPECT_THAT(ready.body, HasSubstr(draining ? "draining" : "starting"));
+    EXPECT_THAT(ready.body, HasSubstr("TP3103"));
+  }
+}
+
+TEST(AdminApi, ManyReadersCostTheLoopOneSnapshot) {
+  FakeLoop loop;
+  AdminApi api(Facts(), &loop.source);
+  const int64_t begin = loop.clock.NowNs();
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(api.Answer("GET", "/v1/jobs").status, 200u);
+  const int64_t windows = (loop.clock.NowNs() - begin) / (SnapshotSource::kAgeMaxMs * kNsPerMs);
+  EXPECT_LE(loop.asked, windows + 2);
+}
+
+TEST(AdminApi, ALoopThatNeverAnswersIsWaitedForOnce) {
+  FakeLoop loop;
+  loop.stuck = true;
+  AdminApi api(Facts(), &loop.source);
+  EXPECT_EQ(api.Answer("GET", "/livez").status, 200u) << "alive, although nothing has been heard of the loop yet";
+  const int64_t begin = loop.clock.NowNs();
+  EXPECT_EQ(api.Answer("GET", "/v1/status").status, 503u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(api.Answer("GET", "/v1/jobs").status, 503u);
+  EXPECT_LT(loop.clock.NowNs() - begin, 2 * SnapshotSource::kWaitMs * kNsPerMs);
+  const AdminAnswer ready = api.Answer("GET", "/readyz");
+  EXPECT_EQ(ready.status, 503u);
+  EXPECT_THAT(ready.body, HasSubstr("the serve loop has not answered for"));
+  EXPECT_THAT(api.Answer("GET", "/livez").body, HasSubstr("\"silent\":true"));
+}
+
+TEST(AdminApi, ALoopThatFallsSilentLeavesTheLastSnapshotWithItsAge) {
+  FakeLoop loop;
+  AdminApi api(Facts(), &loop.source);
+  ASSERT_EQ(api.Answer("GET", "/v1/status").status, 200u);
+  loop.stuck = true;
+  SteadyClock().SleepNs(2 * SnapshotSource::kAgeMaxMs * kNsPerMs);
+  const AdminAnswer status = api.Answer("GET", "/v1/status");
+  EXPECT_EQ(status.status, 200u);
+  EXPECT_THAT(status.body, HasSubstr("\"snapshot_age_seconds\":1."));
+  EXPECT_EQ(api.Answer("GET", "/readyz").status, 503u);
+  loop.stuck = false;
+  SteadyClock().SleepNs(20 * kNsPerMs);
+  EXPECT_EQ(api.Answer("GET", "/readyz").status, 200u) << "it answers again";
+}
+
+TEST(AdminApi, APercentEscapeCannotBreakTheAnswer) {
+  FakeLoop loop;
+  AdminApi api(Facts(), &loop.source);
+  const AdminAnswer answer = api.Answer("GET", "/v1/jobs/%22%2C%7B%0a%00%ff");
+  EXPECT_EQ(answer.status, 404u);
+  EXPECT_THAT(answer.body, HasSubstr(R"('\",{\n\u0000)"));
+}
+
+}  // namespace
+}  // namespace tidepool::memserver

@@ -1,0 +1,102 @@
+// FakeLoop: a thread that answers SnapshotWanted from a prepared snapshot, as the serve loop and the control thread do together.
+//
+// The test's thread changes what it answers through the atomics; the snapshots themselves are immutable.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/event_queue.h"
+#include "memserver/admin/snapshot_source.h"
+#include "memserver/jobs/mailbox.h"
+#include "memserver/residency/snapshot.h"
+
+namespace tidepool::memserver {
+
+// Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two chunks), of a ready server.
+inline Snapshot TwoJobs() {
+  Snapshot snapshot;
+  snapshot.uptime_ns = 90 * kNsPerSecond;
+  snapshot.ready = true;
+  snapshot.pool_bytes = 1 << 20;
+  snapshot.pool_used = 1 << 18;
+  snapshot.rcache_limit = 4096;
+  snapshot.rcache_used = 2048;
+  snapshot.workers = 2;
+  JobRow gpt;
+  gpt.job = 3;
+  gpt.name = "gpt";
+  gpt.state = "training";
+  gpt.world = 2;
+  gpt.version = 41;
+  gpt.parameters = 6000;
+  gpt.pool_bytes = 200'000;
+  gpt.rcache_bytes = 2048;
+  gpt.grad_norm = 1.5;
+  gpt.sessions = {{.session = 8, .rank = 0, .pid = 100, .rcache_bytes = 1024}, {.session = 9, .rank = 1, .pid = 101, .rcache_bytes = 1024}};
+  for (int state = 0; state < 6; ++state) {
+    gpt.chunks.push_back({.state = static_cast<ChunkState>(state),
+                          .elements = 1024,
+                          .bytes = 16'384,
+                          .version = 41,
+                          .ranks_cached = state == 1   ? 3u
+                                          : state == 2 ? 2u
+                                                       : 0u,
+                          .fetches = 5});
+  }
+  JobRow other;
+  other.job = 5;
+  other.name = "7";
+  other.state = "detached";
+  other.world = 1;
+  other.chunks.assign(2, {.state = ChunkState::kResident, .elements = 64, .bytes = 1024});
+  snapshot.jobs = {gpt, other};
+  return snapshot;
+}
+
+class FakeLoop {
+ public:
+  explicit FakeLoop(Snapshot snapshot = TwoJobs())
+      : source(&to_loop, &clock), snapshot_(std::make_shared<const Snapshot>(std::move(snapshot))), thread_([this] { Main(); }) {}
+  ~FakeLoop() {
+    stop_ = true;
+    to_loop.Push(StopServing{});
+    thread_.join();
+  }
+
+  SteadyClock clock;
+  EventQueue<ControlEvent> to_loop;
+  SnapshotSource source;
+  std::atomic<bool> stuck{false};
+  std::atomic<int> asked{0};
+
+ private:
+  void Main() {
+    std::vector<ControlEvent> events;
+    int owed = 0;
+    while (!stop_) {
+      pollfd event{to_loop.event_fd(), POLLIN, 0};
+      poll(&event, 1, 1);
+      to_loop.ClearEvent();
+      to_loop.TakeAll(&events);
+      for (const ControlEvent& each : events) owed += std::holds_alternative<SnapshotWanted>(each) ? 1 : 0;
+      for (; owed > 0 && !stuck; --owed) {
+        ++asked;
+        source.Publish(snapshot_);
+      }
+    }
+  }
+
+  const std::shared_ptr<const Snapshot> snapshot_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace tidepool::memserver

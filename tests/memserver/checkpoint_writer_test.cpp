@@ -1,0 +1,253 @@
+#include "memserver/checkpoint/checkpoint_writer.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/safetensors.h"
+#include "memserver/checkpoint/weights_file.h"
+
+namespace tidepool::memserver {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Every look at it costs one millisecond.
+class TickingClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ += kNsPerMs; }
+  void SleepNs(int64_t duration_ns) override { now_ += duration_ns; }
+
+ private:
+  mutable int64_t now_ = 0;
+};
+
+class Checkpoint : public testing::Test {
+ protected:
+  Checkpoint() {
+    std::string pattern = (fs::temp_directory_path() / "tidepool-checkpoint-XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+    weights_.resize(3 << 20);  // 12 MiB: several pieces
+    std::iota(weights_.begin(), weights_.end(), 0.5f);
+  }
+  ~Checkpoint() override { fs::remove_all(directory_); }
+
+  SaveRequest Request(const std::string& name, float first = 0.5f) {
+    if (weights_[0] != first) weights_[0] = first;  // no write where the writer may read
+    SaveRequest request;
+    request.connection = 9;
+    request.directory = UniqueFd(open(directory_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    request.name = name;
+    const uint64_t half = weights_.size() / 2;
+    request.tensors = {{.name = "a", .dims = {half / 16, 16}, .data = weights_.data(), .count = half},
+                       {.name = "b", .dims = {half}, .data = weights_.data() + half, .count = half}};
+    request.metadata = {{"format", "pt"}, {"version", "12"}};
+    return request;
+  }
+
+  Status Write(const SaveRequest& request) { return WriteWeightsFile(request, {.clock = &clock_, .deadline_ns = INT64_MAX}); }
+
+  std::vector<char> Contents(const std::string& name) const {
+    std::ifstream file(directory_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(directory_)) names.push_back(entry.path().filename());
+    return names;
+  }
+
+  SteadyClock clock_;
+  fs::path directory_;
+  std::vector<float> weights_;
+};
+
+TEST_F(Checkpoint, TheFileHoldsTheTensorsAndNothingElseIsLeft) {
+  const Status status = Write(Request("model.safetensors"));
+  ASSERT_TRUE(status.ok()) << status.Format();
+  EXPECT_EQ(Files(), std::vector<std::string>{"model.safetensors"});
+  const std::vector<char> file = Contents("model.safetensors");
+  uint64_t data_begin = 0;
+  auto header = DecodeSafetensors(std::as_bytes(std::span(file)), &data_begin);
+  ASSERT_TRUE(header.ok()) << header.status().Format();
+  ASSERT_EQ(header->tensors.size(), 2u);
+  EXPECT_EQ(header->tensors[0].shape[1], 16u);
+  EXPECT_EQ(header->metadata[1].second, "12");
+  EXPECT_EQ(std::memcmp(file.data() + data_begin, weights_.data(), weights_.size() * sizeof(float)), 0);
+}
+
+TEST_F(Checkpoint, TheFileIsReadableAsTheUmaskAllows) {
+  const mode_t former = umask(022);
+  ASSERT_TRUE(Write(Request("m")).ok());
+  umask(former);
+  struct stat file {};
+  ASSERT_EQ(stat((directory_ / "m").c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0644u);
+}
+
+TEST_F(Checkpoint, ASecondSaveReplacesTheFirst) {
+  ASSERT_TRUE(Write(Request("m", 1)).ok());
+  const std::vector<char> first = Contents("m");
+  ASSERT_TRUE(Write(Request("m", 2)).ok());
+  EXPECT_NE(first, Contents("m"));
+  EXPECT_EQ(Files().size(), 1u);
+}
+
+// The limit of this process on file sizes, put back at the end: a full disk without a disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &former_);
+    rlimit limit = former_;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &former_); }
+
+ private:
+  rlimit former_{};
+};
+
+TEST_F(Checkpoint, WithoutSpaceTheFormerFileStaysWhole) {
+  ASSERT_TRUE(Write(Request("m", 1)).ok());
+  const std::vector<char> former = Contents("m");
+  Status status;
+  {
+    const FileSizeLimit limit(5 << 20);
+    status = Write(Request("m", 2));
+  }
+  ASSERT_EQ(status.id(), ErrorId::kSaveFailed);
+  EXPECT_NE(status.Format().find("File too large"), std::string::npos) << status.Format();
+  EXPECT_NE(status.Format().find("free"), std::string::npos);
+  EXPECT_NE(status.Format().find(directory_.string()), std::string::npos);
+  EXPECT_EQ(Contents("m"), former);
+  EXPECT_EQ(Files().size(), 1u) << "the temporary file was not removed";
+}
+
+TEST_F(Checkpoint, AfterItsDeadlineASaveIsGivenUp) {
+  ASSERT_TRUE(Write(Request("m", 1)).ok());
+  const std::vector<char> former = Contents("m");
+  TickingClock ticking;
+  const Status status = WriteWeightsFile(Request("m", 2), {.clock = &ticking, .deadline_ns = 3 * kNsPerMs});
+  ASSERT_EQ(status.id(), ErrorId::kSaveFailed);
+  EXPECT_NE(status.Format().find("time allowed"), std::string::npos) << status.Format();
+  EXPECT_EQ(Contents("m"), former);
+  EXPECT_EQ(Files().size(), 1u);
+}
+
+TEST_F(Checkpoint, OnlyOnePlainFileNameIsTaken) {
+  for (const std::string name : {"", ".", "..", "a/b", "/etc/x", "../x", "tab\there", "nul"}) {
+    const std::string used = name == "nul" ? std::string("a\0b", 3) : name;
+    const Status status = Write(Request(used));
+    EXPECT_EQ(status.id(), ErrorId::kSaveFailed) << name;
+  }
+  EXPECT_EQ(Write(Request(std::string(kSaveNameMax + 1, 'x'))).id(), ErrorId::kSaveFailed);
+  EXPECT_TRUE(Files().empty());
+  EXPECT_TRUE(Write(Request(std::string(kSaveNameMax, 'x'))).ok());
+}
+
+TEST_F(Checkpoint, ALinkUnderTheNameIsReplacedNotFollowed) {
+  const fs::path target = directory_ / "precious";
+  std::ofstream(target) << "keep me";
+  fs::create_symlink(target, directory_ / "m");
+  ASSERT_TRUE(Write(Request("m")).ok());
+  EXPECT_FALSE(fs::is_symlink(directory_ / "m"));
+  EXPECT_EQ(fs::file_size(target), 7u);
+}
+
+TEST_F(Checkpoint, ADescriptorThatIsNoDirectoryIsAnError) {
+  SaveRequest request = Request("m");
+  std::ofstream(directory_ / "file") << "x";
+  request.directory = UniqueFd(open((directory_ / "file").c_str(), O_PATH | O_CLOEXEC));
+  EXPECT_EQ(Write(request).id(), ErrorId::kSaveFailed);
+  request.directory = UniqueFd();
+  EXPECT_EQ(Write(request).id(), ErrorId::kSaveFailed);
+}
+
+TEST_F(Checkpoint, ADirectoryInTheWayIsAnErrorAndLeavesNothing) {
+  fs::create_directory(directory_ / "m");
+  std::ofstream(directory_ / "m" / "inside") << "x";
+  EXPECT_EQ(Write(Request("m")).id(), ErrorId::kSaveFailed);
+  EXPECT_EQ(Files().size(), 1u);
+}
+
+TEST_F(Checkpoint, AShapeThatDoesNotFitItsDataIsRefused) {
+  SaveRequest request = Request("m");
+  request.tensors[0].dims = {7};
+  EXPECT_EQ(Write(request).id(), ErrorId::kSaveFailed);
+  request = Request("m");
+  request.tensors[1].name = "a";
+  EXPECT_EQ(Write(request).id(), ErrorId::kSaveFailed);
+  EXPECT_TRUE(Files().empty());
+}
+
+SaveResult AwaitResult(EventQueue<SaveResult>* results, std::vector<SaveResult>* seen) {
+  std::vector<SaveResult> batch;
+  while (seen->empty()) {
+    pollfd event{results->event_fd(), POLLIN, 0};
+    if (poll(&event, 1, 30'000) != 1) {
+      ADD_FAILURE() << "no result";
+      return {};
+    }
+    results->ClearEvent();
+    results->TakeAll(&batch);
+    for (SaveResult& each : batch) seen->push_back(std::move(each));
+  }
+  SaveResult first = std::move(seen->front());
+  seen->erase(seen->begin());
+  return first;
+}
+
+TEST_F(Checkpoint, TheWriterAnswersInOrderAndClosesTheDirectory) {
+  EventQueue<SaveRequest> requests;
+  EventQueue<SaveResult> results;
+  CheckpointWriter writer(&requests, &results, &clock_);
+  std::vector<SaveResult> seen;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    SaveRequest request = Request(i == 2 ? "bad/name" : "m" + std::to_string(i));
+    request.connection = i;
+    requests.Push(std::move(request));
+  }
+  for (uint64_t i = 1; i <= 3; ++i) {
+    const SaveResult result = AwaitResult(&results, &seen);
+    EXPECT_EQ(result.connection, i);
+    EXPECT_EQ(result.result.ok(), i != 2) << result.result.Format();
+  }
+  EXPECT_EQ(Files().size(), 2u);
+}
+
+TEST_F(Checkpoint, EveryRequestIsAnsweredAlsoWhenTheWriterEnds) {
+  EventQueue<SaveRequest> requests;
+  EventQueue<SaveResult> results;
+  constexpr size_t kSaves = 20;
+  {
+    CheckpointWriter writer(&requests, &results, &clock_);
+    for (size_t i = 0; i < kSaves; ++i) requests.Push(Request("m" + std::to_string(i)));
+  }
+  std::vector<SaveResult> seen;
+  results.TakeAll(&seen);
+  ASSERT_EQ(seen.size(), kSaves);
+  size_t written = 0;
+  for (const SaveResult& each : seen) {
+    written += each.result.ok() ? 1 : 0;
+    EXPECT_TRUE(each.result.ok() || each.result.id() == ErrorId::kSaveFailed);
+  }
+  EXPECT_EQ(Files().size(), written) << "a half-written file was left";
+}
+
+}  // namespace
+}  // namespace tidepool::memserver

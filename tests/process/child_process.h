@@ -1,0 +1,62 @@
+// ChildProcess: a program started by a test, with its output in files, its end waited for with a limit, and never left behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace tidepool::testing {
+
+// A directory of its own below the system's temporary directory, removed at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct ProcessEnd {
+  int exit_code = -1;  // -1 when a signal ended it
+  int signal = 0;
+};
+
+class ChildProcess {
+ public:
+  // `environment` is added to this process's own. `keep_fd` is inherited when >= 0, under the same number.
+  ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment = {}, int keep_fd = -1);
+  // Kills it when it still runs.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void Signal(int signal) const;
+  // None when it has not ended in time.
+  std::optional<ProcessEnd> Wait(int64_t timeout_ns);
+  // Everything written so far, stdout and stderr.
+  std::string Output() const;
+  // Waits until the output holds `text`; false after the limit or when the process has ended without it.
+  bool WaitForOutput(const std::string& text, int64_t timeout_ns);
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd output_;  // a memfd that the child writes to
+  std::optional<ProcessEnd> end_;
+};
+
+// The body of an HTTP answer of the admin socket; empty when there is none.
+std::string AskAdmin(const std::string& socket_dir, const std::string& path);
+// The whole number behind "key": in a JSON text; -1 when the key is missing.
+int64_t NumberIn(const std::string& json, const std::string& key);
+
+}  // namespace tidepool::testing

@@ -1,0 +1,44 @@
+// A training job without a model: weights, gradients and their hash are plain arithmetic, so that a whole run takes milliseconds and
+// every run of the same options ends with the same bits. Used by thin_trainer (a process) and by tests that run ranks as threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "client/mem_client.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::testing {
+
+struct ThinOptions {
+  std::string socket_dir;
+  std::string name = "thin";
+  uint32_t world = 1;
+  Rank rank = 0;
+  uint64_t steps = 5;
+  uint32_t chunks = 4;
+  uint64_t chunk_elements = 4096;  // a multiple of 16 x world
+  uint32_t micro_batches = 1;
+  DType dtype = DType::kF32;
+  int64_t pause_ns = 0;  // after each step
+  int64_t wait_timeout_ns = 30 * int64_t{1000000000};
+  std::string save_dir;  // empty: nothing is saved
+  // Called with the client after each sealed step; tests look at things here.
+  std::function<void(uint64_t step)> after_step;
+};
+
+struct ThinResult {
+  uint64_t hash = 0;           // of this rank's final weights
+  uint64_t first_version = 0;  // at attach: 0 for a new job
+  double last_grad_norm = 0;
+};
+
+shm::JobSpec SpecOf(const ThinOptions& options);
+// Attaches, trains until `steps` steps are sealed, hashes the weights, detaches.
+Result<ThinResult> RunThinJob(const ThinOptions& options);
+
+}  // namespace tidepool::testing

@@ -1,0 +1,59 @@
+// thin_trainer: one rank of a job without a model, as a program (tests/process/thin_job.h). Prints the hash of its final weights.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <string>
+
+#include "base/clock.h"
+#include "base/point.h"
+#include "tests/process/thin_job.h"
+
+namespace {
+
+// What a data-loading worker is to a trainer: a fork that holds the parent's descriptors and outlives it.
+void ForkSleeper() {
+  const pid_t child = fork();
+  if (child == 0) {
+    sleep(60);
+    _exit(0);
+  }
+  std::cout << "child " << child << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  tidepool::ArmPointsFromEnvironment();
+  tidepool::testing::ThinOptions options;
+  int64_t pause_ms = 0;
+  bool bf16 = false;
+  CLI::App app{"one rank of a training job without a model"};
+  app.add_option("--socket-dir", options.socket_dir);
+  app.add_option("--name", options.name);
+  app.add_option("--world", options.world);
+  app.add_option("--rank", options.rank);
+  app.add_option("--steps", options.steps);
+  app.add_option("--chunks", options.chunks);
+  app.add_option("--elements", options.chunk_elements);
+  app.add_option("--micro-batches", options.micro_batches);
+  app.add_option("--pause-ms", pause_ms);
+  app.add_option("--save", options.save_dir);
+  app.add_flag("--bf16", bf16);
+  bool fork_child = false;
+  app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
+  CLI11_PARSE(app, argc, argv);
+  options.pause_ns = pause_ms * tidepool::kNsPerMs;
+  if (bf16) options.dtype = tidepool::DType::kBF16;
+  if (fork_child)
+    options.after_step = [](uint64_t step) {
+      if (step == 1) ForkSleeper();
+    };
+  const auto result = tidepool::testing::RunThinJob(options);
+  if (!result.ok()) {
+    std::cerr << result.status().Format() << "\n";
+    return result.status().exit_code();
+  }
+  std::cout << "hash " << std::hex << result.value().hash << std::dec << " from " << result.value().first_version << "\n";
+  return 0;
+}

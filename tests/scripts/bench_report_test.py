@@ -1,0 +1,58 @@
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SCRIPT = os.path.join(ROOT, "scripts", "bench_report.py")
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+import bench_report  # noqa: E402
+
+
+def row(**changes):
+    values = {"bench": "fetch", "row": "64 MiB chunks", "value": 5.1e9, "unit": "bytes/s", "against": "memcpy", "ratio": 0.95, "target": 0.9, "holds": True}
+    values.update(changes)
+    return values
+
+
+class Rows(unittest.TestCase):
+    def test_other_lines_are_passed_over(self):
+        self.assertEqual(bench_report.parse_rows("warming up\n" + json.dumps(row()) + "\n"), [row()])
+
+    def test_a_row_with_other_keys_is_refused(self):
+        with self.assertRaises(ValueError):
+            bench_report.parse_rows('{"bench": "fetch"}')
+
+    def test_the_machine_record_names_what_matters(self):
+        record = bench_report.machine_record(ROOT)
+        self.assertEqual(set(record), {"cpu", "cores", "memory_bytes", "kernel", "compiler", "build_type", "commit"})
+        self.assertIn("g++", record["compiler"])
+
+
+class ExitCode(unittest.TestCase):
+    def run_with(self, *rows):
+        with tempfile.TemporaryDirectory() as folder:
+            rows_file, out = os.path.join(folder, "fetch.rows"), os.path.join(folder, "out.json")
+            with open(rows_file, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(one) + "\n" for one in rows)
+            done = subprocess.run([sys.executable, "-B", SCRIPT, "--repo", ROOT, "--json", out, rows_file], capture_output=True, text=True, check=False)
+            with open(out, encoding="utf-8") as file:
+                return done, json.load(file)
+
+    def test_is_zero_when_every_target_holds(self):
+        done, written = self.run_with(row(), row(row="p50", target=None, holds=None))
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(len(written["rows"]), 2)
+
+    def test_is_one_when_a_target_does_not_hold_or_nothing_ran(self):
+        done, _ = self.run_with(row(ratio=0.5, holds=False))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("NO", done.stdout)
+        self.assertEqual(self.run_with()[0].returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,148 @@
+#include "shm/frames.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "shm/job_spec.h"
+#include "shm/messages.h"
+
+namespace tidepool::shm {
+namespace {
+
+HelloFrame SoundHello() {
+  return {kAbiVersion, 0, 1, 2, 4711, 1000, 99};
+}
+
+std::vector<Frame> OneOfEach() {
+  std::vector<Frame> frames;
+  frames.emplace_back(SoundHello());
+  frames.emplace_back(SpecPartFrame{std::vector<std::byte>(10, std::byte{3})});
+  frames.emplace_back(WelcomeFrame{3, 4, 8192, 1, 2.5F, 7, 8, 9, 10, 11});
+  frames.emplace_back(RefusedFrame{Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")});
+  frames.emplace_back(SchedulePartFrame{5, {4, 3, 2}});
+  frames.emplace_back(SaveFrame{12, "model.safetensors"});
+  frames.emplace_back(SaveDoneFrame{Status()});
+  frames.emplace_back(GoodbyeFrame{});
+  frames.emplace_back(EndedFrame{Status(ErrorId::kSessionEnded, "the end")});
+  frames.emplace_back(PeerLostFrame{1});
+  return frames;
+}
+
+template <typename T>
+T Through(const T& frame) {
+  auto decoded = DecodeFrame(EncodeFrame(frame));
+  EXPECT_TRUE(decoded.ok()) << decoded.status().Format();
+  return std::get<T>(decoded.value());
+}
+
+TEST(Frames, EveryTypeSurvivesTheWireUnchanged) {
+  for (const Frame& frame : OneOfEach()) {
+    const auto bytes = EncodeFrame(frame);
+    const auto decoded = DecodeFrame(bytes);
+    ASSERT_TRUE(decoded.ok()) << NameOf(frame) << ": " << decoded.status().Format();
+    EXPECT_EQ(decoded.value().index(), frame.index());
+    EXPECT_EQ(EncodeFrame(decoded.value()), bytes) << NameOf(frame);
+  }
+}
+
+TEST(Frames, ARefusalKeepsItsFourParts) {
+  const Status why = Through(RefusedFrame{Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")}).why;
+  EXPECT_EQ(why.id(), ErrorId::kPoolFull);
+  EXPECT_EQ(why.Format(), Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more").Format());
+}
+
+TEST(Frames, AnUnknownErrorNumberBecomesInternal) {
+  EXPECT_TRUE(Through(SaveDoneFrame{Status()}).result.ok());
+  auto bytes = EncodeFrame(EndedFrame{Status(ErrorId::kSessionEnded, "x")});
+  bytes[kFrameHeaderBytes + 2] = std::byte{0xff};
+  const auto decoded = DecodeFrame(bytes);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(std::get<EndedFrame>(decoded.value()).why.id(), ErrorId::kInternal);
+}
+
+TEST(Frames, LongTextsAreCutSoThatEveryFrameFitsIntoAPacket) {
+  const std::string long_text(100'000, 'x');
+  const auto frame = Through(RefusedFrame{Status(ErrorId::kPoolFull, long_text).Where(long_text).Why(long_text).Fix(long_text)});
+  EXPECT_EQ(frame.why.what().size(), kFrameTextMax);
+}
+
+TEST(Frames, AHelloOutOfRangeIsRefused) {
+  const auto refused = [](auto change) {
+    HelloFrame hello = SoundHello();
+    change(&hello);
+    return DecodeFrame(EncodeFrame(hello)).status().id() == ErrorId::kHandshakeBad;
+  };
+  EXPECT_TRUE(refused([](HelloFrame* h) { h->world = 0; }));
+  EXPECT_TRUE(refused([](HelloFrame* h) { h->world = kRanksMax + 1; }));
+  EXPECT_TRUE(refused([](HelloFrame* h) { h->rank = 2; }));
+  EXPECT_TRUE(refused([](HelloFrame* h) { h->spec_bytes = kSpecBytesMax + 1; }));
+  EXPECT_FALSE(refused([](HelloFrame* h) { h->abi = 77; })) << "another version must reach the place that can name both";
+}
+
+TEST(Frames, AScheduleThatLiesAboutItsLengthIsRefused) {
+  for (const auto& [count, total] : {std::pair{4U, 5U}, std::pair{2U, 5U}, std::pair{0U, 5U}, std::pair{3U, 2U}, std::pair{~0U, ~0U}}) {
+    auto bytes = EncodeFrame(SchedulePartFrame{5, {4, 3, 2}});
+    std::memcpy(bytes.data() + kFrameHeaderBytes, &total, sizeof total);
+    std::memcpy(bytes.data() + kFrameHeaderBytes + 4, &count, sizeof count);
+    EXPECT_FALSE(DecodeFrame(bytes).ok()) << count << " of " << total;
+  }
+}
+
+TEST(Frames, OnlyPlainFileNamesAreAccepted) {
+  for (const char* name : {"model.safetensors", "a", "...", "with space"}) EXPECT_TRUE(IsPlainFileName(name)) << name;
+  for (const char* name : {"", ".", "..", "a/b", "/etc/passwd", "../x", "a\nb"}) {
+    EXPECT_FALSE(IsPlainFileName(name)) << name;
+    EXPECT_FALSE(DecodeFrame(EncodeFrame(SaveFrame{1, name})).ok()) << name;
+  }
+  EXPECT_FALSE(IsPlainFileName(std::string(kFileNameMax + 1, 'a')));
+  EXPECT_FALSE(IsPlainFileName(std::string("a\0b", 3)));
+}
+
+TEST(Frames, EveryCutAndEveryExtensionIsRefused) {
+  for (const Frame& frame : OneOfEach()) {
+    const auto bytes = EncodeFrame(frame);
+    for (size_t length = 0; length < bytes.size(); ++length) ASSERT_FALSE(DecodeFrame(std::span(bytes).first(length)).ok());
+    auto longer = bytes;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(DecodeFrame(longer).ok()) << NameOf(frame);
+  }
+}
+
+TEST(Frames, UnknownTypesAndStrangersAreRefused) {
+  auto bytes = EncodeFrame(GoodbyeFrame{});
+  bytes[4] = std::byte{11};
+  EXPECT_FALSE(DecodeFrame(bytes).ok());
+  bytes[4] = std::byte{0};
+  EXPECT_FALSE(DecodeFrame(bytes).ok());
+  const std::string http = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  EXPECT_FALSE(DecodeFrame(std::as_bytes(std::span(http))).ok());
+}
+
+TEST(Frames, RandomDamageIsRefusedOrDecodesToAFrameThatCanBeEncoded) {
+  SplitMix64 random(5);
+  const auto frames = OneOfEach();
+  for (int round = 0; round < 50'000; ++round) {
+    auto bytes = EncodeFrame(frames[random.Below(frames.size())]);
+    for (uint64_t i = 0; i < 1 + random.Below(3); ++i) bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
+    const auto decoded = DecodeFrame(bytes);
+    if (decoded.ok()) {
+      ASSERT_FALSE(EncodeFrame(decoded.value()).empty());
+    }
+  }
+}
+
+TEST(Frames, DescriptorsComeOnlyWithWelcomeAndSave) {
+  uint32_t sum = 0;
+  for (const Frame& frame : OneOfEach()) sum += FdsOf(frame);
+  EXPECT_EQ(sum, 5U);
+  EXPECT_EQ(FdsOf(Frame(WelcomeFrame{})), 4U);
+  EXPECT_EQ(FdsOf(Frame(SaveFrame{})), 1U);
+}
+
+}  // namespace
+}  // namespace tidepool::shm

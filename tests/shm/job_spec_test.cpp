@@ -1,0 +1,237 @@
+#include "shm/job_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/units.h"
+
+namespace tidepool::shm {
+namespace {
+
+// Two chunks of 2 ranks, the second in a group of rank 1 alone; three parameters.
+JobSpec SmallSpec() {
+  JobSpec spec;
+  spec.name = "small";
+  spec.world = 2;
+  spec.rcache_bytes = 64 * kKiB;
+  spec.parameter_groups = {{1.0F, 0.1F}, {1.0F, 0.0F}};
+  spec.data_groups = {{0b11}, {0b10}};
+  spec.chunks = {{2048, 0}, {1024, 1}};
+  spec.parameters = {{"a.weight", {32, 32}, 0, 0, 0, 1024}, {"a.bias", {32}, 0, 1, 1024, 32}, {"b.weight", {10, 100}, 1, 0, 16, 1000}};
+  return spec;
+}
+
+TEST(JobSpec, ASoundSpecIsValidAndComesBackTheSame) {
+  const JobSpec spec = SmallSpec();
+  ASSERT_TRUE(Validate(spec).ok()) << Validate(spec).Format();
+  const auto bytes = Encode(spec);
+  const auto decoded = Decode(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
+  EXPECT_EQ(Encode(decoded.value()), bytes);
+  EXPECT_EQ(decoded.value().name, "small");
+  EXPECT_EQ(decoded.value().chunks, spec.chunks);
+  EXPECT_EQ(decoded.value().parameters[2].dims, (std::vector<uint64_t>{10, 100}));
+  EXPECT_EQ(decoded.value().beta2, spec.beta2);
+}
+
+TEST(JobSpec, ShardsFollowTheDataParallelGroup) {
+  const JobSpec spec = SmallSpec();
+  EXPECT_EQ(spec.ShardCount(0), 2U);
+  EXPECT_EQ(spec.ShardElements(0), 1024U);
+  EXPECT_EQ(spec.ShardIndex(0, 1), 1U);
+  EXPECT_EQ(spec.ShardCount(1), 1U);
+  EXPECT_FALSE(spec.IsMember(1, 0));
+  EXPECT_TRUE(spec.IsMember(1, 1));
+  EXPECT_FALSE(spec.IsMember(0, 64));
+  EXPECT_EQ(spec.ShardIndex(1, 1), 0U);
+  EXPECT_EQ(spec.TotalElements(), 3072U);
+  EXPECT_EQ(spec.ParameterCount(), 2056U);
+}
+
+struct Broken {
+  const char* name;
+  std::function<void(JobSpec*)> change;
+  const char* expected_text;
+};
+
+class JobSpecBroken : public testing::TestWithParam<Broken> {};
+
+TEST_P(JobSpecBroken, IsRefusedWithTheReasonBothBeforeAndAfterTheWire) {
+  JobSpec spec = SmallSpec();
+  GetParam().change(&spec);
+  const Status status = Validate(spec);
+  EXPECT_EQ(status.id(), ErrorId::kJobSpecBad);
+  EXPECT_NE(status.what().find(GetParam().expected_text), std::string::npos) << status.what();
+  EXPECT_EQ(Decode(Encode(spec)).status().id(), ErrorId::kJobSpecBad);
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+INSTANTIATE_TEST_SUITE_P(
+    Invariants, JobSpecBroken,
+    testing::Values(Broken{"EmptyName", [](JobSpec* s) { s->name = ""; }, "job name"},
+                    Broken{"SlashInName", [](JobSpec* s) { s->name = "a/b"; }, "job name"},
+                    Broken{"LongName", [](JobSpec* s) { s->name = std::string(64, 'a'); }, "job name"},
+                    Broken{"NoRanks", [](JobSpec* s) { s->world = 0; }, "ranks"},
+                    Broken{"ManyRanks", [](JobSpec* s) { s->world = 65; }, "ranks"},
+                    Broken{"NoMicroBatch", [](JobSpec* s) { s->micro_batches = 0; }, "micro-batches"},
+                    Broken{"ManyMicroBatches", [](JobSpec* s) { s->micro_batches = kMicroBatchesMax + 1; }, "micro-batches"},
+                    Broken{"NoChunks", [](JobSpec* s) { s->chunks.clear(); }, "chunks"},
+                    Broken{"NoParameters", [](JobSpec* s) { s->parameters.clear(); }, "parameters"},
+                    Broken{"WildDType", [](JobSpec* s) { s->dtype = static_cast<DType>(9); }, "element type"},
+                    Broken{"WildOptimizer", [](JobSpec* s) { s->optimizer = static_cast<Optimizer>(2); }, "optimizer"},
+                    Broken{"WildScaling", [](JobSpec* s) { s->loss_scaling = 2; }, "loss_scaling"},
+                    Broken{"RcacheZero", [](JobSpec* s) { s->rcache_bytes = 0; }, "rCache"},
+                    Broken{"RcacheOdd", [](JobSpec* s) { s->rcache_bytes = 4097; }, "rCache"},
+                    Broken{"RcacheHuge", [](JobSpec* s) { s->rcache_bytes = uint64_t{1} << 62; }, "rCache"},
+                    Broken{"BetaOne", [](JobSpec* s) { s->beta1 = 1; }, "beta"},
+                    Broken{"BetaNan", [](JobSpec* s) { s->beta2 = kNan; }, "beta"},
+                    Broken{"EpsInfinite", [](JobSpec* s) { s->eps = kInfinity; }, "eps"},
+                    Broken{"ClipNegative", [](JobSpec* s) { s->max_grad_norm = -1; }, "max_grad_norm"},
+                    Broken{"DecayNan", [](JobSpec* s) { s->parameter_groups[1].weight_decay = kNan; }, "parameter group 1"},
+                    Broken{"EmptyGroup", [](JobSpec* s) { s->data_groups[0].rank_mask = 0; }, "data-parallel group 0"},
+                    Broken{"StrangersInGroup", [](JobSpec* s) { s->data_groups[1].rank_mask = 0b100; }, "data-parallel group 1"},
+                    Broken{"ChunkWithoutGroup", [](JobSpec* s) { s->chunks[1].data_group = 2; }, "chunk 1"},
+                    Broken{"UnevenShards", [](JobSpec* s) { s->chunks[0].elements = 2048 + 16; }, "chunk 0"},
+                    Broken{"EmptyChunk", [](JobSpec* s) { s->chunks[0].elements = 0; }, "chunk 0"},
+                    Broken{"TooManyElements", [](JobSpec* s) { s->chunks[0].elements = uint64_t{1} << 61; }, "2^56"},
+                    Broken{"ParameterOutOfOrder", [](JobSpec* s) { std::swap(s->parameters[0], s->parameters[1]); }, "out of order"},
+                    Broken{"ParameterChunkOrder", [](JobSpec* s) { std::swap(s->parameters[0], s->parameters[2]); }, "chunk order"},
+                    Broken{"ParameterOverlap", [](JobSpec* s) { s->parameters[1].element_begin = 1008; }, "overlaps"},
+                    Broken{"ParameterOutside", [](JobSpec* s) { s->parameters[1].element_begin = 2032; }, "inside its chunk"},
+                    Broken{"ParameterFarOutside", [](JobSpec* s) { s->parameters[1].element_begin = ~uint64_t{15}; }, "inside its chunk"},
+                    Broken{"ParameterUnaligned", [](JobSpec* s) { s->parameters[1].element_begin = 1032; }, "64 bytes"},
+                    Broken{"ShapeWrong", [](JobSpec* s) { s->parameters[1].dims = {33}; }, "shape"},
+                    Broken{"ShapeOverflows",
+                           [](JobSpec* s) {
+                             s->parameters[1].dims = {uint64_t{1} << 40, uint64_t{1} << 40};
+                           },
+                           "shape"},
+                    Broken{"ShapeWithZero",
+                           [](JobSpec* s) {
+                             s->parameters[1].dims = {0, 32};
+                           },
+                           "shape"},
+                    Broken{"FiveDims",
+                           [](JobSpec* s) {
+                             s->parameters[1].dims = {1, 1, 1, 1, 32};
+                           },
+                           ""},
+                    Broken{"NameTwice", [](JobSpec* s) { s->parameters[1].name = "a.weight"; }, "twice"},
+                    Broken{"NameReserved", [](JobSpec* s) { s->parameters[1].name = "__metadata__"; }, "name"},
+                    Broken{"NameWithQuote", [](JobSpec* s) { s->parameters[1].name = "a\"b"; }, "name"},
+                    Broken{"NameTooLong", [](JobSpec* s) { s->parameters[1].name = std::string(96, 'x'); }, "name"},
+                    Broken{"NoSuchParameterGroup", [](JobSpec* s) { s->parameters[1].group = 2; }, "parameter group"}),
+    [](const auto& tested) { return tested.param.name; });
+
+TEST(JobSpec, SixteenBitParametersStartOnThirtyTwoElements) {
+  JobSpec spec = SmallSpec();
+  spec.dtype = DType::kBF16;
+  EXPECT_EQ(Validate(spec).id(), ErrorId::kJobSpecBad);
+  spec.parameters[2].element_begin = 0;
+  EXPECT_TRUE(Validate(spec).ok());
+}
+
+TEST(JobSpec, SixtyFourRanksAreAllowed) {
+  JobSpec spec = SmallSpec();
+  spec.world = 64;
+  spec.data_groups = {{~uint64_t{0}}, {uint64_t{1} << 63}};
+  ASSERT_TRUE(Validate(spec).ok()) << Validate(spec).Format();
+  EXPECT_EQ(spec.ShardIndex(0, 63), 63U);
+}
+
+TEST(JobSpec, EveryCutOfTheBytesIsRefused) {
+  const auto bytes = Encode(SmallSpec());
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    ASSERT_FALSE(Decode(std::span(bytes).first(length)).ok()) << length;
+  }
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(Decode(longer).ok());
+}
+
+TEST(JobSpec, RandomDamageNeverPassesAnInvalidSpec) {
+  const auto bytes = Encode(SmallSpec());
+  SplitMix64 random(17);
+  for (int round = 0; round < 20'000; ++round) {
+    auto damaged = bytes;
+    for (uint64_t i = 0; i < 1 + random.Below(4); ++i) damaged[random.Below(damaged.size())] = static_cast<std::byte>(random.Next());
+    const auto decoded = Decode(damaged);
+    if (decoded.ok()) {
+      ASSERT_TRUE(Validate(decoded.value()).ok());
+    }
+  }
+}
+
+TEST(JobSpec, AHugeCountInFewBytesAllocatesNothing) {
+  JobSpec spec = SmallSpec();
+  auto bytes = Encode(spec);
+  // The count of parameter groups stands after: magic, name, 3 numbers, 4 floats, 2 numbers, rcache_bytes.
+  const size_t at = 4 + (4 + spec.name.size()) + 3 * 4 + 4 * 4 + 2 * 4 + 8;
+  for (size_t i = 0; i < 4; ++i) bytes[at + i] = std::byte{0xff};
+  EXPECT_EQ(Decode(bytes).status().id(), ErrorId::kJobSpecBad);
+}
+
+TEST(JobSpec, DecodingIsLinearInItsBytes) {
+  JobSpec spec = SmallSpec();
+  spec.chunks.assign(kParametersMax, {2048, 0});
+  spec.parameters.clear();
+  for (uint32_t i = 0; i < kParametersMax; ++i) spec.parameters.push_back({"p" + std::to_string(i), {1024}, i, 0, 0, 1024});
+  const auto bytes = Encode(spec);
+  const SteadyClock clock;
+  const int64_t start = clock.NowNs();
+  ASSERT_TRUE(Decode(bytes).ok());
+  EXPECT_LT(clock.NowNs() - start, 2 * kNsPerSecond);  // a quadratic check would take minutes
+}
+
+TEST(JobSpec, FingerprintsDifferWhenOneByteDiffers) {
+  const auto bytes = Encode(SmallSpec());
+  const uint64_t before = Fingerprint(bytes);
+  EXPECT_EQ(before, Fingerprint(bytes));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    auto changed = bytes;
+    changed[i] ^= std::byte{1};
+    ASSERT_NE(Fingerprint(changed), before) << i;
+  }
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_NE(Fingerprint(longer), before) << "zeros at the end count";
+}
+
+TEST(StateBytes, Fp32JobsNeedSixteenBytesAParameter) {
+  JobSpec spec = SmallSpec();  // 2048 and 1024 elements: planes of 8 KiB and 4 KiB
+  const StateBytes sum = StateBytesOf(spec);
+  EXPECT_EQ(sum.master, 12 * kKiB);
+  EXPECT_EQ(sum.momentum, 12 * kKiB);
+  EXPECT_EQ(sum.variance, 12 * kKiB);
+  EXPECT_EQ(sum.param16, 0U);
+  EXPECT_EQ(sum.gradient, 12 * kKiB);
+  EXPECT_EQ(sum.staging, 0U);
+  EXPECT_EQ(sum.total() - sum.records, 48 * kKiB);
+  EXPECT_EQ(GradientSlotType(spec), DType::kF32);
+}
+
+TEST(StateBytes, AccumulationInSixteenBitsNeedsFp32SlotsAndOneStagingShardARank) {
+  JobSpec spec = SmallSpec();
+  spec.dtype = DType::kBF16;
+  spec.parameters[2].element_begin = 0;
+  EXPECT_EQ(GradientSlotType(spec), DType::kBF16);
+  EXPECT_EQ(StateBytesOf(spec).gradient, 8 * kKiB);  // 4 KiB, and 2 KiB rounded up
+  EXPECT_EQ(StateBytesOf(spec).param16, 8 * kKiB);
+  spec.micro_batches = 4;
+  const StateBytes sum = StateBytesOf(spec);
+  EXPECT_EQ(GradientSlotType(spec), DType::kF32);
+  EXPECT_EQ(sum.gradient, 12 * kKiB);
+  EXPECT_EQ(sum.staging, 8 * kKiB);  // each rank's largest shard: 1024 x 2 bytes, rounded up to a page
+}
+
+}  // namespace
+}  // namespace tidepool::shm

@@ -1,0 +1,148 @@
+// ParameterCache after a failure, and when it is called out of turn: an error, always the same one, and nothing is changed.
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+#include "tests/fakes/memory_chunk_service.h"
+#include "trainer/cache/parameter_cache.h"
+#include "trainer/layout/build_layout.h"
+
+namespace tidepool::trainer {
+namespace {
+
+using testing::MemoryChunkService;
+using testing::MemoryServer;
+
+// Eight chunks of one parameter each, one rank.
+class CacheErrors : public ::testing::Test {
+ protected:
+  CacheErrors() {
+    std::vector<ParameterNote> notes;
+    for (int i = 0; i < 8; ++i) notes.push_back({"p" + std::to_string(i), {64}, 0, 0, false});
+    LayoutOptions options;
+    options.chunk_bytes = 64 * 4;
+    layout_ = BuildLayout(notes, options).value();
+    server_ = std::make_unique<MemoryServer>(&layout_);
+    service_ = std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, 2), 1, 2);
+  }
+
+  Result<std::unique_ptr<ParameterCache>> Open() {
+    CacheSetup setup;
+    setup.layout = &layout_;
+    setup.service = service_.get();
+    setup.groups = {nullptr};
+    setup.clock = &clock_;
+    setup.options.separate_while_recording = false;
+    return ParameterCache::Create(std::move(setup));
+  }
+
+  static Status Acquire(ParameterCache* cache, ChunkId chunk) { return cache->Acquire({&chunk, 1}); }
+  static Status Release(ParameterCache* cache, ChunkId chunk) { return cache->Release({&chunk, 1}); }
+
+  ChunkLayout layout_;
+  std::unique_ptr<MemoryServer> server_;
+  std::unique_ptr<MemoryChunkService> service_;
+  SteadyClock clock_;
+};
+
+TEST_F(CacheErrors, NoRoomForOneBlockIsRefusedWithTheSizeThatWorks) {
+  service_ = std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.BlockBytes() - 1, 1, 0);
+  const Status refused = Open().status();
+  EXPECT_EQ(refused.id(), ErrorId::kRcacheTooSmall);
+  EXPECT_NE(refused.Format().find("at least " + std::to_string(layout_.BlockBytes())), std::string::npos);
+  service_ = std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.BlockBytes(), 1, 0);
+  EXPECT_TRUE(Open().ok());
+}
+
+TEST_F(CacheErrors, AServerThatGoesAwayLatches) {
+  service_->FailFrom(3);
+  const auto cache = std::move(Open()).value();
+  ASSERT_TRUE(cache->BeginPass(PassKind::kTrain, 0).ok());
+  for (const ChunkId chunk : {0u, 1u}) {
+    ASSERT_TRUE(Acquire(cache.get(), chunk).ok());
+    ASSERT_TRUE(Release(cache.get(), chunk).ok());
+  }
+  std::vector<Move> moves;
+  cache->TakeMoves(&moves);
+  EXPECT_EQ(moves.size(), 2u);
+  EXPECT_EQ(Acquire(cache.get(), 2).id(), ErrorId::kServerGone);
+  EXPECT_EQ(Acquire(cache.get(), 0).id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->GradientPlace(0).status().id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->GradientDone(0).id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->BorrowBlock(0).status().id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->SubmitBorrowed(0).id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->FinishBackward(0).id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->FinishStep().id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->BeginPass(PassKind::kTrain, 1).id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->NoteUse(0).id(), ErrorId::kServerGone);
+  EXPECT_EQ(cache->Progress().id(), ErrorId::kServerGone);
+  EXPECT_EQ(server_->submits, 0u);
+}
+
+TEST_F(CacheErrors, ASubmissionThatTheServerRefusesEndsTheStep) {
+  const auto cache = std::move(Open()).value();
+  ASSERT_TRUE(cache->BeginPass(PassKind::kTrain, 0).ok());
+  for (ParameterId id = 0; id < 8; ++id) {
+    ASSERT_TRUE(cache->GradientPlace(id).ok());
+    if (id == 7) break;
+    ASSERT_TRUE(cache->GradientDone(id).ok());
+  }
+  server_->version = 1;  // from here on these gradients are of a version that is gone
+  const Status last = cache->GradientDone(7);
+  EXPECT_TRUE(last.ok() || last.id() == ErrorId::kProtocolViolation);
+  EXPECT_EQ(cache->FinishStep().id(), ErrorId::kProtocolViolation);
+}
+
+TEST_F(CacheErrors, CallsOutsideAPassAreNamed) {
+  const auto cache = std::move(Open()).value();
+  const Status status = Acquire(cache.get(), 0);
+  EXPECT_EQ(status.id(), ErrorId::kChunkNotReady);
+  EXPECT_NE(status.what().find("Acquire"), std::string::npos);
+}
+
+TEST_F(CacheErrors, GradientsHaveNoPlaceInAnEvaluation) {
+  const auto cache = std::move(Open()).value();
+  ASSERT_TRUE(cache->BeginPass(PassKind::kEvaluation, 0).ok());
+  EXPECT_EQ(cache->GradientPlace(0).status().id(), ErrorId::kChunkNotReady);
+}
+
+TEST_F(CacheErrors, APassDoesNotBeginUnderAnOperator) {
+  const auto cache = std::move(Open()).value();
+  ASSERT_TRUE(cache->BeginPass(PassKind::kEvaluation, 0).ok());
+  ASSERT_TRUE(Acquire(cache.get(), 0).ok());
+  EXPECT_EQ(cache->BeginPass(PassKind::kEvaluation, 1).id(), ErrorId::kChunkNotReady);
+}
+
+TEST_F(CacheErrors, UseOfAParameterThatHoldsItsGradientNamesIt) {
+  const auto cache = std::move(Open()).value();
+  ASSERT_TRUE(cache->BeginPass(PassKind::kTrain, 0).ok());
+  ASSERT_TRUE(Acquire(cache.get(), 3).ok());
+  ASSERT_TRUE(cache->NoteUse(3).ok());
+  ASSERT_TRUE(cache->GradientPlace(3).ok());
+  ASSERT_TRUE(cache->NoteUse(3).ok());  // its gradient has a place, but is not there yet
+  ASSERT_TRUE(Release(cache.get(), 3).ok());
+  ASSERT_TRUE(cache->GradientDone(3).ok());
+  const Status status = cache->NoteUse(3);
+  EXPECT_EQ(status.id(), ErrorId::kTensorStateIllegal);
+  EXPECT_NE(status.what().find("p3"), std::string::npos);
+}
+
+TEST_F(CacheErrors, TheSameVersionStaysInTheRcacheANewOneDoesNot) {
+  const auto cache = std::move(Open()).value();
+  for (const int pass : {0, 1}) {
+    ASSERT_TRUE(cache->BeginPass(PassKind::kEvaluation, 0).ok());
+    ASSERT_TRUE(Acquire(cache.get(), 5).ok());
+    ASSERT_TRUE(Release(cache.get(), 5).ok());
+    EXPECT_EQ(cache->counters().misses, 1u) << pass;
+  }
+  server_->version = 1;
+  ASSERT_TRUE(cache->BeginPass(PassKind::kEvaluation, 1).ok());
+  std::vector<Move> moves;
+  cache->TakeMoves(&moves);
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(moves.back().block, nullptr);
+  ASSERT_TRUE(Acquire(cache.get(), 5).ok());
+  EXPECT_EQ(cache->counters().misses + cache->counters().prefetches, 2u);
+}
+
+}  // namespace
+}  // namespace tidepool::trainer

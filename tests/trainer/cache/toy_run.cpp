@@ -1,0 +1,332 @@
+#include "tests/trainer/cache/toy_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "base/random.h"
+#include "tests/fakes/memory_chunk_service.h"
+#include "tests/fakes/thread_collective.h"
+#include "trainer/cache/weight_put.h"
+
+namespace tidepool::trainer {
+namespace {
+
+using testing::MemoryChunkService;
+using testing::MemoryServer;
+using testing::ThreadCollective;
+using testing::ThreadGroup;
+
+float InitialValue(uint32_t note, uint64_t element) {
+  return static_cast<float>((7 * note + element) % 13);
+}
+
+float GradientValue(const ToyModel& model, uint32_t note, uint64_t element, Rank rank, uint64_t step_and_batch) {
+  if (model.no_gradient[note]) return 0;
+  return static_cast<float>((note + 3 * element + 7 * rank + step_and_batch) % 5) - 2.0f;
+}
+
+// values[version][note][element], by plain arithmetic.
+using History = std::vector<std::vector<std::vector<float>>>;
+
+History MakeHistory(const ToyConfig& config, const ChunkLayout& layout) {
+  History history(config.steps + 1);
+  for (uint32_t note = 0; note < config.model.notes.size(); ++note) {
+    const ParameterPlace& place = layout.parameters[layout.of_note[note]];
+    std::vector<float> values(place.element_count);
+    for (uint64_t e = 0; e < values.size(); ++e) values[e] = InitialValue(note, e);
+    history[0].push_back(values);
+    for (uint32_t step = 0; step < config.steps; ++step) {
+      for (const Rank rank : layout.data_groups[layout.chunks[place.chunk].data_group]) {
+        for (uint32_t batch = 0; batch < config.micro_batches; ++batch) {
+          for (uint64_t e = 0; e < values.size(); ++e) values[e] -= GradientValue(config.model, note, e, rank, 10 * step + batch);
+        }
+      }
+      history[step + 1].push_back(values);
+    }
+  }
+  return history;
+}
+
+// Time that moves a little with every look at it.
+class TickingClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return ++now_; }
+  void SleepNs(int64_t duration_ns) override { now_ += duration_ns; }
+
+ private:
+  mutable int64_t now_ = 0;
+};
+
+class ToyRank {
+ public:
+  ToyRank(const ToyConfig& config, const ChunkLayout& layout, const History& history, MemoryServer* server, Rank rank)
+      : config_(config),
+        layout_(layout),
+        history_(history),
+        server_(server),
+        rank_(rank),
+        service_(server, rank, layout.RcacheBytes(rank, config.blocks), 1000 * config.delay_seed + rank, config.delay_max),
+        storages_(layout.chunks.size(), nullptr),
+        kept_(config.model.notes.size()) {}
+
+  // Order of groups: by data group. Each rank of a group has its own ThreadCollective.
+  Status Run(std::vector<std::unique_ptr<ThreadCollective>>* groups, ToyRankResult* result) {
+    TP_RETURN_IF_ERROR(PutWeights());
+    CacheSetup setup;
+    setup.layout = &layout_;
+    setup.rank = rank_;
+    setup.service = &service_;
+    for (const auto& group : *groups) setup.groups.push_back(group.get());
+    setup.clock = &clock_;
+    setup.options = config_.cache;
+    result_ = result;
+    TP_ASSIGN_OR_RETURN(cache_, ParameterCache::Create(std::move(setup)));
+    if (!config_.declared.moments.empty()) cache_->Declare(PassKind::kTrain, config_.declared);
+    const Status trained = Train();
+    result->smallest_bytes = cache_->SmallestRcacheBytes();
+    result->schedule = cache_->schedule(PassKind::kTrain);
+    return trained;
+  }
+
+ private:
+  Status PutWeights() {
+    WeightPut put(&layout_, rank_, &service_);
+    for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
+      TP_RETURN_IF_ERROR(put.Put(id, history_[0][layout_.parameters[id].note].data()));
+    }
+    return put.Finish();
+  }
+
+  Status Train() {
+    for (step_ = 0; step_ < config_.steps; ++step_) {
+      TP_RETURN_IF_ERROR(server_->WaitVersion(step_));
+      result_->before_step.push_back(cache_->counters());
+      TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, step_));
+      result_->followed.push_back(cache_->following());
+      for (uint32_t batch = 0; batch < config_.micro_batches; ++batch) {
+        TP_RETURN_IF_ERROR(Forward());
+        TP_RETURN_IF_ERROR(Backward(batch));
+      }
+      result_->planned.push_back(cache_->plan() != nullptr ? TrafficOf(*cache_->plan(), layout_) : StepTraffic());
+      TP_RETURN_IF_ERROR(cache_->FinishStep());
+      result_->after_step.push_back(cache_->counters());
+      TP_RETURN_IF_ERROR(server_->EndStep(config_.micro_batches));
+      TP_RETURN_IF_ERROR(server_->WaitVersion(step_ + 1));
+      if (config_.evaluate) TP_RETURN_IF_ERROR(Evaluate());
+    }
+    return {};
+  }
+
+  std::vector<std::vector<uint32_t>> Operators() const {
+    std::vector<std::vector<uint32_t>> operators;
+    for (const auto& notes : config_.model.forward) {
+      std::vector<uint32_t> mine;
+      for (const uint32_t note : notes) {
+        if (layout_.IsMember(ChunkOf(note), rank_)) mine.push_back(note);
+      }
+      if (!mine.empty()) operators.push_back(mine);
+    }
+    if (config_.shuffle_second_half && step_ >= 2) std::swap(operators[1], operators[operators.size() - 2]);
+    return operators;
+  }
+
+  Status Forward() {
+    for (const auto& notes : Operators()) TP_RETURN_IF_ERROR(Use(notes, step_));
+    return {};
+  }
+
+  Status Backward(uint32_t batch) {
+    const auto operators = Operators();
+    std::vector<int> uses(config_.model.notes.size(), 0);
+    for (const auto& notes : operators) {
+      for (const uint32_t note : notes) ++uses[note];
+    }
+    for (size_t i = operators.size(); i-- > 0;) {
+      TP_RETURN_IF_ERROR(Use(operators[i], step_));
+      for (const uint32_t note : operators[i]) {
+        const bool fires = --uses[note] == 0 || config_.model.fires_twice[note];
+        if (fires && !config_.model.no_gradient[note]) TP_RETURN_IF_ERROR(Gradient(note, batch, uses[note] == 0));
+      }
+    }
+    for (const ChunkId chunk : cache_->SeparateChunks()) TP_RETURN_IF_ERROR(HandIn(chunk));
+    const Status finished = cache_->FinishBackward(batch);
+    ApplyMoves();
+    return finished;
+  }
+
+  Status Evaluate() {
+    TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kEvaluation, step_ + 1));
+    auto operators = Operators();
+    operators.resize((operators.size() + 1) / 2);
+    for (const auto& notes : operators) TP_RETURN_IF_ERROR(Use(notes, step_ + 1));
+    return {};
+  }
+
+  ChunkId ChunkOf(uint32_t note) const { return layout_.parameters[layout_.of_note[note]].chunk; }
+
+  // One operator, with an inner operator on its first parameter.
+  Status Use(const std::vector<uint32_t>& notes, uint64_t version) {
+    std::vector<ChunkId> chunks;
+    for (const uint32_t note : notes) {
+      if (std::find(chunks.begin(), chunks.end(), ChunkOf(note)) == chunks.end()) chunks.push_back(ChunkOf(note));
+    }
+    TP_RETURN_IF_ERROR(cache_->Acquire(chunks));
+    ApplyMoves();
+    const ChunkId inner = chunks.front();
+    TP_RETURN_IF_ERROR(cache_->Acquire({&inner, 1}));
+    for (const uint32_t note : notes) {
+      TP_RETURN_IF_ERROR(cache_->NoteUse(layout_.of_note[note]));
+      CheckValues(note, version);
+    }
+    TP_RETURN_IF_ERROR(cache_->Release({&inner, 1}));
+    return cache_->Release(chunks);
+  }
+
+  void CheckValues(uint32_t note, uint64_t version) {
+    const ParameterPlace& place = layout_.parameters[layout_.of_note[note]];
+    const std::byte* storage = storages_[place.chunk];
+    const auto& expected = history_[version][note];
+    if (storage == nullptr) {
+      result_->wrong.push_back(place.name + " is nowhere");
+    } else if (std::memcmp(storage + place.element_begin * 4, expected.data(), expected.size() * 4) != 0) {
+      result_->wrong.push_back(place.name + " has wrong values at version " + std::to_string(version));
+    }
+  }
+
+  // The first of two gradients carries 100 more, the second 100 less: only their sum is right.
+  std::vector<float> GradientOf(uint32_t note, uint32_t batch, bool last) const {
+    std::vector<float> values(history_[0][note].size());
+    for (uint64_t e = 0; e < values.size(); ++e) {
+      const float whole = GradientValue(config_.model, note, e, rank_, 10 * step_ + batch);
+      values[e] = !config_.model.fires_twice[note] ? whole : last ? whole - 100 : 100;
+    }
+    return values;
+  }
+
+  Status Gradient(uint32_t note, uint32_t batch, bool last) {
+    const std::vector<float> values = GradientOf(note, batch, last);
+    TP_ASSIGN_OR_RETURN(std::byte * place, cache_->GradientPlace(layout_.of_note[note]));
+    ApplyMoves();
+    if (place != nullptr) {
+      std::memcpy(place, values.data(), values.size() * 4);
+      const Status done = cache_->GradientDone(layout_.of_note[note]);
+      ApplyMoves();
+      return done;
+    }
+    kept_[note].resize(values.size(), 0.0f);
+    for (uint64_t e = 0; e < values.size(); ++e) kept_[note][e] += values[e];
+    return {};
+  }
+
+  Status HandIn(ChunkId chunk) {
+    TP_ASSIGN_OR_RETURN(const SeparateBlock block, cache_->BorrowBlock(chunk));
+    ApplyMoves();
+    for (const SeparatePlace& place : block.places) {
+      std::vector<float>& kept = kept_[layout_.parameters[place.parameter].note];
+      if (!kept.empty()) std::memcpy(place.data, kept.data(), kept.size() * 4);
+      kept.clear();
+    }
+    const Status submitted = cache_->SubmitBorrowed(chunk);
+    ApplyMoves();
+    return submitted;
+  }
+
+  void ApplyMoves() {
+    std::vector<Move> moves;
+    cache_->TakeMoves(&moves);
+    for (const Move& move : moves) {
+      storages_[move.chunk] = move.block;
+      const auto offset = move.block == nullptr ? -1 : move.block - service_.attachment().rcache;
+      result_->decisions += std::to_string(move.chunk) + "@" + std::to_string(offset) + " ";
+    }
+  }
+
+  const ToyConfig& config_;
+  const ChunkLayout& layout_;
+  const History& history_;
+  MemoryServer* server_;
+  Rank rank_;
+  MemoryChunkService service_;
+  TickingClock clock_;
+  std::unique_ptr<ParameterCache> cache_;
+  ToyRankResult* result_ = nullptr;
+  uint32_t step_ = 0;
+  std::vector<std::byte*> storages_;      // by chunk, as the moves say
+  std::vector<std::vector<float>> kept_;  // by note: gradients in separate mode
+};
+
+bool WeightsRight(const ChunkLayout& layout, const History& history, const MemoryServer& server) {
+  for (const ParameterPlace& place : layout.parameters) {
+    const float* values = server.values[place.chunk].data() + place.element_begin;
+    if (std::memcmp(values, history.back()[place.note].data(), place.element_count * 4) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ToyModel MakeToyModel(uint64_t seed, int layers, uint32_t groups) {
+  SplitMix64 random(seed);
+  ToyModel model;
+  const auto add = [&](uint32_t group) {
+    ParameterNote note;
+    note.name = "p" + std::to_string(model.notes.size());
+    note.dims = {1 + random.Below(group == 0 ? 150 : 1) + (group == 0 ? 0 : 99)};
+    note.data_group = group;
+    model.notes.push_back(note);
+    return static_cast<uint32_t>(model.notes.size() - 1);
+  };
+  std::vector<uint32_t> again;
+  for (int layer = 0; layer < layers; ++layer) {
+    const uint32_t a = add(0), b = add(0), c = add(0);
+    model.forward.push_back({a});
+    model.forward.push_back({b, c});
+    if (groups > 1) {
+      model.forward.emplace_back();
+      for (uint32_t group = 1; group < groups; ++group) model.forward.back().push_back(add(group));
+    }
+    if (layer % 4 == 3 && !again.empty()) model.forward.push_back({again.back()});
+    if (layer % 4 == 1) again.push_back(c);
+  }
+  model.no_gradient.assign(model.notes.size(), false);
+  model.fires_twice.assign(model.notes.size(), false);
+  return model;
+}
+
+ToyResult RunToy(const ToyConfig& config) {
+  ToyResult result;
+  result.layout = BuildLayout(config.model.notes, config.layout).value();
+  const ChunkLayout& layout = result.layout;
+  const History history = MakeHistory(config, layout);
+  MemoryServer server(&layout);
+  std::vector<std::unique_ptr<ThreadGroup>> groups;
+  for (const auto& members : layout.data_groups) groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size())));
+  result.ranks.resize(layout.world);
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < layout.world; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::vector<std::unique_ptr<ThreadCollective>> own;
+      for (size_t g = 0; g < groups.size(); ++g) {
+        const auto& members = layout.data_groups[g];
+        const auto found = std::find(members.begin(), members.end(), rank);
+        own.push_back(found == members.end()
+                          ? nullptr
+                          : std::make_unique<ThreadCollective>(groups[g].get(), static_cast<uint32_t>(found - members.begin()),
+                                                               77 * config.delay_seed + rank, config.delay_max));
+      }
+      ToyRank run(config, layout, history, &server, rank);
+      result.ranks[rank].status = run.Run(&own, &result.ranks[rank]);
+      if (result.ranks[rank].status.ok()) return;
+      for (const auto& group : groups) group->Break();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  result.weights_right = server.version == config.steps && WeightsRight(layout, history, server);
+  result.declared = server.declared;
+  return result;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,63 @@
+// ToyRun: a toy model trained by several ranks (threads) through ParameterCache against MemoryServer, with everything checked on the way:
+// every operator finds the values of the version it is to see, and the weights after each step are those of plain arithmetic.
+//
+// Values are small integers in fp32, so sums are exact in any order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "trainer/cache/parameter_cache.h"
+#include "trainer/layout/build_layout.h"
+
+namespace tidepool::trainer {
+
+struct ToyModel {
+  std::vector<ParameterNote> notes;
+  std::vector<std::vector<uint32_t>> forward;  // for each operator the notes of its parameters; backward is the reverse
+  std::vector<bool> no_gradient;               // by note
+  std::vector<bool> fires_twice;               // by note: a gradient after every backward use, not after the last one only
+};
+
+// `layers` layers of three parameters; every fourth parameter is used again later in forward. With `groups` > 1, the layers' last
+// parameters are experts: one for each data group from 1 on.
+ToyModel MakeToyModel(uint64_t seed, int layers, uint32_t groups);
+
+struct ToyConfig {
+  ToyModel model;
+  LayoutOptions layout;
+  uint64_t blocks = 4;
+  uint32_t steps = 4, micro_batches = 1;
+  bool evaluate = true;     // one evaluation pass after every step, on half of the model
+  uint64_t delay_max = 3;   // answers come up to so many polls late
+  uint64_t delay_seed = 1;  // differs from run to run, decisions must not
+  CacheOptions cache;
+  AccessSchedule declared;           // of the training pass; empty: none
+  bool shuffle_second_half = false;  // from the third step on, two operators change places
+};
+
+struct ToyRankResult {
+  Status status;
+  std::string decisions;                   // every move, in order
+  std::vector<CacheCounters> before_step;  // counters at the begin of each training step
+  std::vector<CacheCounters> after_step;   // counters at the end of each training step
+  std::vector<bool> followed;              // by training step
+  std::vector<StepTraffic> planned;        // by training step; zeros where the order was not known
+  AccessSchedule schedule;                 // of the training pass
+  std::vector<std::string> wrong;          // values that were not what they must be; empty in a good run
+  uint64_t smallest_bytes = 0;             // what the cache names at the end
+};
+
+struct ToyResult {
+  ChunkLayout layout;
+  std::vector<ToyRankResult> ranks;
+  bool weights_right = false;  // at the server, after the last step
+  std::vector<ChunkId> declared;
+};
+
+ToyResult RunToy(const ToyConfig& config);
+
+}  // namespace tidepool::trainer

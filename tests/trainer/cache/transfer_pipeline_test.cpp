@@ -1,0 +1,132 @@
+// TransferPipeline: order of collectives, waits, and more operations than there are tickets.
+#include "trainer/cache/transfer_pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/fakes/memory_chunk_service.h"
+#include "trainer/layout/build_layout.h"
+
+namespace tidepool::trainer {
+namespace {
+
+using testing::MemoryChunkService;
+using testing::MemoryServer;
+
+ChunkLayout Chunks(int count, uint32_t world) {
+  std::vector<ParameterNote> notes;
+  for (int i = 0; i < count; ++i) notes.push_back({"p" + std::to_string(i), {64}, 0, 0, false});
+  LayoutOptions options;
+  options.world = world;
+  options.chunk_bytes = 64 * 4;
+  return BuildLayout(notes, options).value();
+}
+
+// Notes what is started; nothing ends before it is allowed to.
+class NotingCollective final : public Collective {
+ public:
+  uint32_t rank() const override { return 0; }
+  uint32_t world() const override { return 2; }
+  Ticket StartAllGather(const BlockView& block) override { return Start("gather", block); }
+  Ticket StartReduceScatter(const BlockView& block) override { return Start("reduce", block); }
+  bool Test(Ticket ticket) override { return ticket <= allowed; }
+  Status Wait(Ticket) override { return {}; }
+  Status Barrier() override { return {}; }
+  Status SumDoubles(double*, uint64_t) override { return {}; }
+  Status Broadcast(void*, uint64_t) override { return {}; }
+
+  std::vector<std::string> started;
+  Ticket allowed = UINT64_MAX;
+
+ private:
+  Ticket Start(const std::string& name, const BlockView& block) {
+    started.push_back(name + std::to_string(block.shard_elements));
+    return started.size();
+  }
+};
+
+TEST(TransferPipeline, CollectivesStartInTheOrderOfTheOperationsNotOfTheAnswers) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const ChunkLayout layout = Chunks(8, 2);
+    MemoryServer server(&layout);
+    MemoryChunkService service(&server, 0, 16 * layout.BlockBytes(), seed, 20);
+    NotingCollective group;
+    TransferPipeline pipeline(&layout, 0, &service, {&group});
+    const auto block = [&](int i) { return service.attachment().rcache + i * layout.BlockBytes(); };
+    std::vector<std::string> expected;
+    for (int i = 0; i < 8; ++i) {
+      if (i % 3 == 2) {
+        pipeline.Submit(static_cast<ChunkId>(i), block(i), 0, 0);
+        expected.push_back("reduce32");
+      } else {
+        pipeline.Fetch(static_cast<ChunkId>(i), block(i), 0, 0);
+        expected.push_back("gather32");
+      }
+      EXPECT_LE(group.started.size(), expected.size());
+    }
+    ASSERT_TRUE(pipeline.WaitAll().ok());
+    EXPECT_EQ(group.started, expected) << seed;
+    EXPECT_EQ(pipeline.bytes_h2d(), 6 * 32 * 4u);
+    EXPECT_EQ(pipeline.bytes_d2h(), 2 * 32 * 4u);
+  }
+}
+
+TEST(TransferPipeline, AFetchWaitsForTheBlocksEarlierOperation) {
+  const ChunkLayout layout = Chunks(4, 2);
+  MemoryServer server(&layout);
+  server.values[1].assign(64, 5.0f);
+  MemoryChunkService service(&server, 0, layout.BlockBytes(), 1, 0);
+  NotingCollective group;
+  group.allowed = 0;
+  TransferPipeline pipeline(&layout, 0, &service, {&group});
+  std::byte* block = service.attachment().rcache;
+  auto* values = reinterpret_cast<float*>(block);
+  std::fill_n(values, 64, 3.0f);
+  const auto submitted = pipeline.Submit(0, block, 0, 0);
+  const auto fetched = pipeline.Fetch(1, block, 0, submitted);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(pipeline.Progress().ok());
+  EXPECT_FALSE(pipeline.Done(submitted));
+  EXPECT_EQ(values[0], 3.0f);  // the gradients are still being reduced
+  group.allowed = 1;
+  ASSERT_TRUE(pipeline.Wait(submitted).ok());
+  EXPECT_EQ(server.submits, 1u);
+  group.allowed = 2;
+  ASSERT_TRUE(pipeline.Wait(fetched).ok());
+  EXPECT_TRUE(pipeline.Done(submitted));
+  EXPECT_EQ(values[0], 5.0f);
+}
+
+TEST(TransferPipeline, MoreOperationsThanTicketsArePutOff) {
+  const int count = 2 * static_cast<int>(client::kTicketsMax);
+  const ChunkLayout layout = Chunks(count, 1);
+  MemoryServer server(&layout);
+  MemoryChunkService service(&server, 0, static_cast<uint64_t>(count) * layout.BlockBytes(), 3, 1000);
+  TransferPipeline pipeline(&layout, 0, &service, {nullptr});
+  TransferPipeline::OpId last = 0;
+  for (int i = 0; i < count; ++i) {
+    last = pipeline.Fetch(static_cast<ChunkId>(i), service.attachment().rcache + static_cast<uint64_t>(i) * layout.BlockBytes(), 0, 0);
+  }
+  ASSERT_TRUE(pipeline.Wait(last).ok());
+  ASSERT_TRUE(pipeline.WaitAll().ok());
+  EXPECT_LT(service.in_flight_max(), client::kTicketsMax);
+  EXPECT_GT(service.in_flight_max(), client::kTicketsMax / 2);
+  EXPECT_EQ(pipeline.bytes_h2d(), static_cast<uint64_t>(count) * 64 * 4);
+}
+
+TEST(TransferPipeline, AnErrorStopsEverythingAfterIt) {
+  const ChunkLayout layout = Chunks(4, 1);
+  MemoryServer server(&layout);
+  MemoryChunkService service(&server, 0, 4 * layout.BlockBytes(), 1, 0);
+  TransferPipeline pipeline(&layout, 0, &service, {nullptr});
+  service.FailFrom(2);
+  pipeline.Fetch(0, service.attachment().rcache, 0, 0);
+  const auto second = pipeline.Fetch(1, service.attachment().rcache + layout.BlockBytes(), 0, 0);
+  EXPECT_EQ(pipeline.Wait(second).id(), ErrorId::kServerGone);
+  service.FailFrom(UINT64_MAX);
+  const auto third = pipeline.Fetch(2, service.attachment().rcache, 0, 0);
+  EXPECT_EQ(pipeline.Wait(third).id(), ErrorId::kServerGone);
+  EXPECT_EQ(pipeline.Progress().id(), ErrorId::kServerGone);
+  EXPECT_EQ(pipeline.WaitAll().id(), ErrorId::kServerGone);
+}
+
+}  // namespace
+}  // namespace tidepool::trainer

@@ -1,0 +1,125 @@
+#include "trainer/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "base/error_catalog.h"
+
+namespace tidepool::trainer {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class FlagsTest : public testing::Test {
+ protected:
+  // What `trainer WORDS...` means; nothing when it ends at once, then with exit_code_.
+  std::optional<CommandLine> Parse(std::vector<std::string> words) {
+    words.insert(words.begin(), "trainer");
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    CommandLine line;
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const bool goes_on = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &line, &exit_code_);
+    out_ = testing::internal::GetCapturedStdout();
+    err_ = testing::internal::GetCapturedStderr();
+    return goes_on ? std::optional(line) : std::nullopt;
+  }
+  int exit_code_ = -1;
+  std::string out_, err_;
+};
+
+TEST_F(FlagsTest, RunTakesItsFlags) {
+  const auto line =
+      Parse({"run", "--preset", "tiny", "--steps", "7", "--rcache", "64MiB", "--no-prefetch", "--dtype", "bf16", "--standalone"});
+  ASSERT_TRUE(line) << err_;
+  EXPECT_EQ(line->command, Command::kRun);
+  EXPECT_EQ(line->options.preset, "tiny");
+  EXPECT_EQ(line->options.steps, 7U);
+  EXPECT_EQ(line->options.rcache, "64MiB");
+  EXPECT_FALSE(line->options.prefetch);
+  EXPECT_EQ(line->options.dtype, "bf16");
+  EXPECT_TRUE(line->options.standalone);
+}
+
+TEST_F(FlagsTest, WithoutFlagsTheDefaultsHold) {
+  const auto line = Parse({"run"});
+  ASSERT_TRUE(line) << err_;
+  EXPECT_TRUE(line->options.prefetch);
+  EXPECT_EQ(line->options.preset, RunOptions().preset);
+  EXPECT_EQ(line->options.steps, RunOptions().steps);
+  EXPECT_EQ(line->options.job, "");
+}
+
+TEST_F(FlagsTest, LaunchPassesOnWhatFollowsTheDashes) {
+  for (const char* flag : {"-n", "--ranks"}) {
+    const auto line = Parse({"launch", flag, "2", "--", "run", "--socket-dir", "/run/x", "--steps", "3", "--standalone"});
+    ASSERT_TRUE(line) << err_;
+    EXPECT_EQ(line->command, Command::kLaunch);
+    EXPECT_EQ(line->launch_ranks, 2U);
+    EXPECT_THAT(line->launch_arguments, ElementsAre("run", "--socket-dir", "/run/x", "--steps", "3", "--standalone"));
+  }
+}
+
+TEST_F(FlagsTest, LaunchNeedsRanksAndACommand) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"launch", "-n", "2"},
+                                                {"launch", "--", "run"},
+                                                {"launch", "-n", "0", "--", "run"},
+                                                {"launch", "-n", "x", "--", "run"}}) {
+    EXPECT_FALSE(Parse(words));
+    EXPECT_EQ(exit_code_, kExitUsage);
+    EXPECT_THAT(err_, HasSubstr("error[TP1001]"));
+  }
+}
+
+TEST_F(FlagsTest, EstimateAndSampleAndVersion) {
+  const auto estimate = Parse({"estimate", "--preset", "gpt2-10b", "--ranks", "4", "--json"});
+  ASSERT_TRUE(estimate) << err_;
+  EXPECT_EQ(estimate->command, Command::kEstimate);
+  EXPECT_EQ(estimate->options.ranks, 4U);
+  EXPECT_TRUE(estimate->options.json);
+  const auto sample = Parse({"sample", "OUT", "Permission is", "--tokens", "9", "--temperature", "0"});
+  ASSERT_TRUE(sample) << err_;
+  EXPECT_EQ(sample->command, Command::kSample);
+  EXPECT_EQ(sample->options.weights_dir, "OUT");
+  EXPECT_EQ(sample->options.prompt, "Permission is");
+  EXPECT_EQ(sample->options.sample_tokens, 9U);
+  EXPECT_EQ(sample->options.temperature, 0.0F);
+  ASSERT_TRUE(Parse({"version"}));
+}
+
+TEST_F(FlagsTest, HelpGoesToStdoutAndEndsWell) {
+  EXPECT_FALSE(Parse({"--help"}));
+  EXPECT_EQ(exit_code_, kExitOk);
+  EXPECT_THAT(out_, HasSubstr("trainer launch -n 2 -- run"));
+  EXPECT_FALSE(Parse({"run", "--help"}));
+  EXPECT_EQ(exit_code_, kExitOk);
+  EXPECT_THAT(out_, HasSubstr("--rcache"));
+}
+
+TEST_F(FlagsTest, MistakesAreUsageErrors) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{},
+                                                {"run", "--nonsense"},
+                                                {"run", "--steps", "many"},
+                                                {"run", "--dtype", "fp8"},
+                                                {"run", "--accumulate", "0"},
+                                                {"sample", "OUT"}}) {
+    EXPECT_FALSE(Parse(words));
+    EXPECT_EQ(exit_code_, kExitUsage);
+    EXPECT_THAT(err_, HasSubstr("error[TP1001]"));
+  }
+}
+
+TEST_F(FlagsTest, AnUnknownCommandSuggestsTheNearest) {
+  EXPECT_FALSE(Parse({"lanch"}));
+  EXPECT_EQ(exit_code_, kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("unknown command \"lanch\"; did you mean \"launch\"?"));
+  EXPECT_FALSE(Parse({"zzz"}));
+  EXPECT_THAT(err_, testing::Not(HasSubstr("did you mean")));
+}
+
+}  // namespace
+}  // namespace tidepool::trainer

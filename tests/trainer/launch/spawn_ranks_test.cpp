@@ -1,0 +1,205 @@
+#include "trainer/launch/spawn_ranks.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/unique_fd.h"
+#include "trainer/launch/line_prefixer.h"
+
+namespace tidepool::trainer {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// Runs the launcher in a process of its own, its output in files, as `trainer launch` would run it.
+class SpawnRanksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "/launch-XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string File(const std::string& name) const { return directory_ + "/" + name; }
+
+  // Starts `sh -c script` as every rank; $DIR is the test's directory.
+  void Launch(uint32_t ranks, const std::string& script, int64_t grace_ns = 20 * kNsPerSecond) {
+    setenv("DIR", directory_.c_str(), 1);
+    launcher_ = fork();
+    if (launcher_ != 0) return;
+    const UniqueFd out(open(File("out").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
+    const UniqueFd err(open(File("err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
+    dup2(out.get(), STDOUT_FILENO);
+    dup2(err.get(), STDERR_FILENO);
+    const auto code = SpawnRanks({ranks, "sh", {"-c", script}, grace_ns});
+    _exit(code.ok() ? code.value() : 99);
+  }
+  int WaitForLauncher() {
+    int status = 0;
+    while (waitpid(launcher_, &status, 0) < 0) {
+    }
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+  int Run(uint32_t ranks, const std::string& script) {
+    Launch(ranks, script);
+    return WaitForLauncher();
+  }
+  void WaitForFile(const std::string& name) {
+    SteadyClock clock;
+    for (int i = 0; i < 5000 && !std::filesystem::exists(File(name)); ++i) clock.SleepNs(2 * kNsPerMs);
+    ASSERT_TRUE(std::filesystem::exists(File(name))) << name << "\n" << ReadText(File("err"));
+  }
+  // True once no process `pid` is left (a zombie that init has yet to collect does not count).
+  static bool Gone(pid_t pid) {
+    SteadyClock clock;
+    for (int i = 0; i < 5000; ++i) {
+      const std::string stat = ReadText("/proc/" + std::to_string(pid) + "/stat");
+      if (stat.empty() || stat.find(") Z ") != std::string::npos) return true;
+      clock.SleepNs(2 * kNsPerMs);
+    }
+    return false;
+  }
+
+  std::string directory_;
+  pid_t launcher_ = -1;
+};
+
+TEST_F(SpawnRanksTest, EveryRankLearnsItsPlace) {
+  const char* script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TIDEPOOL_LAUNCH_ID >$DIR/rank$RANK";
+  EXPECT_EQ(Run(3, script), 0);
+  std::string shared;
+  for (int rank = 0; rank < 3; ++rank) {
+    std::istringstream words(ReadText(File("rank" + std::to_string(rank))));
+    std::string own_rank, local_rank, world, local_world, host, port, id;
+    words >> own_rank >> local_rank >> world >> local_world >> host >> port >> id;
+    EXPECT_EQ(own_rank, std::to_string(rank));
+    EXPECT_EQ(local_rank, own_rank);
+    EXPECT_EQ(world, "3");
+    EXPECT_EQ(local_world, "3");
+    EXPECT_EQ(host, "127.0.0.1");
+    EXPECT_GT(std::stoi(port), 0);
+    EXPECT_THAT(id, testing::StartsWith("launch-"));
+    if (rank == 0) shared = port + id;
+    EXPECT_EQ(port + id, shared);
+  }
+}
+
+TEST_F(SpawnRanksTest, TorchrunsVariablesDoNotReachTheRanks) {
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  EXPECT_EQ(Run(1, "test -z \"$TORCHELASTIC_USE_AGENT_STORE\""), 0);
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+}
+
+TEST_F(SpawnRanksTest, OutputOfRankZeroIsUnchangedAndOthersAreMarked) {
+  EXPECT_EQ(Run(2, "printf 'one\\ntwo'; printf 'oops\\n' >&2"), 0);
+  EXPECT_THAT(ReadText(File("out")), HasSubstr("one\ntwo"));
+  EXPECT_THAT(ReadText(File("out")), HasSubstr("[rank 1] one\n[rank 1] two\n"));
+  EXPECT_THAT(ReadText(File("out")), Not(HasSubstr("[rank 0]")));
+  EXPECT_THAT(ReadText(File("err")), HasSubstr("[rank 1] oops\n"));
+}
+
+TEST_F(SpawnRanksTest, MuchOutputArrivesWhole) {
+  EXPECT_EQ(Run(2, "test $RANK = 0 || seq 100000"), 0);
+  std::istringstream lines(ReadText(File("out")));
+  std::string line;
+  int count = 0;
+  while (std::getline(lines, line)) EXPECT_EQ(line, "[rank 1] " + std::to_string(++count));
+  EXPECT_EQ(count, 100000);
+}
+
+TEST_F(SpawnRanksTest, OneBadRankEndsTheOthersAndItsCodeIsTheRunsCode) {
+  const char* script = "if test $RANK = 1; then exit 7; fi; trap 'touch $DIR/told; exit 5' TERM; while :; do sleep 0.02; done";
+  EXPECT_EQ(Run(2, script), 7);
+  EXPECT_TRUE(std::filesystem::exists(File("told")));
+  EXPECT_THAT(ReadText(File("err")), HasSubstr("ended badly"));
+}
+
+TEST_F(SpawnRanksTest, AKilledRankIsCode128PlusSignal) {
+  EXPECT_EQ(Run(2, "test $RANK = 0 || kill -9 $$"), 137);
+}
+
+TEST_F(SpawnRanksTest, ARankThatDoesNotListenIsKilledAfterTheGrace) {
+  Launch(2, "trap '' TERM; echo $$ >$DIR/pid$RANK; if test $RANK = 1; then exit 3; fi; while :; do sleep 0.02; done", 100 * kNsPerMs);
+  EXPECT_EQ(WaitForLauncher(), 3);
+  EXPECT_TRUE(Gone(std::stoi(ReadText(File("pid0")))));
+}
+
+TEST_F(SpawnRanksTest, SignalsArePassedOnOnceAndRanksMayFinish) {
+  Launch(
+      2,
+      "n=0; trap 'n=$((n+1))' INT; touch $DIR/up$RANK; while test $n = 0; do sleep 0.02; done; sleep 0.1; echo $n >$DIR/n$RANK; exit 130");
+  WaitForFile("up0");
+  WaitForFile("up1");
+  kill(launcher_, SIGINT);
+  EXPECT_EQ(WaitForLauncher(), 130);
+  EXPECT_EQ(ReadText(File("n0")), "1\n");
+  EXPECT_EQ(ReadText(File("n1")), "1\n");
+}
+
+TEST_F(SpawnRanksTest, ASignalThatNobodyCatchesEndsTheRun) {
+  Launch(2, "touch $DIR/up$RANK; exec sleep 60");
+  WaitForFile("up0");
+  WaitForFile("up1");
+  kill(launcher_, SIGTERM);
+  EXPECT_EQ(WaitForLauncher(), 128 + SIGTERM);
+}
+
+TEST_F(SpawnRanksTest, RanksDieWithTheirLauncher) {
+  Launch(2, "echo $$ >$DIR/pid$RANK.tmp; mv $DIR/pid$RANK.tmp $DIR/pid$RANK; exec sleep 60");
+  WaitForFile("pid0");
+  WaitForFile("pid1");
+  kill(launcher_, SIGKILL);
+  EXPECT_EQ(WaitForLauncher(), 137);
+  EXPECT_TRUE(Gone(std::stoi(ReadText(File("pid0")))));
+  EXPECT_TRUE(Gone(std::stoi(ReadText(File("pid1")))));
+}
+
+TEST_F(SpawnRanksTest, SomebodyWhoKeepsAPipeOpenDoesNotHoldUpTheEnd) {
+  EXPECT_EQ(Run(2, "test $RANK = 0 || { (sleep 60 & echo $! >$DIR/left); echo bye; }"), 0);
+  EXPECT_THAT(ReadText(File("out")), HasSubstr("[rank 1] bye\n"));
+  kill(std::stoi(ReadText(File("left"))), SIGKILL);
+}
+
+TEST(SpawnRanks, WhatCannotBeStartedIsAnError) {
+  const auto missing = SpawnRanks({2, "/nonexistent/trainer", {}});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.status().id(), ErrorId::kFileUnreadable);
+  EXPECT_THAT(missing.status().what(), HasSubstr("/nonexistent/trainer"));
+  const auto none = SpawnRanks({0, "sh", {}});
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.status().id(), ErrorId::kUsageError);
+}
+
+TEST(LinePrefixer, MarksWholeLinesOnly) {
+  LinePrefixer prefixer("> ");
+  EXPECT_EQ(prefixer.Feed(""), "");
+  EXPECT_EQ(prefixer.Feed("a"), "");
+  EXPECT_EQ(prefixer.Feed("b\n\nc\nd"), "> ab\n> \n> c\n");
+  EXPECT_EQ(prefixer.Flush(), "> d\n");
+  EXPECT_EQ(prefixer.Flush(), "");
+}
+
+TEST(LinePrefixer, AnEndlessLineComesOutInPieces) {
+  LinePrefixer prefixer("> ");
+  const std::string out = prefixer.Feed(std::string(70000, 'x')) + prefixer.Feed("y\n");
+  EXPECT_EQ(out, "> " + std::string(70000, 'x') + "\n> y\n");
+}
+
+}  // namespace
+}  // namespace tidepool::trainer

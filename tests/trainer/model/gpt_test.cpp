@@ -1,0 +1,226 @@
+#include "trainer/model/gpt.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+
+#include "trainer/model/checkpoint.h"
+#include "trainer/model/generate.h"
+
+namespace tidepool::trainer {
+namespace {
+
+const GptShape kSmall{"small", 61, 16, 3, 2, 32};
+
+// Small models gain nothing from threads, and lose much where the machine is busy.
+const bool kOneThread = [] {
+  at::set_num_threads(1);
+  return true;
+}();
+
+std::shared_ptr<Gpt> MakeModel(const GptShape& shape, at::ScalarType dtype = at::kFloat) {
+  auto model = std::make_shared<Gpt>(shape, at::TensorOptions().dtype(dtype));
+  InitGpt(model.get(), 11);
+  return model;
+}
+
+// Fixed tokens with some structure.
+at::Tensor Tokens(int64_t batch, int64_t tokens, int64_t shift = 0) {
+  return (at::arange(shift, shift + batch * tokens) * 7 % 61).view({batch, tokens});
+}
+
+TEST(Gpt, RegistersTheParametersOfTheTable) {
+  const Gpt model(kSmall, at::TensorOptions().device(at::kMeta));
+  const auto notes = GptParameters(kSmall);
+  const auto parameters = model.named_parameters();
+  ASSERT_EQ(parameters.size(), notes.size());
+  for (size_t i = 0; i < notes.size(); ++i) {
+    EXPECT_EQ(parameters[i].key(), notes[i].name);
+    EXPECT_EQ(parameters[i].value().sizes().vec(), std::vector<int64_t>(notes[i].dims.begin(), notes[i].dims.end()));
+    EXPECT_TRUE(parameters[i].value().is_meta() && parameters[i].value().requires_grad());
+  }
+}
+
+TEST(Gpt, TakesTheTensorsOfAMaker) {
+  std::vector<std::string> asked;
+  const Gpt model(kSmall, [&](const ParameterNote& note) {
+    asked.push_back(note.name);
+    return at::full(std::vector<int64_t>(note.dims.begin(), note.dims.end()), static_cast<double>(asked.size()));
+  });
+  const auto parameters = model.named_parameters();
+  ASSERT_EQ(asked.size(), parameters.size());
+  for (size_t i = 0; i < asked.size(); ++i) EXPECT_EQ(parameters[asked[i]].max().item<float>(), static_cast<float>(i + 1));
+}
+
+TEST(Gpt, StartsNearUniformAndIsCausal) {
+  auto model = MakeModel(kSmall);
+  const at::Tensor tokens = Tokens(2, 16);
+  EXPECT_NEAR(model->Loss(tokens, Tokens(2, 16, 1)).item<float>(), std::log(61.0), 0.1);
+  at::Tensor changed = tokens.clone();
+  changed.index_put_({0, 10}, 3);
+  const at::Tensor difference = (model->Forward(tokens) - model->Forward(changed)).abs().sum(-1);
+  EXPECT_EQ(difference[0].slice(0, 0, 10).max().item<float>(), 0.F);
+  EXPECT_GT(difference[0].slice(0, 10).max().item<float>(), 0.F);
+  EXPECT_EQ(difference[1].max().item<float>(), 0.F);
+}
+
+TEST(Gpt, AttentionEqualsTheTextbookForm) {
+  // Fused attention against softmax(QK^T / sqrt(d)) V, through the whole model with one layer.
+  const GptShape shape{"one", 61, 8, 1, 2, 16};
+  auto model = MakeModel(shape);
+  const auto p = model->named_parameters();
+  const at::Tensor tokens = Tokens(1, 8);
+  const auto affine = [&](const at::Tensor& x, const std::string& name) { return x.matmul(p[name + ".weight"].t()) + p[name + ".bias"]; };
+  const auto norm = [&](const at::Tensor& x, const std::string& name) {
+    const at::Tensor centred = x - x.mean(-1, true);
+    return centred / (centred.square().mean(-1, true) + 1e-5).sqrt() * p[name + ".weight"] + p[name + ".bias"];
+  };
+  at::Tensor x = p["wte.weight"].index_select(0, tokens[0]) + p["wpe.weight"].slice(0, 0, 8);
+  const auto qkv = affine(norm(x, "h.0.ln_1"), "h.0.attn.c_attn").split(16, 1);
+  std::vector<at::Tensor> mixed;
+  for (int64_t head = 0; head < 2; ++head) {
+    const auto of = [&](const at::Tensor& t) { return t.slice(1, head * 8, head * 8 + 8); };
+    at::Tensor scores = of(qkv[0]).matmul(of(qkv[1]).t()) / std::sqrt(8.0);
+    scores = scores.masked_fill(at::ones({8, 8}, at::kBool).triu(1), -INFINITY);
+    mixed.push_back(scores.softmax(-1).matmul(of(qkv[2])));
+  }
+  x = x + affine(at::cat(mixed, 1), "h.0.attn.c_proj");
+  const at::Tensor u = affine(norm(x, "h.0.ln_2"), "h.0.mlp.c_fc");
+  x = x + affine(0.5 * u * (1 + at::tanh(std::sqrt(2 / M_PI) * (u + 0.044715 * u.pow(3)))), "h.0.mlp.c_proj");
+  const at::Tensor logits = norm(x, "ln_f").matmul(p["wte.weight"].t());
+  EXPECT_LT((logits - model->Forward(tokens)[0]).abs().max().item<float>(), 1e-5F);
+}
+
+TEST(Gpt, LearnsASmallText) {
+  auto model = MakeModel(kSmall);
+  torch::optim::AdamW adam(model->parameters(), torch::optim::AdamWOptions(3e-3));
+  const at::Tensor tokens = Tokens(4, 16), targets = Tokens(4, 16, 1);
+  for (int step = 0; step < 60; ++step) {
+    adam.zero_grad();
+    model->Loss(tokens, targets).backward();
+    torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+    adam.step();
+  }
+  EXPECT_LT(model->Loss(tokens, targets).item<float>(), 0.5F);
+  // It has learnt "the next token is 7 more, modulo 61".
+  const auto answer = Generate(model.get(), {0, 7, 14, 21}, {.tokens = 6, .temperature = 0, .top_k = 0, .seed = 1});
+  ASSERT_TRUE(answer.ok()) << answer.status().Format();
+  EXPECT_EQ(answer.value(), (std::vector<int64_t>{28, 35, 42, 49, 56, 2}));
+}
+
+class CheckpointingOf : public testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, CheckpointingOf, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& param) { return std::string(c10::toString(param.param)); });
+
+TEST_P(CheckpointingOf, GivesTheSameBits) {
+  auto plain = MakeModel(kSmall, GetParam()), saving = MakeModel(kSmall, GetParam());
+  saving->SetCheckpointing(true);
+  for (int round = 0; round < 2; ++round) {  // the second round adds to the first one's gradients
+    const at::Tensor tokens = Tokens(3, 16, round), targets = Tokens(3, 16, round + 1);
+    const at::Tensor a = plain->Loss(tokens, targets), b = saving->Loss(tokens, targets);
+    ASSERT_TRUE(a.equal(b));
+    a.backward();
+    b.backward();
+  }
+  const auto expected = plain->named_parameters(), got = saving->named_parameters();
+  for (const auto& item : expected) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    EXPECT_GT(item.value().grad().abs().max().item<float>(), 0.F) << item.key();
+    EXPECT_TRUE(item.value().grad().equal(got[item.key()].grad())) << item.key();
+  }
+}
+
+TEST(Checkpointing, RunsEachPieceTwiceAndKeepsNoInnerTensor) {
+  int runs = 0;
+  std::weak_ptr<int> inner;
+  const auto piece = [&](const at::Tensor& x) {
+    ++runs;
+    auto token = std::make_shared<int>(runs);
+    inner = token;
+    // A tensor whose release shows when the activations of this run are let go.
+    at::Tensor factor = at::from_blob(
+                            token.get(), {1}, [token](void*) {}, at::kInt)
+                            .to(at::kFloat);
+    at::Tensor kept = at::from_blob(
+        token.get(), {1}, [token](void*) {}, at::kInt);
+    return x * kept * factor.numel();
+  };
+  at::Tensor x = at::full({1}, 3.F).requires_grad_(true);
+  at::Tensor y = Checkpoint(piece, x.sin());
+  EXPECT_EQ(runs, 1);
+  EXPECT_TRUE(inner.expired());
+  y.backward();
+  EXPECT_EQ(runs, 2);
+  EXPECT_TRUE(inner.expired());
+  EXPECT_FLOAT_EQ(x.grad().item<float>(), 2 * std::cos(3.F));  // the second run multiplies by 2
+}
+
+TEST(Checkpointing, IsLeftOutWhereBackwardWouldNotReach) {
+  int runs = 0;
+  at::Tensor weight = at::full({1}, 2.F).requires_grad_(true);
+  const auto piece = [&](const at::Tensor& x) {
+    ++runs;
+    return x * weight;
+  };
+  Checkpoint(piece, at::full({1}, 5.F)).backward();
+  EXPECT_EQ(weight.grad().item<float>(), 5.F);
+  EXPECT_EQ(runs, 1);
+  const at::NoGradGuard no_gradients;
+  EXPECT_FALSE(Checkpoint(piece, weight).requires_grad());
+}
+
+TEST(Checkpointing, PassesAnErrorOfTheSecondRun) {
+  int runs = 0;
+  at::Tensor x = at::ones({1}).requires_grad_(true);
+  at::Tensor y = Checkpoint(
+      [&](const at::Tensor& input) {
+        TORCH_CHECK(++runs == 1, "the second run fails");
+        return input * 2;
+      },
+      x);
+  EXPECT_THROW(y.backward(), c10::Error);
+}
+
+TEST(Generate, IsDeterministicAndHeedsItsOptions) {
+  auto model = MakeModel(kSmall);
+  const std::vector<int64_t> prompt{1, 2, 3};
+  GenerateOptions options{.tokens = 40, .temperature = 1.F, .top_k = 0, .seed = 5};
+  const auto first = Generate(model.get(), prompt, options).value();
+  EXPECT_EQ(first.size(), 40U);  // beyond the context of 16
+  EXPECT_EQ(first, Generate(model.get(), prompt, options).value());
+  options.seed = 6;
+  EXPECT_NE(first, Generate(model.get(), prompt, options).value());
+  options.top_k = 1;
+  const auto likeliest = Generate(model.get(), prompt, options).value();
+  options.temperature = 0;
+  EXPECT_EQ(likeliest, Generate(model.get(), prompt, options).value());
+}
+
+TEST(Generate, RefusesBadRequests) {
+  auto model = MakeModel(kSmall);
+  EXPECT_EQ(Generate(model.get(), {}, {}).status().id(), ErrorId::kUsageError);
+  EXPECT_EQ(Generate(model.get(), {61}, {}).status().id(), ErrorId::kUsageError);
+  EXPECT_EQ(Generate(model.get(), {1}, {.tokens = 1, .temperature = -1.F, .top_k = 0, .seed = 1}).status().id(), ErrorId::kUsageError);
+  const at::NoGradGuard no_gradients;
+  model->parameters()[0].fill_(NAN);
+  EXPECT_EQ(Generate(model.get(), {1}, {}).status().id(), ErrorId::kNonFinite);
+}
+
+TEST(Threads, CanBeSet) {
+  ASSERT_TRUE(kOneThread);
+  EXPECT_EQ(at::get_num_threads(), 1);
+  auto model = MakeModel(kSmall);
+  const at::Tensor one = model->Forward(Tokens(2, 16));
+  at::set_num_threads(2);
+  EXPECT_EQ(at::get_num_threads(), 2);
+  EXPECT_LT((model->Forward(Tokens(2, 16)) - one).abs().max().item<float>(), 1e-5F);
+  at::set_num_threads(1);
+}
+
+}  // namespace
+}  // namespace tidepool::trainer
