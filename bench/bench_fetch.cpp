@@ -1,0 +1,154 @@
+// bench_fetch: bytes a second of chunk fetches through a real memserver, beside plain memcpy of the same bytes.
+//
+// Fetches and copies alternate within one run, so that whatever else the machine does meets both; the ratio is the median over pairs.
+// Sources are four chunks of 64 MiB each, more than any cache, on either side.
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "bench/row.h"
+#include "bench/server_process.h"
+#include "client/mem_client.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::bench {
+namespace {
+
+using client::MemClient;
+using client::Range;
+
+constexpr uint64_t kChunkBytes = 64 * kMiB;
+constexpr uint64_t kChunkElements = kChunkBytes / sizeof(float);
+constexpr uint32_t kChunks = 4;
+constexpr uint32_t kBlocks = 2;
+
+constexpr const char* kHelp =
+    "bench_fetch [--json FILE] [FLAGS OF memserver...]\n"
+    "Bytes a second of chunk fetches through memserver, beside plain memcpy of the same bytes.\n"
+    "Needs about 1.8 GiB of memory. Example: bench_fetch --copy-threads 1\n";
+
+template <typename T>
+T OrDie(Result<T> result) {
+  if (!result.ok()) Die(result.status().Format());
+  return std::move(result).value();
+}
+
+shm::JobSpec Spec() {
+  shm::JobSpec spec;
+  spec.name = "bench-fetch";
+  spec.rcache_bytes = kBlocks * kChunkBytes;
+  spec.parameter_groups = {{}};
+  spec.data_groups = {{.rank_mask = 1}};
+  for (uint32_t i = 0; i < kChunks; ++i) {
+    spec.chunks.push_back({.elements = kChunkElements, .data_group = 0});
+    spec.parameters.push_back(
+        {.name = "w" + std::to_string(i), .dims = {kChunkElements}, .chunk = i, .element_begin = 0, .element_count = kChunkElements});
+  }
+  return spec;
+}
+
+// One measured size: how often, how large, and what is promised.
+struct Size {
+  const char* row;
+  uint64_t bytes;
+  int pairs;
+  std::optional<double> target;
+};
+
+class FetchBench {
+ public:
+  explicit FetchBench(const std::string& socket_dir)
+      : client_(OrDie(MemClient::Connect({.socket_dir = socket_dir, .connect_timeout_ns = 120 * kNsPerSecond}, Spec(), 0))) {
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+      local_.emplace_back(kChunkElements, static_cast<float>(chunk + 1));
+      PutWeights(chunk);
+    }
+  }
+
+  Row Measure(const Size& size) {
+    std::vector<double> fetch_rates, ratios;
+    for (int pair = -2; pair < size.pairs; ++pair) {  // two pairs to warm up
+      const uint32_t chunk = next_++ % kChunks;
+      const uint64_t begin = static_cast<uint64_t>(next_) * size.bytes % kChunkBytes / size.bytes * size.bytes;
+      const double fetch = Fetch(chunk, begin, size.bytes);
+      const double copy = Copy((chunk + 2) % kChunks, begin, size.bytes);
+      if (pair < 0) continue;
+      fetch_rates.push_back(static_cast<double>(size.bytes) / fetch);
+      ratios.push_back(copy / fetch);
+    }
+    return {.bench = "fetch",
+            .row = size.row,
+            .value = Median(fetch_rates) / 1e9,
+            .unit = "GB/s",
+            .against = "memcpy of the same bytes",
+            .ratio = Median(ratios),
+            .target = size.target};
+  }
+
+  void Detach() {
+    const Status status = client_->Detach();
+    if (!status.ok()) Die(status.Format());
+  }
+
+ private:
+  std::byte* Block(uint32_t block) const { return client_->attachment().rcache + block * kChunkBytes; }
+
+  client::Outcome Await(Result<client::Ticket> ticket) { return OrDie(client_->Wait(OrDie(std::move(ticket)))); }
+
+  void PutWeights(uint32_t chunk) {
+    std::memcpy(Block(0), local_[chunk].data(), kChunkBytes);
+    Await(client_->StartPutWeights({.chunk = chunk, .element_begin = 0, .element_count = kChunkElements, .rcache_offset = 0}));
+  }
+
+  // Seconds for one fetch into block 0, from the request to the answer.
+  double Fetch(uint32_t chunk, uint64_t begin, uint64_t bytes) {
+    std::memset(Block(0), 0, sizeof(float));
+    const Range range = {
+        .chunk = chunk, .element_begin = begin / sizeof(float), .element_count = bytes / sizeof(float), .rcache_offset = 0};
+    const int64_t start = clock_.NowNs();
+    const client::Outcome outcome = Await(client_->StartFetch(range, 0));
+    const int64_t end = clock_.NowNs();
+    const bool right = outcome.bytes == bytes && std::memcmp(Block(0), local_[chunk].data() + range.element_begin, bytes) == 0;
+    if (!right) Die("a fetch delivered other bytes than were put");
+    return static_cast<double>(end - start) / kNsPerSecond;
+  }
+
+  // Seconds for one plain copy of as many bytes into block 1.
+  double Copy(uint32_t chunk, uint64_t begin, uint64_t bytes) {
+    const auto* source = reinterpret_cast<const std::byte*>(local_[chunk].data()) + begin;
+    const int64_t start = clock_.NowNs();
+    std::memcpy(Block(1), source, bytes);
+    const int64_t end = clock_.NowNs();
+    if (std::memcmp(Block(1), source, bytes) != 0) Die("memcpy failed");
+    return static_cast<double>(end - start) / kNsPerSecond;
+  }
+
+  SteadyClock clock_;
+  const std::unique_ptr<MemClient> client_;
+  std::vector<std::vector<float>> local_;  // what was put, and the source of plain copies
+  uint32_t next_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  std::vector<std::string> flags = {"--pool", "1152MiB", "--rcache-limit", "160MiB", "--log-level", "warn"};
+  flags.insert(flags.end(), printer.arguments().begin(), printer.arguments().end());
+  const ServerProcess server = OrDie(ServerProcess::Start(flags));
+  FetchBench bench(server.socket_dir());
+  printer.Add(bench.Measure({.row = "64 MiB", .bytes = kChunkBytes, .pairs = 41, .target = 0.9}));
+  printer.Add(bench.Measure({.row = "8 MiB", .bytes = 8 * kMiB, .pairs = 201, .target = std::nullopt}));
+  printer.Add(bench.Measure({.row = "1 MiB", .bytes = kMiB, .pairs = 801, .target = std::nullopt}));
+  bench.Detach();
+  return printer.Finish();
+}
+
+}  // namespace
+}  // namespace tidepool::bench
+
+int main(int argc, char** argv) {
+  return tidepool::bench::Main(argc, argv);
+}

@@ -1,0 +1,172 @@
+"""How long files and functions are, and how many parameters they take. Functions are found by matching braces, which our format allows."""
+
+import dataclasses
+import re
+import statistics
+
+from .tree import Finding, SourceFile, Tree
+
+FILE_LINES_MAX = 400
+TEST_FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+PARAMETERS_MAX = 5
+
+_CONTAINER = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b")
+_NOT_A_NAME = {"alignas", "decltype", "noexcept", "requires", "explicit", "__attribute__", "defined", "sizeof", "static_assert", "if"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """One function with a body, or declared in a class: first line, length of the whole text in lines, parameters."""
+
+    name: str
+    line: int
+    lines: int
+    parameters: int
+    has_body: bool
+
+
+def without_directives(code: str) -> str:
+    """Preprocessor lines blanked, those continued with a backslash too."""
+    return re.sub(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", lambda found: re.sub(r"[^\n]", " ", found[0]), code, flags=re.MULTILINE)
+
+
+def closing(code: str, start: int, pair: str) -> int:
+    """Index of the bracket that closes the one at `start`; the end of the text when none does."""
+    depth = 0
+    for at in range(start, len(code)):
+        if code[at] == pair[0]:
+            depth += 1
+        elif code[at] == pair[1]:
+            depth -= 1
+            if depth == 0:
+                return at
+    return len(code) - 1
+
+
+def parameter_list(head: str) -> tuple[str, str] | None:
+    """(name, text between the parentheses) of the function that `head` declares, or None when it declares none."""
+    head = re.sub(r"\boperator\s*\(\s*\)", "operator_call", head)
+    for match in re.finditer(r"((?:~|\b)[A-Za-z_][\w:~]*(?:\s*<[^<>()]*>)?|\boperator\s*[^\s\w(]+)\s*\(", head):
+        name = match[1].strip()
+        before = head[: match.start()].replace("->", "")
+        if name.split("::")[-1] in _NOT_A_NAME or before.count("<") > before.count(">"):
+            continue
+        start = match.end() - 1
+        return name, head[start + 1:closing(head, start, "()")]
+    return None
+
+
+def count_parameters(text: str) -> int:
+    """Commas outside every bracket, plus one; none for an empty list."""
+    if not text.strip() or text.strip() == "void":
+        return 0
+    depth, count = 0, 1
+    for at, char in enumerate(text):
+        if char in "([{<":
+            depth += 1
+        elif char in ")]}" or (char == ">" and text[at - 1:at] != "-"):
+            depth -= 1
+        elif char == "," and depth == 0:
+            count += 1
+    return count
+
+
+def _opens_container(head: str) -> bool:
+    match = _CONTAINER.search(re.sub(r"template\s*<[^{}]*?>(?=\s*(class|struct|union|requires|\w))", "", head))
+    return match is not None and "(" not in re.sub(r"\b(alignas|requires|__attribute__|decltype)\s*\(+[^()]*\)+", "", head)
+
+
+def _is_initializer(head: str) -> bool:
+    """True for the brace of `int x{3}`, `= {`, and of a member in a constructor's list (`Foo() : a_{1}`)."""
+    tail = head.rstrip()
+    if not tail or tail.endswith(("=", ",", "(", "return")):
+        return True
+    found = parameter_list(head)
+    if found is None:
+        return True
+    after = head[head.index("(") :]
+    in_list = re.search(r"\)\s*(?:noexcept\s*)?:(?!:)", after) is not None
+    return in_list and re.search(r"[\w>]$", tail) is not None and not tail.endswith((")", "}", "try"))
+
+
+def _is_declaration(head: str) -> bool:
+    """A type, a name and a parameter list: not a macro call, not an initialised variable."""
+    if re.match(r"\s*(using|typedef|friend|return|static_assert|TP_\w+|[A-Z_0-9]+\s*\()", head):
+        return False
+    before = head.partition("(")[0]
+    return "=" not in before.replace("operator=", "") and len(re.findall(r"[\w>&*~]+", before)) >= 2
+
+
+def find_functions(source: SourceFile) -> list[Function]:
+    code = without_directives(source.code)
+    functions: list[Function] = []
+    head_start, at = 0, 0
+
+    def add(end: int, has_body: bool) -> None:
+        head = code[head_start:at]
+        found = parameter_list(head)
+        if found is None:
+            return
+        first = head_start + len(head) - len(head.lstrip())
+        first_line = source.line_of(first)
+        functions.append(Function(found[0], first_line, source.line_of(end) - first_line + 1, count_parameters(found[1]), has_body))
+
+    while at < len(code):
+        char = code[at]
+        head = code[head_start:at]
+        if char == "(":
+            at = closing(code, at, "()")
+        elif char == "{" and _opens_container(head):
+            head_start = at + 1
+        elif char == "{" and _is_initializer(head):
+            at = closing(code, at, "{}")
+        elif char == "{":
+            end = closing(code, at, "{}")
+            add(end, has_body=True)
+            at, head_start = end, end + 1
+        elif char == "}":
+            head_start = at + 1
+        elif char == ";":
+            if _is_declaration(head):
+                add(at, has_body=False)
+            head_start = at + 1
+        elif char == ":" and re.fullmatch(r"\s*(public|private|protected)\s*", head):
+            head_start = at + 1
+        at += 1
+    return functions
+
+
+def check_sizes(tree: Tree) -> list[Finding]:
+    findings = []
+    for source in tree.sources.values():
+        limit = TEST_FILE_LINES_MAX if source.is_test else FILE_LINES_MAX
+        if source.lines >= limit:
+            findings.append(Finding(source.path, 1, "file-size", f"{source.lines} lines; the limit is {limit - 1}: split it by subject"))
+        for function in find_functions(source):
+            if function.lines >= FUNCTION_LINES_MAX and function.has_body:
+                text = f"{function.name} has {function.lines} lines; the limit is {FUNCTION_LINES_MAX - 1}: give its parts names"
+                findings.append(Finding(source.path, function.line, "function-size", text))
+            if function.parameters > PARAMETERS_MAX:
+                text = f"{function.name} takes {function.parameters} parameters; the limit is {PARAMETERS_MAX}, then a struct"
+                findings.append(Finding(source.path, function.line, "parameters", text))
+    return findings
+
+
+def summary(tree: Tree) -> str:
+    """Median and 90th percentile, for the report at the end."""
+
+    def spread(values: list[int]) -> str:
+        ordered = sorted(values)
+        return f"median {statistics.median_low(ordered)}, p90 {ordered[int(0.9 * (len(ordered) - 1))]}, max {ordered[-1]}" if ordered else "none"
+
+    production = [source for source in tree.sources.values() if not source.is_test]
+    tests = [source for source in tree.sources.values() if source.is_test]
+    functions = [function.lines for source in production for function in find_functions(source) if function.has_body]
+    lines = sum(source.lines for source in production)
+    ratio = sum(source.lines for source in tests) / lines if lines else 0.0
+    return "\n".join([
+        f"files (lines):     {len(production)} production: {spread([source.lines for source in production])}",
+        f"                   {len(tests)} tests: {spread([source.lines for source in tests])}; test lines per production line {ratio:.2f}",
+        f"functions (lines): {len(functions)} production: {spread(functions)}",
+    ])

@@ -1,0 +1,54 @@
+"""Names and texts: class names that say nothing, notes of unfinished work, and paths of one machine."""
+
+import re
+
+from .tree import Finding, Tree
+
+EMPTY_NAMES = ("Manager", "Helper", "Util", "Utils", "Common", "Impl", "Info", "Data")
+# Written in pieces, so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+MACHINE_PATH = re.compile(r"(?<![\w.$}{/~-])/(?:work|root|home/[a-z_][\w-]*|Users/\w+)(?=/)|\.\./" + r"shared\b")
+# Files whose text is not ours to change.
+FOREIGN = ("LICENSE",)
+
+
+def check_names(tree: Tree) -> list[Finding]:
+    """No class, struct or enum whose whole name, or whose last word, is one of the empty ones; no namespace of a third level."""
+    findings = []
+    for source in tree.sources.values():
+        for match in re.finditer(r"\b(?:class|struct|enum class|enum)\s+(?:\[\[\w+\]\]\s*)?([A-Z]\w*)\s*(?=[\s:{])", source.code):
+            last_word = re.findall(r"[A-Z][a-z0-9]*", match[1])[-1:]
+            if last_word and last_word[0] in EMPTY_NAMES:
+                text = f"{match[1]} says nothing about its job: name what it holds or does"
+                findings.append(Finding(source.path, source.line_of(match.start()), "names", text))
+        for match in re.finditer(r"\bnamespace\s+(\w+(?:::\w+){2,})", source.code):
+            findings.append(Finding(source.path, source.line_of(match.start()), "names", f"namespace {match[1]} has a third level"))
+    return findings
+
+
+def check_words(tree: Tree) -> list[Finding]:
+    findings = []
+    for path, text in tree.texts.items():
+        if path in FOREIGN:
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            if UNFINISHED.search(line):
+                findings.append(Finding(path, number, "words", "a note of unfinished work: finish it, or state the limit in the README"))
+            found = MACHINE_PATH.search(line)
+            if found:
+                findings.append(Finding(path, number, "words", f"{found[0]} is a path of one machine: make it relative or configurable"))
+    return findings
+
+
+def check_whitespace(tree: Tree) -> list[Finding]:
+    """What .editorconfig asks of every text: one newline at the end, no blanks at line ends, no carriage returns."""
+    findings = []
+    for path, text in tree.texts.items():
+        if path in FOREIGN or not text:
+            continue
+        if not text.endswith("\n"):
+            findings.append(Finding(path, text.count("\n") + 1, "whitespace", "no newline at the end of the file"))
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line != line.rstrip():
+                findings.append(Finding(path, number, "whitespace", "blanks at the end of the line"))
+    return findings
