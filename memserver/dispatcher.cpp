@@ -39,7 +39,9 @@ void EndPutRequest(Seat* seat, const Copy& copy) {
   Answer(seat, Success(copy));
 }
 
-const char* CheckFetchRequest(Seat* seat, const Request& request) { return CheckFetch(*seat->job->states, request); }
+const char* CheckFetchRequest(Seat* seat, const Request& request) {
+  return CheckFetch(*seat->job->states, request);
+}
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
   if (seat->job->run_broken && request.version > seat->job->states->sealed_version()) return Start::kPeerLost;
@@ -84,21 +86,17 @@ constexpr std::array<CopyOp, 3> kCopyOps = {{
 static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 && static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
               static_cast<uint32_t>(shm::Op::kSubmitGradient) == 3);
 
-const CopyOp& RowOf(const Request& request) { return kCopyOps[request.op - 1]; }
+const CopyOp& RowOf(const Request& request) {
+  return kCopyOps[request.op - 1];
+}
 
 // Answers or starts; true when the request must (still) wait.
 bool StartOrWait(Seat* seat, const Request& request) {
   switch (RowOf(request).start(seat, request)) {
-    case Start::kStarted:
-      return false;
-    case Start::kWait:
-      return true;
-    case Start::kTooLate:
-      seat->violation = "the version asked for is already overwritten";
-      return false;
-    case Start::kPeerLost:
-      Answer(seat, Failure(request, ErrorId::kPeerLost));
-      return false;
+    case Start::kStarted: return false;
+    case Start::kWait: return true;
+    case Start::kTooLate: seat->violation = "the version asked for is already overwritten"; return false;
+    case Start::kPeerLost: Answer(seat, Failure(request, ErrorId::kPeerLost)); return false;
   }
   TP_CHECK(false, "an outcome of Start");
   return false;

@@ -78,11 +78,12 @@ struct Job {
   std::vector<Seat*> seats;      // by rank
   uint64_t ranks_left_well = 0;  // of this run: said goodbye
   bool run_broken = false;
-  int64_t detached_ns = 0;       // when the last seat was left
+  std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
+  int64_t detached_ns = 0;              // when the last seat was left
   uint32_t work_at_team = 0;
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;
-  uint64_t changes = 0;          // grows when a parked request may go on; see Changes
+  uint64_t changes = 0;  // grows when a parked request may go on; see Changes
   // Figures for the snapshot.
   int64_t last_seal_ns = 0;
   double step_seconds = 0;

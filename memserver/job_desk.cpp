@@ -25,7 +25,9 @@ std::vector<std::span<std::byte>> Ranges(std::span<const Extent> extents) {
   return ranges;
 }
 
-std::string RankText(Rank rank) { return "rank " + std::to_string(rank); }
+std::string RankText(Rank rank) {
+  return "rank " + std::to_string(rank);
+}
 
 }  // namespace
 
@@ -63,7 +65,8 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   tables_->jobs.push_back(std::move(job));
   TP_POINT("server.job_reserved");
   Job* created = tables_->jobs.back().get();
-  LogInfo("job admitted", {{"job", created->id}, {"name", spec.name}, {"ranks", spec.world}, {"pool_bytes", created->states->pool_bytes()}});
+  LogInfo("job admitted",
+          {{"job", created->id}, {"name", spec.name}, {"ranks", spec.world}, {"pool_bytes", created->states->pool_bytes()}});
   return created;
 }
 
@@ -114,7 +117,10 @@ void JobDesk::On(ReserveJob event) {
 
 void JobDesk::On(AttachSession event) {
   Seat* seat = tables_->FindSeat(event.connection);
-  if (seat == nullptr) return;  // it was ended while the control side prepared its memory
+  if (seat == nullptr) {  // it was ended while the control side prepared its memory
+    Send(Discard{std::move(event.port), std::move(event.rcache)});
+    return;
+  }
   if (seat->session != nullptr || seat->held_port != nullptr) {
     LeaveSeat(seat, Leaving::kExpelled, Status(ErrorId::kProtocolViolation, "a session was attached twice"));
     return;
@@ -157,7 +163,8 @@ void JobDesk::Attach(Seat* seat) {
   attached.scaler_steps = step.scaler_steps;
   attached.random_state = step.random_state;
   attached.pool_bytes = states.pool_bytes();
-  LogInfo("rank attached", {{"job", seat->job->id}, {"rank", seat->rank}, {"session", seat->session_id}, {"version", attached.sealed_version}});
+  LogInfo("rank attached",
+          {{"job", seat->job->id}, {"rank", seat->rank}, {"session", seat->session_id}, {"version", attached.sealed_version}});
   Send(std::move(attached));
 }
 
@@ -173,6 +180,8 @@ void JobDesk::On(DeclareSchedule event) {
   seat->job->updates.SetOrder(event.order);
 }
 
-void JobDesk::On(SnapshotWanted) { Send(SnapshotReady{BuildSnapshot(parts_, options_, *tables_)}); }
+void JobDesk::On(SnapshotWanted) {
+  Send(SnapshotReady{BuildSnapshot(parts_, options_, *tables_)});
+}
 
 }  // namespace tidepool::memserver

@@ -44,6 +44,8 @@ class JobDesk {
   // The one clean-up path; harmless when repeated for a connection that has no seat any more.
   void LeaveSeat(Seat* seat, Leaving how, const Status& why);
   void LeaveJob(Job* job, Rank rank, Leaving how);
+  void CloseSession(Seat* seat, ErrorId reason);
+  void SendFarewells(Job* job);
   void BeginRemoval(Job* job);
   bool EraseIfUnused(Job* job);
 

@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint32_t kViolationLinesPerWindow = 60;
 
-// Waits of a leaving connection for saves that have not begun are dropped; a running save goes on.
-void DropWaitingSaves(Job* job, ConnectionId connection) {
-  std::erase_if(job->waiting_saves, [connection](const WaitingSave& save) { return save.connection == connection; });
+// Nobody but the table knows the job any more.
+bool IsUnused(const Job& job) {
+  return !job.HasSeats() && job.work_at_team == 0 && job.running_saves.empty();
 }
 
 void StopWatching(WakeSet* wake_set, Session* session) {
@@ -24,7 +24,9 @@ void StopWatching(WakeSet* wake_set, Session* session) {
   if (stream_fd >= 0) wake_set->Remove(stream_fd);
 }
 
-uint64_t RanksMask(uint32_t world) { return world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1; }
+uint64_t RanksMask(uint32_t world) {
+  return world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1;
+}
 
 }  // namespace
 
@@ -48,33 +50,49 @@ void JobDesk::On(StopServing) {
   for (const auto& job : tables_->jobs) BeginRemoval(job.get());
 }
 
+// Ends the data-plane part of a seat: nothing of it is read or written any more afterwards.
+void JobDesk::CloseSession(Seat* seat, ErrorId reason) {
+  if (seat->held_port != nullptr) Send(Discard{std::move(seat->held_port), std::move(seat->held_rcache)});
+  if (seat->session == nullptr) return;
+  Session& session = *seat->session;
+  tables_->counters.bytes_h2d += session.bytes_h2d;
+  tables_->counters.bytes_d2h += session.bytes_d2h;
+  DropCopies(seat->job->states.get(), &session);
+  if (seat->watched) StopWatching(&tables_->wake_set, &session);
+  session.port().End(reason);
+  Session::Remains remains = Session::Dissolve(std::move(seat->session));
+  Send(Discard{std::move(remains.port), std::move(remains.rcache)});
+}
+
 void JobDesk::LeaveSeat(Seat* seat, Leaving how, const Status& why) {
   Job* job = seat->job;
   const Rank rank = seat->rank;
-  TP_POINT("server.seat_leaving");
-  if (seat->session != nullptr) {
-    Session& session = *seat->session;
-    tables_->counters.bytes_h2d += session.bytes_h2d;
-    tables_->counters.bytes_d2h += session.bytes_d2h;
-    DropCopies(job->states.get(), &session);
-    if (seat->watched) StopWatching(&tables_->wake_set, &session);
-    session.port().End(how == Leaving::kExpelled ? why.id() : ErrorId::kSessionEnded);
-  }
-  DropWaitingSaves(job, seat->connection);
   const ConnectionId connection = seat->connection;
+  TP_POINT("server.seat_leaving");
+  CloseSession(seat, how == Leaving::kExpelled ? why.id() : ErrorId::kSessionEnded);
+  if (how == Leaving::kExpelled) Send(SessionOver{connection, why});
+  std::erase_if(job->waiting_saves, [connection](const WaitingSave& save) { return save.connection == connection; });
   job->seats[rank] = nullptr;
-  // Here the lane drops its copies, then the rCache and the rings are unmapped.
   std::erase_if(tables_->seats, [seat](const auto& other) { return other.get() == seat; });
-  if (how != Leaving::kLost) Send(SessionOver{connection, why});  // ok after a goodbye: the client waits for it
   // Zeroed by nobody now: the bytes of a former job could show through, so the ranks that wait for it start again.
   const bool orphaned = job->phase == JobPhase::kZeroing && job->zeroing_connection == connection;
   LeaveJob(job, rank, how);
+  if (how == Leaving::kGoodbye) job->farewells.push_back(connection);
+  SendFarewells(job);
   if (!orphaned || job->phase == JobPhase::kRemoving) return;
   BeginRemoval(job);
+  const Status lost(ErrorId::kPeerLost, "rank " + std::to_string(rank) + " left before the job was ready");
   for (size_t i = 0; i < job->seats.size(); ++i) {
-    if (job->seats[i] == nullptr) continue;
-    LeaveSeat(job->seats[i], Leaving::kExpelled, Status(ErrorId::kPeerLost, "rank " + std::to_string(rank) + " left before the job was ready"));
+    if (job->seats[i] != nullptr) LeaveSeat(job->seats[i], Leaving::kExpelled, lost);
   }
+}
+
+// A rank that said goodbye is answered when its memory is free. The last one's includes the job's: whoever starts the next run then finds
+// the pool as it was.
+void JobDesk::SendFarewells(Job* job) {
+  if (job->phase == JobPhase::kRemoving) return;
+  for (const ConnectionId connection : job->farewells) Send(SessionOver{connection, Status()});
+  job->farewells.clear();
 }
 
 // A rank has left: the run can seal no further step.
@@ -105,11 +123,13 @@ void JobDesk::BeginRemoval(Job* job) {
 }
 
 bool JobDesk::EraseIfUnused(Job* job) {
-  if (job->phase != JobPhase::kRemoving || job->HasSeats() || job->work_at_team > 0 || !job->running_saves.empty()) return false;
+  if (job->phase != JobPhase::kRemoving || !IsUnused(*job)) return false;
   LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
+  const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
   std::erase_if(tables_->jobs, [job](const auto& other) { return other.get() == job; });
   TP_POINT("server.job_removed");
+  for (const ConnectionId connection : farewells) Send(SessionOver{connection, Status()});
   return true;
 }
 

@@ -16,11 +16,7 @@ int64_t SpinNs(int64_t wanted) {
 }  // namespace
 
 ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
-    : parts_(parts),
-      options_(options),
-      spin_ns_(SpinNs(options.spin_ns)),
-      desk_(parts, options, &tables_),
-      steps_(parts, &tables_) {
+    : parts_(parts), options_(options), spin_ns_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
   tables_.started_ns = parts_.clock->NowNs();
   for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) tables_.wake_set.Add(fd);
 }

@@ -68,9 +68,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
   --job->work_at_team;
   switch (done.name.kind) {
-    case WorkKind::kNarrow:
-      CountLoadedShard(job, done.name.chunk);
-      break;
+    case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
     case WorkKind::kUpdate:
       if (job->updates.EndWork(done)) {
         ++job->changes;
@@ -81,9 +79,7 @@ void StepDesk::EndWork(const WorkDone& done) {
       break;
     case WorkKind::kWiden:
     case WorkKind::kAccumulate:
-    case WorkKind::kScan:
-      job->intake.EndWork(done);
-      break;
+    case WorkKind::kScan: job->intake.EndWork(done); break;
   }
 }
 

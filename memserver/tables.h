@@ -19,12 +19,12 @@
 namespace tidepool::memserver {
 
 struct LoopOptions {
-  int64_t lease_ns = 0;        // how long a job without ranks is kept; 0: not at all
-  uint64_t rcache_limit = 0;   // bytes of host-device rCaches of all sessions
+  int64_t lease_ns = 0;       // how long a job without ranks is kept; 0: not at all
+  uint64_t rcache_limit = 0;  // bytes of host-device rCaches of all sessions
   uint32_t jobs_max = kJobsMaxDefault;
   uint32_t sessions_max = kSessionsMaxDefault;
-  int64_t spin_ns = -1;        // idle time before the loop sleeps; negative: by the number of CPUs
-  bool run_inline_work = true; // an inline team's work is done in Turn; a simulator does it itself
+  int64_t spin_ns = -1;         // idle time before the loop sleeps; negative: by the number of CPUs
+  bool run_inline_work = true;  // an inline team's work is done in Turn; a simulator does it itself
 };
 
 // The loop's neighbours; all outlive it.
@@ -33,10 +33,10 @@ struct Parts {
   device::Device* device = nullptr;
   HostPool* pool = nullptr;
   WorkerTeam* team = nullptr;
-  EventQueue<ControlEvent>* events = nullptr;    // from the control thread
-  EventQueue<ControlReply>* replies = nullptr;   // to it
-  EventQueue<SaveRequest>* saves = nullptr;      // to the checkpoint thread
-  EventQueue<SaveResult>* saved = nullptr;       // from it
+  EventQueue<ControlEvent>* events = nullptr;   // from the control thread
+  EventQueue<ControlReply>* replies = nullptr;  // to it
+  EventQueue<SaveRequest>* saves = nullptr;     // to the checkpoint thread
+  EventQueue<SaveResult>* saved = nullptr;      // from it
 };
 
 struct Counters {

@@ -21,11 +21,19 @@ void Control(int epoll, int operation, int fd, uint32_t events) {
 
 }  // namespace
 
-WakeSet::WakeSet() : epoll_(epoll_create1(EPOLL_CLOEXEC)) { TP_CHECK(epoll_.valid(), "epoll_create1"); }
+WakeSet::WakeSet() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+  TP_CHECK(epoll_.valid(), "epoll_create1");
+}
 
-void WakeSet::Add(int fd) { Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN); }
-void WakeSet::AddShared(int fd) { Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET); }
-void WakeSet::Remove(int fd) { Control(epoll_.get(), EPOLL_CTL_DEL, fd, 0); }
+void WakeSet::Add(int fd) {
+  Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN);
+}
+void WakeSet::AddShared(int fd) {
+  Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+}
+void WakeSet::Remove(int fd) {
+  Control(epoll_.get(), EPOLL_CTL_DEL, fd, 0);
+}
 
 void WakeSet::Wait(int64_t timeout_ns) {
   std::array<epoll_event, kReadyMax> ready;

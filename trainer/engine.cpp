@@ -6,7 +6,6 @@
 
 #include "base/point.h"
 #include "trainer/cache/weight_put.h"
-#include "trainer/plan/access_schedule.h"
 
 namespace tidepool::trainer {
 
@@ -88,10 +87,6 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end) {
   planned_traffic_.reset();
   if (cache_->plan() != nullptr) planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
   TP_RETURN_IF_ERROR(cache_->FinishStep());
-  if (!schedule_declared_) {
-    TP_RETURN_IF_ERROR(service_->DeclareSchedule(FirstUseOrder(cache_->schedule(PassKind::kTrain))));
-    schedule_declared_ = true;
-  }
   TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));
   return service_->Wait(ticket);
 }

@@ -78,7 +78,6 @@ class TrainingEngine {
   std::unique_ptr<OperatorHook> operators_;
   std::unique_ptr<GradientHooks> gradients_;
   std::optional<StepTraffic> planned_traffic_;
-  bool schedule_declared_ = false;
 };
 
 }  // namespace tidepool::trainer

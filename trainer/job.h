@@ -23,8 +23,8 @@ struct RcachePlan {
   double fraction() const { return evictable_bytes > 0 ? static_cast<double>(blocks * block_bytes) / static_cast<double>(evictable_bytes) : 1; }
 };
 
-// "25%": that share of the evictable chunks' bytes, in whole blocks (at least one); a size: everything, resident chunks included.
-// Never more blocks than chunks. Errors: kConfigBadValue, kRcacheTooSmall.
+// "25%": that share of the evictable chunks' bytes, to the nearest number of whole blocks; a size: all of the rCache, resident chunks
+// included, never exceeded. Never more blocks than chunks. Errors: kConfigBadValue, kRcacheTooSmall.
 Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache);
 
 // The dtype named by --dtype. Errors: kUsageError.

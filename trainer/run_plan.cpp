@@ -40,8 +40,13 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const RunOptions& options, u
 }  // namespace
 
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job) {
+  TP_ASSIGN_OR_RETURN(const GptShape shape, ShapeOf(options));
+  return MakeRunPlan(shape, options, world, rank, job);
+}
+
+Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job) {
   RunPlan plan;
-  TP_ASSIGN_OR_RETURN(plan.shape, ShapeOf(options));
+  plan.shape = shape;
   TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, options, world));
   TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.rcache));
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);

@@ -26,6 +26,8 @@ struct RunPlan {
 
 // `world` ranks, seen from `rank`. Errors: kUsageError (preset, dtype, context), kConfigBadValue (sizes), kParameterTooLarge, kRcacheTooSmall.
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
+// The same for a shape that is no preset.
+Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
 
 // Several lines for people, with the reason of every choice.
 std::string DescribePlan(const RunPlan& plan);

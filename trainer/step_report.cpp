@@ -33,6 +33,7 @@ Status WriteAll(int fd, const std::string& text, const char* what) {
 }  // namespace
 
 std::string ProgressLine(const StepReport& report) {
+  if (report.step == 0) return "before training: held-out loss " + Number("%.4f", report.held_out_loss.value_or(report.loss));
   std::string line = "step " + std::to_string(report.step) + "/" + std::to_string(report.steps) + "  loss " + Number("%.4f", report.loss);
   if (report.held_out_loss) line += "  held-out " + Number("%.4f", *report.held_out_loss);
   if (report.skipped) line += "  SKIPPED (overflow, loss scale " + Number("%.0f", report.loss_scale) + ")";

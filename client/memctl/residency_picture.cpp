@@ -84,14 +84,14 @@ std::string LabelOf(const ResidencyRow& row) {
 
 std::string UseOf(const ResidencyRow& row) {
   if (row.is_pool) return FormatBytes(row.bytes_used) + " / " + FormatBytes(row.bytes_limit);
-  return std::to_string(row.chunks_fetched) + " fetched / " + FormatBytes(row.bytes_limit);
+  return std::to_string(row.chunks_held) + " held / " + FormatBytes(row.bytes_limit);
 }
 
 // "C fetched   . resident ...", broken into lines of at most style.width.
 void AppendLegend(const ResidencyView& residency, bool folded, const Style& style, Lines* lines) {
   std::vector<std::string> keys;
   for (const auto& [letter, name] : residency.legend) keys.push_back(std::string(1, letter) + " " + Printable(name));
-  if (folded) keys.push_back("c some fetched");
+  if (folded) keys.push_back("c some held");
   std::string line;
   for (const std::string& key : keys) {
     if (!line.empty() && line.size() + 3 + key.size() > style.width) {

@@ -156,7 +156,7 @@ void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow
   if (row->is_pool) {
     fields.Read("bytes_used", &row->bytes_used);
   } else {
-    fields.Read("rank", &row->rank).Read("chunks_fetched", &row->chunks_fetched);
+    fields.Read("rank", &row->rank).Read("chunks_held", &row->chunks_held);
   }
   fields.Array("runs", [&](const json::value& run) { ReadRun(run, wrong, &row->letters); });
 }

@@ -61,7 +61,7 @@ Status NoJob(const Snapshot& snapshot, const std::string& who) {
   std::string all;
   for (const JobRow& job : snapshot.jobs) all += (all.empty() ? "" : ", ") + job.name;
   return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + who + "'")
-      .Fix(all.empty() ? "no job is attached at the moment" : "jobs there are: " + all);
+      .Fix(all.empty() ? "no job is attached at the moment; start one with `trainer run`" : "jobs there are: " + all);
 }
 
 // The job of the parameter `job`, or all jobs when it was not given.

@@ -55,7 +55,7 @@ void WriteRcacheRow(const JobRow& job, const SessionRow& session, JsonWriter* js
   uint64_t chunks = 0;
   for (size_t i = 0; i < job.chunks.size(); ++i) chunks += fetched(i) ? 1 : 0;
   json->BeginObject().Field("kind", "rcache").Field("rank", session.rank);
-  json->Field("chunks_fetched", chunks).Field("bytes_limit", session.rcache_bytes);
+  json->Field("chunks_held", chunks).Field("bytes_limit", session.rcache_bytes);
   WriteRuns(
       job.chunks.size(), [&](size_t i) { return fetched(i) ? 'C' : '.'; }, json);
   json->EndObject();
@@ -136,7 +136,7 @@ std::string JobReport(const JobRow& job) {
 std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs) {
   JsonWriter json;
   json.BeginObject().Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
-  json.Key("legend").BeginObject().Field("C", "fetched");
+  json.Key("legend").BeginObject().Field("C", "in rCache");
   for (const ChunkState state : kStates) json.Field(std::string(1, LetterOf(state)), NameOf(state));
   json.EndObject().Key("jobs").BeginArray();
   for (const JobRow* job : jobs) {

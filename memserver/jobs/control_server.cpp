@@ -97,6 +97,7 @@ struct ControlServer::Reactor {
   void On(PeerGone reply);
   void On(SaveDone reply);
   void On(SnapshotReady reply);
+  void On(Discard) {}
   void On(Stopped reply);
 
   ControlOptions options;

@@ -28,12 +28,12 @@ struct Extent {
 };
 
 struct HostPoolOptions {
-  uint64_t bytes = 0;                         // for jobs; rounded up to 4 KiB
-  uint64_t own_bytes = 0;                     // beside it, for the server's own kept records (undo areas)
-  uint64_t piece_bytes_max = 64 * kGiB;       // largest range that one CUDA registration takes
-  uint64_t left_over_bytes = 256 * kMiB;      // what the rest of the machine must still have afterwards
-  uint32_t touch_threads = 0;                 // 0: one per CPU, at most 16
-  bool huge_pages = true;                     // ask for 2 MiB pages
+  uint64_t bytes = 0;                     // for jobs; rounded up to 4 KiB
+  uint64_t own_bytes = 0;                 // beside it, for the server's own kept records (undo areas)
+  uint64_t piece_bytes_max = 64 * kGiB;   // largest range that one CUDA registration takes
+  uint64_t left_over_bytes = 256 * kMiB;  // what the rest of the machine must still have afterwards
+  uint32_t touch_threads = 0;             // 0: one per CPU, at most 16
+  bool huge_pages = true;                 // ask for 2 MiB pages
   // Called on the calling thread while pages are touched.
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };

@@ -8,7 +8,7 @@ namespace tidepool::memserver {
 namespace {
 
 // "gpt2 holds 1.5 GiB, bert holds 300 MiB", or "no job holds any".
-std::string Held(const Ledger& ledger, uint64_t Holding::* bytes) {
+std::string Held(const Ledger& ledger, uint64_t Holding::*bytes) {
   std::string text;
   for (const Holding& holding : ledger.holdings) {
     if (holding.*bytes == 0) continue;
@@ -18,19 +18,25 @@ std::string Held(const Ledger& ledger, uint64_t Holding::* bytes) {
   return text.empty() ? "no job holds any" : text;
 }
 
-uint64_t Sum(const Ledger& ledger, uint64_t Holding::* bytes) {
+uint64_t Sum(const Ledger& ledger, uint64_t Holding::*bytes) {
   uint64_t sum = 0;
   for (const Holding& holding : ledger.holdings) sum += holding.*bytes;
   return sum;
 }
 
 // Exact bytes beside the rounded form: a user who must enlarge a flag needs them.
-std::string Exact(uint64_t bytes) { return FormatBytes(bytes) + " (" + std::to_string(bytes) + " bytes)"; }
+std::string Exact(uint64_t bytes) {
+  return FormatBytes(bytes) + " (" + std::to_string(bytes) + " bytes)";
+}
 
 }  // namespace
 
-uint64_t Ledger::PoolUsed() const { return Sum(*this, &Holding::pool_bytes); }
-uint64_t Ledger::RcacheUsed() const { return Sum(*this, &Holding::rcache_bytes); }
+uint64_t Ledger::PoolUsed() const {
+  return Sum(*this, &Holding::pool_bytes);
+}
+uint64_t Ledger::RcacheUsed() const {
+  return Sum(*this, &Holding::rcache_bytes);
+}
 
 Status AdmitJob(const Ledger& ledger, const std::string& job, uint64_t pool_bytes) {
   if (ledger.holdings.size() >= ledger.jobs_max) {

@@ -20,8 +20,8 @@ struct Holding {
 
 // The limits of the daemon and who holds what of them.
 struct Ledger {
-  uint64_t pool_bytes = 0;         // all of it
-  uint64_t rcache_limit = 0;       // memory for host-device rCaches of all sessions
+  uint64_t pool_bytes = 0;    // all of it
+  uint64_t rcache_limit = 0;  // memory for host-device rCaches of all sessions
   uint32_t jobs_max = 0;
   uint32_t sessions_max = 0;
   uint32_t sessions = 0;

@@ -14,7 +14,9 @@ namespace {
 
 constexpr uint64_t kMasterBytes = 4;  // an element of master, momentum or variance
 
-float* Floats(const Extent& extent) { return reinterpret_cast<float*>(extent.data); }
+float* Floats(const Extent& extent) {
+  return reinterpret_cast<float*>(extent.data);
+}
 
 }  // namespace
 
@@ -38,7 +40,9 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
 JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool)
     : spec_(std::move(spec)), pool_(pool), gradient_type_(shm::GradientSlotType(*spec_)) {}
 
-JobStates::~JobStates() { pool_->Release(extents_); }
+JobStates::~JobStates() {
+  pool_->Release(extents_);
+}
 
 // In the order in which LayOutPlanes takes them back: records, staging, then the planes of each chunk.
 std::vector<uint64_t> JobStates::ExtentSizes() const {
@@ -137,8 +141,7 @@ void JobStates::WriteFirstRecords(JobId job, uint64_t fingerprint) {
     record->version.store(kNoVersion, std::memory_order_relaxed);
     record->magic = kChunkRecordMagic;
   }
-  std::atomic_thread_fence(std::memory_order_release);
-  record_->magic = kJobRecordMagic;  // last: a record without it was never complete
+  record_->magic.store(kJobRecordMagic, std::memory_order_release);
 }
 
 const std::byte* JobStates::ParameterBytes(const Chunk& chunk, uint64_t element) const {

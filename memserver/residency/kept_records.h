@@ -20,7 +20,7 @@
 
 namespace tidepool::memserver {
 
-inline constexpr uint32_t kJobRecordMagic = 0x4b445054;  // "TPDK"
+inline constexpr uint32_t kJobRecordMagic = 0x4b445054;    // "TPDK"
 inline constexpr uint32_t kChunkRecordMagic = 0x43525054;  // "TPRC"
 inline constexpr uint32_t kKeptLayout = 1;
 // Version of a chunk whose weights have not arrived.
@@ -36,13 +36,13 @@ struct StepRecord {
   uint32_t scaler_steps;
   uint64_t data_cursor;
   uint64_t random_state;
-  double grad_norm;         // unscaled, before clipping
-  uint32_t skipped;         // 1: a gradient was not finite; versions advance, nothing else changes
+  double grad_norm;  // unscaled, before clipping
+  uint32_t skipped;  // 1: a gradient was not finite; versions advance, nothing else changes
   uint32_t reserved;
 };
 
 struct JobRecord {
-  uint32_t magic;
+  std::atomic<uint32_t> magic;  // stored last: a record without it was never complete
   uint32_t layout;
   JobId job;
   uint32_t chunk_count;

@@ -14,7 +14,12 @@ struct StateName {
 
 // In the order of ChunkState.
 constexpr std::array<StateName, 6> kStateNames = {{
-    {'_', "empty"}, {'.', "resident"}, {'g', "gradients"}, {'G', "complete"}, {'O', "update-due"}, {'A', "updating"},
+    {'_', "empty"},
+    {'.', "resident"},
+    {'g', "gradients"},
+    {'G', "complete"},
+    {'O', "update-due"},
+    {'A', "updating"},
 }};
 
 const StateName& Row(ChunkState state) {
@@ -25,7 +30,11 @@ const StateName& Row(ChunkState state) {
 
 }  // namespace
 
-char LetterOf(ChunkState state) { return Row(state).letter; }
-const char* NameOf(ChunkState state) { return Row(state).name; }
+char LetterOf(ChunkState state) {
+  return Row(state).letter;
+}
+const char* NameOf(ChunkState state) {
+  return Row(state).name;
+}
 
 }  // namespace tidepool::memserver

@@ -28,9 +28,9 @@ struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
   uint64_t elements = 0;
-  uint64_t bytes = 0;        // of all its planes
+  uint64_t bytes = 0;  // of all its planes
   Version version = 0;
-  uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version since its last eviction could be known (last fetch is current)
+  uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version, and nothing was fetched over it since
   uint64_t fetches = 0;
 };
 
@@ -47,7 +47,7 @@ struct JobRow {
   JobId job = 0;
   std::string name;
   uint32_t uid = 0;
-  std::string state;  // "loading", "training", "updating", "detached"
+  std::string state;  // "loading", "training", "updating", "detached", "ending"
   uint32_t world = 0;
   DType dtype = DType::kF32;
   Version version = 0;  // sealed steps
@@ -63,11 +63,11 @@ struct JobRow {
 struct Snapshot {
   int64_t uptime_ns = 0;
   bool ready = false, draining = false;
-  uint64_t pool_bytes = 0, pool_used = 0;            // host pool
-  uint64_t rcache_limit = 0, rcache_used = 0;        // memory of host-device rCaches
+  uint64_t pool_bytes = 0, pool_used = 0;      // host pool
+  uint64_t rcache_limit = 0, rcache_used = 0;  // memory of host-device rCaches
   uint32_t workers = 0;
   uint64_t turns = 0;
-  uint64_t bytes_h2d = 0, bytes_d2h = 0;             // since start
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;  // since start
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
   std::vector<JobRow> jobs;

@@ -18,7 +18,7 @@ namespace tidepool::memserver {
 struct Copy {
   shm::Request request;
   uint64_t bytes = 0;
-  uint32_t attempt = 0;  // of the open step (gradients): a copy of an earlier attempt changes nothing any more
+  uint32_t attempt = 0;     // of the open step (gradients): a copy of an earlier attempt changes nothing any more
   bool to_staging = false;  // gradient: into the staging buffer, not into the slot
 };
 

@@ -12,6 +12,12 @@ Session::Session(Parts parts)
       lane_(std::move(parts.stream), kOutstandingMax),
       waiting_(kOutstandingMax) {}
 
+Session::Remains Session::Dissolve(std::unique_ptr<Session> session) {
+  Remains remains{std::move(session->port_), std::move(session->rcache_)};
+  session.reset();  // the lane goes while the memory is still mapped
+  return remains;
+}
+
 shm::PopResult Session::Take(shm::Request* request, const char** why) {
   const shm::PopResult popped = port_->Pop(request);
   if (popped == shm::PopResult::kViolation) *why = "the positions in the request ring are impossible";

@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "device/device.h"
 #include "memserver/traffic/copy_lane.h"
+#include "memserver/traffic/rcache_map.h"
 #include "memserver/traffic/wait_list.h"
 #include "shm/port.h"
 
@@ -37,6 +38,15 @@ class Session {
   uint64_t rcache_bytes() const { return rcache_->bytes(); }
   CopyLane& lane() { return lane_; }
   WaitList& waiting() { return waiting_; }
+  RcacheMap& rcache_map() { return rcache_map_; }
+
+  // What remains of a session that is over.
+  struct Remains {
+    std::unique_ptr<shm::ServerPort> port;
+    std::unique_ptr<device::Memory> rcache;
+  };
+  // Drops the copies in flight, then hands the memory out: unmapping it takes longer than a turn may.
+  static Remains Dissolve(std::unique_ptr<Session> session);
 
   // Takes the next request. Besides the ring itself it checks the counter and the number of unanswered requests; `why` names a violation.
   shm::PopResult Take(shm::Request* request, const char** why);
@@ -52,10 +62,11 @@ class Session {
  private:
   const SessionId id_;
   const Rank rank_;
-  const std::unique_ptr<shm::ServerPort> port_;
-  const std::unique_ptr<device::Memory> rcache_;
+  std::unique_ptr<shm::ServerPort> port_;
+  std::unique_ptr<device::Memory> rcache_;
   CopyLane lane_;
   WaitList waiting_;
+  RcacheMap rcache_map_;
   uint64_t taken_ = 0;  // also the counter of the last request
   uint64_t answered_ = 0;
   bool wake_due_ = false;

@@ -1,5 +1,7 @@
 #include "memserver/traffic/transfers.h"
 
+#include <optional>
+
 #include "base/check.h"
 #include "base/point.h"
 
@@ -23,6 +25,14 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   return end == states->ShardBegin(copy.request.chunk, session->rank()) + chunk.shard_elements;
 }
 
+void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request, bool holds_chunk) {
+  const uint64_t bytes = request.element_count * BytesOf(states->spec().dtype);
+  const std::optional<ChunkId> chunk = holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
+  for (const ChunkId gone : session->rcache_map().Replace(request.rcache_offset, bytes, chunk)) {
+    states->chunk(gone).ranks_cached &= ~(uint64_t{1} << session->rank());
+  }
+}
+
 Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {
   Chunk& chunk = states->chunk(request.chunk);
   const Version present = chunk.version();
@@ -33,6 +43,7 @@ Start StartFetch(JobStates* states, Session* session, const shm::Request& reques
   ++chunk.fetches;
   const Copy copy{request, request.element_count * BytesOf(states->spec().dtype), 0, false};
   session->lane().Start(copy, session->rcache() + request.rcache_offset, states->ParameterBytes(chunk, request.element_begin));
+  NoteRcacheContent(states, session, request, true);
   TP_POINT("server.fetch_started");
   return Start::kStarted;
 }

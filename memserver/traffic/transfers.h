@@ -22,6 +22,9 @@ Start StartPut(JobStates* states, Session* session, const shm::Request& request)
 // True when the copy completed its shard, so that the 16-bit plane can be made (or, for fp32 jobs, the shard counts as loaded).
 bool EndPut(JobStates* states, Session* session, const Copy& copy);
 
+// The rCache bytes of `request` hold its chunk from now on, or, for a gradient, no chunk: for the residency picture.
+void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request, bool holds_chunk);
+
 // Parameters of request.version into the rCache.
 Start StartFetch(JobStates* states, Session* session, const shm::Request& request);
 void EndFetch(JobStates* states, Session* session, const Copy& copy);

@@ -4,6 +4,7 @@
 // it goes away with its session.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

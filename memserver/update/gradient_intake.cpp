@@ -9,7 +9,9 @@ namespace tidepool::memserver {
 namespace {
 
 // At most one widen or add a rank (its staging buffer) and one scan a chunk are due at a time.
-uint32_t TasksMax(const shm::JobSpec& spec) { return spec.world + static_cast<uint32_t>(spec.chunks.size()); }
+uint32_t TasksMax(const shm::JobSpec& spec) {
+  return spec.world + static_cast<uint32_t>(spec.chunks.size());
+}
 
 }  // namespace
 
@@ -48,6 +50,7 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   const Copy copy{request, request.element_count * BytesOf(states_->spec().dtype), attempt_, !straight};
   void* to = straight ? states_->GradientBytes(chunk, request.element_begin) : states_->staging(rank);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
+  NoteRcacheContent(states_, session, request, false);
   TP_POINT("server.gradient_started");
   return Start::kStarted;
 }

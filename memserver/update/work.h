@@ -27,7 +27,7 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  uint32_t index = 0;    // kUpdate: piece; kScan: 0; else rank
+  uint32_t index = 0;  // kUpdate: piece; kScan: 0; else rank
 };
 
 struct Work {

@@ -9,21 +9,11 @@ namespace tidepool::memserver {
 WorkDone Worker::Do(const Work& work) {
   WorkDone done{work.name, true};
   switch (work.name.kind) {
-    case WorkKind::kNarrow:
-      kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count);
-      break;
-    case WorkKind::kWiden:
-      kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count);
-      break;
-    case WorkKind::kAccumulate:
-      kernels_.accumulate_gradient(static_cast<float*>(work.to), work.from, work.dtype, work.count);
-      break;
-    case WorkKind::kScan:
-      done.finite = Scan(work);
-      break;
-    case WorkKind::kUpdate:
-      Update(work);
-      break;
+    case WorkKind::kNarrow: kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count); break;
+    case WorkKind::kWiden: kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count); break;
+    case WorkKind::kAccumulate: kernels_.accumulate_gradient(static_cast<float*>(work.to), work.from, work.dtype, work.count); break;
+    case WorkKind::kScan: done.finite = Scan(work); break;
+    case WorkKind::kUpdate: Update(work); break;
   }
   return done;
 }
@@ -45,8 +35,8 @@ void Worker::Update(const Work& work) {
   const uint64_t end = work.begin + work.planes.count;
   runs_.clear();
   // The first parameter that reaches into the piece; parameters are in ascending order.
-  auto run = std::partition_point(work.runs.begin(), work.runs.end(),
-                                  [&work](const ParameterRun& r) { return r.begin + r.count <= work.begin; });
+  auto run =
+      std::partition_point(work.runs.begin(), work.runs.end(), [&work](const ParameterRun& r) { return r.begin + r.count <= work.begin; });
   for (; run != work.runs.end() && run->begin < end; ++run) {
     const uint64_t first = std::max(run->begin, work.begin);
     const uint64_t last = std::min(run->begin + run->count, end);

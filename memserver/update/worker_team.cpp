@@ -13,7 +13,9 @@
 namespace tidepool::memserver {
 namespace {
 
-uint32_t WorkersOf(uint32_t threads) { return std::max<uint32_t>(threads, 1); }
+uint32_t WorkersOf(uint32_t threads) {
+  return std::max<uint32_t>(threads, 1);
+}
 
 // CPUs that this process may use, in ascending order.
 std::vector<int> AllowedCpus() {
@@ -29,7 +31,9 @@ std::vector<int> AllowedCpus() {
 
 }  // namespace
 
-uint64_t WorkerTeam::UndoBytes(uint32_t threads) { return WorkersOf(threads) * 2 * sizeof(optim::UndoArea); }
+uint64_t WorkerTeam::UndoBytes(uint32_t threads) {
+  return WorkersOf(threads) * 2 * sizeof(optim::UndoArea);
+}
 
 WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> undo)
     : kernels_(optim::SelectKernels(options.isa)), queue_max_(WorkersOf(options.threads) * (1 + options.ahead)) {

@@ -24,10 +24,10 @@ std::string Joined(const Lines& lines) {
 
 // A residency document of one job with the given runs for rank 0 and for the pool.
 std::string Residency(int chunks, const std::string& rcache_runs, const std::string& pool_runs) {
-  return R"({"pool":{"bytes":68719476736,"bytes_used":35000000000},"legend":{"C":"fetched","_":"empty",".":"resident","g":"gradients"},)"
+  return R"({"pool":{"bytes":68719476736,"bytes_used":35000000000},"legend":{"C":"in rCache","_":"empty",".":"resident","g":"gradients"},)"
          R"("jobs":[{"id":7,"name":"gpt2-xl","state":"training","version":412,"step_seconds":2.25,"chunks":)" +
          std::to_string(chunks) + R"(,"chunk_bytes_max":268435456,"rows":[)" +
-         R"({"kind":"rcache","rank":0,"chunks_fetched":2,"bytes_limit":2147483648,"runs":)" + rcache_runs + "}," +
+         R"({"kind":"rcache","rank":0,"chunks_held":2,"bytes_limit":2147483648,"runs":)" + rcache_runs + "}," +
          R"({"kind":"host_pool","bytes_used":35000000000,"bytes_limit":68719476736,"runs":)" + pool_runs + "}]}]}";
 }
 
@@ -42,9 +42,9 @@ TEST(MemctlResidency, OneColumnAChunkWhileThereIsRoom) {
   EXPECT_EQ(Joined(Rendered(json, {})), R"(
 job gpt2-xl (7)   training, step 412   24 chunks of up to 256 MiB   2.2 s a step
               0         10        20    used / limit
-rank 0 rCache CC......................  2 fetched / 2.00 GiB
+rank 0 rCache CC......................  2 held / 2.00 GiB
 host pool     ............gggg........  32.6 GiB / 64.0 GiB
-C fetched   _ empty   . resident   g gradients
+C in rCache   _ empty   . resident   g gradients
 )");
 }
 

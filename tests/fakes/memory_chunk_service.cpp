@@ -41,12 +41,13 @@ Status MemoryServer::Put(Rank rank, const client::Range& range, const float* fro
 
 bool MemoryServer::Exists(Version wanted) {
   std::lock_guard lock(mutex_);
-  return version >= wanted;
+  return version >= wanted || broken_;
 }
 
 Status MemoryServer::WaitVersion(Version wanted) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return version >= wanted; });
+  changed_.wait(lock, [&] { return version >= wanted || broken_; });
+  if (version < wanted) return Status(ErrorId::kPeerLost, "another rank has failed");
   return version == wanted ? Status() : Violation("a version that is gone");
 }
 
@@ -67,6 +68,12 @@ Status MemoryServer::Submit(Rank rank, const client::Range& range, Version from_
   for (uint64_t i = 0; i < range.element_count; ++i) gradients_[range.chunk][range.element_begin + i] += from[i];
   ++submits;
   return {};
+}
+
+void MemoryServer::Break() {
+  std::lock_guard lock(mutex_);
+  broken_ = true;
+  changed_.notify_all();
 }
 
 void MemoryServer::Declare(std::span<const ChunkId> order) {

@@ -36,6 +36,8 @@ class MemoryServer {
   Status Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch, const float* from);
   // The last rank applies values -= sum of gradients and makes the next version. Every member must have handed in every chunk.
   Status EndStep(uint32_t micro_batches);
+  // Nobody waits any longer: a rank has failed.
+  void Break();
   void Declare(std::span<const ChunkId> order);
   std::vector<ChunkId> declared;  // by the rank that declared last
   uint64_t submits = 0;
@@ -50,6 +52,7 @@ class MemoryServer {
   std::set<std::tuple<Rank, ChunkId, uint32_t>> submitted_;  // in this step
   std::vector<std::vector<uint64_t>> put_;                   // by rank and chunk: elements put
   uint32_t ended_ = 0;
+  bool broken_ = false;
 };
 
 class MemoryChunkService final : public client::ChunkService {

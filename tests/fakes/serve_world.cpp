@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -11,9 +12,13 @@
 namespace tidepool::memserver {
 namespace {
 
-UniqueFd Duplicate(int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+UniqueFd Duplicate(int fd) {
+  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
 
-MemoryBudget PlentyOfMemory() { return {uint64_t{1} << 40, uint64_t{1} << 40, "the test"}; }
+MemoryBudget PlentyOfMemory() {
+  return {uint64_t{1} << 40, uint64_t{1} << 40, "the test"};
+}
 
 shm::Request RangeRequest(shm::Op op, ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
   shm::Request request{};
@@ -106,7 +111,8 @@ ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = o
   team.threads = options.workers;
   team_ = std::make_unique<WorkerTeam>(team, pool_->own_records());
   device::Device* device = options.device != nullptr ? options.device : &device_;
-  loop_ = std::make_unique<ServeLoop>(Parts{&clock_, device, pool_.get(), team_.get(), &events_, &replies_, &saves_, &saved_}, options.loop);
+  loop_ =
+      std::make_unique<ServeLoop>(Parts{&clock_, device, pool_.get(), team_.get(), &events_, &replies_, &saves_, &saved_}, options.loop);
 }
 
 void ServeWorld::Settle(int turns_max) {
@@ -117,6 +123,7 @@ void ServeWorld::Settle(int turns_max) {
 void ServeWorld::TakeReplies() {
   std::vector<ControlReply> replies;
   replies_.TakeAll(&replies);
+  std::erase_if(replies, [](const ControlReply& reply) { return std::holds_alternative<Discard>(reply); });
   std::move(replies.begin(), replies.end(), std::back_inserter(taken_replies_));
 }
 

@@ -20,8 +20,8 @@ namespace tidepool::memserver {
 struct WorldOptions {
   uint64_t pool_bytes = 8 * kMiB;
   uint64_t pool_piece_bytes = 64 * kGiB;
-  uint32_t workers = 0;       // 0: inline
-  uint32_t copy_threads = 0;  // 0: the loop copies
+  uint32_t workers = 0;              // 0: inline
+  uint32_t copy_threads = 0;         // 0: the loop copies
   device::Device* device = nullptr;  // where given, opens the loop's streams; it outlives the world
   LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
 };

@@ -8,15 +8,21 @@
 #include "tests/fakes/values.h"
 
 namespace tidepool::memserver {
-namespace {
-
-float GradientValue(const StepPlan& plan, Version version, uint32_t micro_batch, ChunkId chunk, uint64_t element) {
-  return plan.loss_scale * ValueAt(plan.seed + version * 31 + micro_batch * 7, chunk, element);
+SmallTrainer::SmallTrainer(ServeWorld* world, shm::JobSpec spec) : world_(world), spec_(std::move(spec)), model_(spec_) {
+  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
+    places_.emplace_back(spec_.chunks[chunk].elements);
+    for (uint64_t i = 0; i < places_.back().size(); ++i) places_.back()[i] = {spec_.parameters.size() + chunk, i};
+  }
+  for (ParameterId id = 0; id < spec_.parameters.size(); ++id) {
+    const shm::ParameterSpec& parameter = spec_.parameters[id];
+    for (uint64_t i = 0; i < parameter.element_count; ++i) places_[parameter.chunk][parameter.element_begin + i] = {id, i};
+  }
 }
 
-}  // namespace
-
-SmallTrainer::SmallTrainer(ServeWorld* world, shm::JobSpec spec) : world_(world), spec_(std::move(spec)), model_(spec_) {}
+float SmallTrainer::GradientAt(const StepPlan& plan, uint32_t micro_batch, ChunkId chunk, uint64_t element) const {
+  const Place& place = places_[chunk][element];
+  return plan.loss_scale * ValueAt(plan.seed + version_ * 31 + micro_batch * 7, place.parameter, place.element);
+}
 
 bool SmallTrainer::JoinAll() {
   ranks_.clear();
@@ -32,12 +38,13 @@ bool SmallTrainer::JoinAll() {
 
 void SmallTrainer::PutWeights(uint64_t seed) {
   for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
-    for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i) model_.weights(chunk)[i] = ValueAt(seed, chunk, i);
+    for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i)
+      model_.weights(chunk)[i] = ValueAt(seed, places_[chunk][i].parameter, places_[chunk][i].element);
     const uint64_t count = spec_.ShardElements(chunk);
     for (const auto& rank : ranks_) {
       if (!spec_.IsMember(chunk, rank->rank())) continue;
       const uint64_t begin = spec_.ShardIndex(chunk, rank->rank()) * count;
-      for (uint64_t i = 0; i < count; ++i) rank->At<float>(0)[i] = ValueAt(seed, chunk, begin + i);
+      for (uint64_t i = 0; i < count; ++i) rank->At<float>(0)[i] = static_cast<float>(model_.weights(chunk)[begin + i]);
       const uint64_t part = count / 2;
       TP_CHECK(world_->Await(rank.get(), rank->Put(chunk, begin, part, 0)).error == 0, "weights are taken");
       TP_CHECK(world_->Await(rank.get(), rank->Put(chunk, begin + part, count - part, part * 4)).error == 0, "weights are taken");
@@ -49,7 +56,7 @@ std::vector<float> SmallTrainer::ShardGradient(const StepPlan& plan, ChunkId chu
   const uint64_t count = spec_.ShardElements(chunk);
   const uint64_t begin = spec_.ShardIndex(chunk, rank) * count;
   std::vector<float> values(count);
-  for (uint64_t i = 0; i < count; ++i) values[i] = GradientValue(plan, version_, micro_batch, chunk, begin + i);
+  for (uint64_t i = 0; i < count; ++i) values[i] = GradientAt(plan, micro_batch, chunk, begin + i);
   const bool last = micro_batch + 1 == spec_.micro_batches;
   if (plan.poisoned && last && chunk == 0 && begin == 0) values[3] = std::numeric_limits<float>::infinity();
   return values;
@@ -86,7 +93,7 @@ void SmallTrainer::SetModelGradients(const StepPlan& plan) {
   for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
     for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i) {
       double sum = 0;
-      for (uint32_t k = 0; k < spec_.micro_batches; ++k) sum += GradientValue(plan, version_, k, chunk, i);
+      for (uint32_t k = 0; k < spec_.micro_batches; ++k) sum += GradientAt(plan, k, chunk, i);
       model_.gradients(chunk)[i] = sum;
     }
   }
@@ -117,6 +124,16 @@ std::vector<std::vector<float>> SmallTrainer::FetchAll() {
     }
   }
   return chunks;
+}
+
+std::vector<std::vector<float>> SmallTrainer::FetchParameters() {
+  const std::vector<std::vector<float>> chunks = FetchAll();
+  std::vector<std::vector<float>> parameters;
+  for (const shm::ParameterSpec& parameter : spec_.parameters) {
+    const auto begin = chunks[parameter.chunk].begin() + static_cast<ptrdiff_t>(parameter.element_begin);
+    parameters.emplace_back(begin, begin + static_cast<ptrdiff_t>(parameter.element_count));
+  }
+  return parameters;
 }
 
 std::string SmallTrainer::Compare(double tolerance) {

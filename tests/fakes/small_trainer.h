@@ -1,6 +1,7 @@
 // SmallTrainer: all ranks of one job, driven in lock-step by a test over a ServeWorld, with an AdamModel beside them.
 //
-// One thread. Gradients of a step are a pure function of (seed, chunk, element, step, micro-batch), the same for every way of sharding.
+// One thread. Weights and gradients are a pure function of (seed, parameter, element of the parameter, step, micro-batch), the same for
+// every way of chunking and sharding. Padding has values too, so that a test sees whether anybody touches it.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,8 @@ class SmallTrainer {
   shm::Completion Step(const StepPlan& plan);
   // All chunks at the present version, gathered from the ranks' shards.
   std::vector<std::vector<float>> FetchAll();
+  // The same by parameter, without padding.
+  std::vector<std::vector<float>> FetchParameters();
   // FetchAll against the model; the text names the first element that is further off than `tolerance`, empty when there is none.
   std::string Compare(double tolerance);
   // Every rank says goodbye.
@@ -51,11 +54,17 @@ class SmallTrainer {
   void set_version(Version version) { version_ = version; }
 
  private:
+  struct Place {             // what an element of a chunk is
+    uint64_t parameter = 0;  // its number; behind the last one for padding
+    uint64_t element = 0;
+  };
   std::vector<float> ShardGradient(const StepPlan& plan, ChunkId chunk, Rank rank, uint32_t micro_batch) const;
+  float GradientAt(const StepPlan& plan, uint32_t micro_batch, ChunkId chunk, uint64_t element) const;
   void SetModelGradients(const StepPlan& plan);
 
   ServeWorld* const world_;
   const shm::JobSpec spec_;
+  std::vector<std::vector<Place>> places_;  // by chunk and element
   std::vector<std::unique_ptr<FakeRank>> ranks_;
   AdamModel model_;
   Version version_ = 0;

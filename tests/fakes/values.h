@@ -17,7 +17,9 @@ inline float ValueAt(uint64_t seed, uint64_t a, uint64_t b) {
   return static_cast<float>(static_cast<int64_t>(random.Below(128)) - 64) / 64.0F;
 }
 
-inline const optim::Kernels& ReferenceKernels() { return optim::SelectKernels(optim::IsaLevel::kScalarReference); }
+inline const optim::Kernels& ReferenceKernels() {
+  return optim::SelectKernels(optim::IsaLevel::kScalarReference);
+}
 
 // Writes `values` as elements of `dtype`.
 inline void Encode(DType dtype, const std::vector<float>& values, void* to) {

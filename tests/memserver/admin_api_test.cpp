@@ -71,10 +71,10 @@ TEST_F(AdminApiTest, OneJobIsFoundByNumberOrName) {
 
 TEST_F(AdminApiTest, ResidencyIsRunLengthEncoded) {
   const std::string body = BodyOf("/v1/residency?job=gpt");
-  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":0,"chunks_fetched":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",4]]})"));
-  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":1,"chunks_fetched":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",3]]})"));
+  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",4]]})"));
+  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",3]]})"));
   EXPECT_THAT(body, HasSubstr(R"("runs":[["_",1],[".",1],["g",1],["G",1],["O",1],["A",1]])"));
-  EXPECT_THAT(body, HasSubstr(R"("legend":{"C":"fetched","_":"empty",".":"resident")"));
+  EXPECT_THAT(body, HasSubstr(R"("legend":{"C":"in rCache","_":"empty",".":"resident")"));
   EXPECT_THAT(BodyOf("/v1/residency"), HasSubstr(R"("runs":[[".",2]])")) << "without a job, all of them";
 }
 

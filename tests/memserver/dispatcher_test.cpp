@@ -8,7 +8,7 @@
 #include <string>
 #include <sys/mman.h>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -178,12 +178,9 @@ TEST_P(HostileEnd, EndsTheSessionWithItsReason) {
 }
 
 const BadEnd kBadEnds[] = {
-    {"RateNegative", -0.1F, 1, 0, "learning rate"},
-    {"RateInfinite", HUGE_VALF, 1, 0, "learning rate"},
-    {"RateNan", std::nanf(""), 1, 0, "learning rate"},
-    {"ScaleZero", 0.1F, 0, 0, "loss scale"},
-    {"ScaleNan", 0.1F, std::nanf(""), 0, "loss scale"},
-    {"NextVersion", 0.1F, 1, 1, "not the open one"},
+    {"RateNegative", -0.1F, 1, 0, "learning rate"},     {"RateInfinite", HUGE_VALF, 1, 0, "learning rate"},
+    {"RateNan", std::nanf(""), 1, 0, "learning rate"},  {"ScaleZero", 0.1F, 0, 0, "loss scale"},
+    {"ScaleNan", 0.1F, std::nanf(""), 0, "loss scale"}, {"NextVersion", 0.1F, 1, 1, "not the open one"},
 };
 INSTANTIATE_TEST_SUITE_P(All, HostileEnd, ::testing::ValuesIn(kBadEnds),
                          [](const ::testing::TestParamInfo<BadEnd>& row) { return row.param.name; });
@@ -221,7 +218,8 @@ TEST(PutOrder, AGapAnOverlapAndAForeignShardAreRefused) {
     uint64_t begin, count;
     const char* reason;
   };
-  for (const Row& row : {Row{40, 8, "in order"}, Row{16, 16, "in order"}, Row{32, 65, "inside the rank's shard"}, Row{96, 16, "in order"}}) {
+  for (const Row& row :
+       {Row{40, 8, "in order"}, Row{16, 16, "in order"}, Row{32, 65, "inside the rank's shard"}, Row{96, 16, "in order"}}) {
     ServeWorld world;
     SmallTrainer trainer(&world, MakeSpec({.world = 2}));
     ASSERT_TRUE(trainer.JoinAll());

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "memserver/residency/extent_allocator.h"
 
 namespace tidepool::memserver {

@@ -3,7 +3,8 @@
 
 #include <cstring>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
+#include "tests/fakes/slow_device.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -262,6 +263,67 @@ TEST(Rejoining, ASealedStepIsFinishedWithoutItsRanks) {
   for (ChunkId chunk = 0; chunk < 3; ++chunk) EXPECT_EQ(world.tables().jobs.front()->states->chunk(chunk).version(), 1u);
 }
 
+TEST(Rejoining, AnAbandonedStepsWorkEndsBeforeItsSlotsAreWrittenAgain) {
+  WorldOptions options = WithLease();
+  options.loop.run_inline_work = false;
+  ServeWorld world(options);
+  SmallTrainer trainer(&world, MakeSpec({.chunks = 1, .micro_batches = 2}));
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(4);
+  trainer.Submit({.seed = 1});
+  world.Settle();
+  ASSERT_EQ(world.team().waiting(), 1u) << "the addition of the second micro-batch";
+  world.Lose(trainer.rank(0));
+  world.Settle();
+  ASSERT_TRUE(trainer.JoinAll());
+  FakeRank& rank = trainer.rank(0);
+  const uint64_t first = rank.Submit({0, 0, 192, 0, 0, 0});
+  world.Settle();
+  EXPECT_EQ(rank.Take(), std::nullopt);
+  world.team().RunOne(0);
+  EXPECT_EQ(world.Await(&rank, first).error, 0u);
+}
+
+TEST(Leaving, ACopyThatOutlivesItsStepIsAnsweredWithPeerLost) {
+  SlowDevice device;
+  WorldOptions options = WithLease();
+  options.device = &device;
+  ServeWorld world(options);
+  const shm::JobSpec spec = MakeSpec({.world = 2, .chunks = 1});
+  auto rank0 = world.Join(spec, 0);
+  auto rank1 = world.Join(spec, 1);
+  const auto put = [&](FakeRank* rank) {
+    const uint64_t counter = rank->Put(0, rank->rank() * 96, 96, 0);
+    world.loop().Turn();
+    device.Move(0, kMiB);
+    EXPECT_EQ(world.Await(rank, counter).error, 0u);
+  };
+  put(rank0.get());
+  put(rank1.get());
+  const uint64_t gradient = rank0->Submit({0, 0, 96, 0, 0, 0});
+  world.Settle();
+  ASSERT_EQ(device.busy(), 1u);
+  world.Lose(*rank1);
+  world.Settle();
+  EXPECT_EQ(rank0->Take(), std::nullopt) << "the rCache range still belongs to the server";
+  device.Move(0, kMiB);
+  EXPECT_EQ(world.Await(rank0.get(), gradient).error, static_cast<uint32_t>(ErrorId::kPeerLost));
+}
+
+TEST(Leaving, CopiesInFlightAreDroppedWithTheirSession) {
+  SlowDevice device;
+  WorldOptions options;
+  options.device = &device;
+  ServeWorld world(options);
+  auto rank = world.Join(MakeSpec({.chunks = 1}), 0);
+  rank->Put(0, 0, 192, 0);
+  world.Settle();
+  device.Move(0, 100);  // torn in the middle
+  world.Lose(*rank);
+  EXPECT_TRUE(AllBack(&world));
+  EXPECT_EQ(device.busy(), 0u);
+}
+
 TEST(Saving, HoldsUpdatesUntilTheFileIsWritten) {
   Trained trained({});
   ServeWorld& world = trained.world;
@@ -286,6 +348,28 @@ TEST(Saving, HoldsUpdatesUntilTheFileIsWritten) {
   world.Settle();
   EXPECT_TRUE(world.TakeReply<SaveDone>()->result.ok());
   EXPECT_NE(saves[0].tensors[0].data[0], before);
+}
+
+TEST(Leaving, TheLastGoodbyeIsAnsweredWhenTheJobsMemoryIsFree) {
+  Trained trained({});
+  ServeWorld& world = trained.world;
+  const ConnectionId first = trained.trainer.rank(0).connection();
+  world.Post(SaveWeights{first, UniqueFd(), "w", 2});  // keeps the job's memory in use
+  world.Settle();
+  ASSERT_EQ(world.TakeSaves().size(), 1u);
+  world.Leave(trained.trainer.rank(0));
+  world.Settle();
+  EXPECT_EQ(world.TakeReply<SessionOver>()->connection, first);
+  world.Leave(trained.trainer.rank(1));
+  world.Settle();
+  EXPECT_FALSE(world.TakeReply<SessionOver>());
+  world.AnswerSave(first, Status());
+  world.Settle();
+  const auto over = world.TakeReply<SessionOver>();
+  ASSERT_TRUE(over);
+  EXPECT_TRUE(over->why.ok());
+  EXPECT_EQ(over->connection, trained.trainer.rank(1).connection());
+  EXPECT_TRUE(AllBack(&world));
 }
 
 TEST(Saving, ARemovedJobsMemoryWaitsForItsSave) {

@@ -2,15 +2,21 @@
 #include "memserver/serve_loop.h"
 
 #include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "tests/fakes/adam_model.h"
 #include "tests/fakes/serve_world.h"
+#include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
 namespace {
 
-float WeightAt(ChunkId chunk, uint64_t i) { return 0.01F * static_cast<float>(i % 37) - 0.1F * static_cast<float>(chunk + 1); }
+float WeightAt(ChunkId chunk, uint64_t i) {
+  return 0.01F * static_cast<float>(i % 37) - 0.1F * static_cast<float>(chunk + 1);
+}
 float GradientAt(ChunkId chunk, uint64_t i, Version step) {
   return std::sin(0.1F * static_cast<float>(i) + static_cast<float>(chunk) + 0.5F * static_cast<float>(step));
 }
@@ -49,6 +55,92 @@ TEST(ServeLoop, OneRankTrainsThreeSteps) {
       }
     }
   }
+}
+
+// The loop on a thread of its own, as in the daemon.
+class Running : public ::testing::Test {
+ protected:
+  void Start(const WorldOptions& options, const shm::JobSpec& spec) {
+    world_ = std::make_unique<ServeWorld>(options);
+    rank_ = world_->Join(spec, 0);
+    ASSERT_NE(rank_, nullptr);
+    thread_ = std::thread([this] { world_->loop().Run(); });
+  }
+  void TearDown() override {
+    world_->Post(StopServing{});
+    thread_.join();
+    EXPECT_TRUE(world_->loop().stopped());
+  }
+  shm::Completion Await(uint64_t counter) {
+    while (true) {
+      if (const auto answer = rank_->Take()) {
+        EXPECT_EQ(answer->counter, counter);
+        return *answer;
+      }
+      EXPECT_EQ(rank_->Ended(), std::nullopt);
+      if (rank_->Ended()) return {};
+      rank_->port().WaitForCompletion(10 * kNsPerSecond, 0);
+    }
+  }
+  uint64_t Turns() {
+    world_->Post(SnapshotWanted{});
+    while (true) {
+      if (const auto ready = world_->TakeReply<SnapshotReady>()) return ready->snapshot->turns;
+      SteadyClock().SleepNs(kNsPerMs);
+    }
+  }
+
+  std::unique_ptr<ServeWorld> world_;
+  std::unique_ptr<FakeRank> rank_;
+  std::thread thread_;
+};
+
+TEST_F(Running, SleepsWhenIdleAndWakesForEveryKindOfEvent) {
+  WorldOptions options{.workers = 1, .copy_threads = 1};
+  options.loop.spin_ns = 0;
+  Start(options, MakeSpec({}));
+  for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
+  for (Version step = 0; step < 50; ++step) {
+    SteadyClock().SleepNs(step % 5 * 100'000);  // sometimes it sleeps, sometimes it is about to
+    for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Submit({chunk, 0, 192, 4096, step, 0})).error, 0u);
+    EXPECT_EQ(Await(rank_->EndStep(step, 0.01F)).version, step + 1);
+    EXPECT_EQ(Await(rank_->Fetch(1, 0, 192, 8192, step + 1)).error, 0u);
+  }
+  const uint64_t before = Turns();
+  SteadyClock().SleepNs(300 * kNsPerMs);
+  EXPECT_LT(Turns() - before, 100u) << "an idle loop does not spin";
+}
+
+TEST_F(Running, CopiesInItsOwnThreadToo) {
+  WorldOptions options{.pool_bytes = 64 * kMiB, .workers = 2};
+  options.loop.spin_ns = 0;
+  Start(options, MakeSpec({.chunks = 1, .chunk_elements = 1024 * 1024, .rcache_bytes = 8 * kMiB}));
+  for (uint64_t i = 0; i < 1024 * 1024; ++i) rank_->At<float>(0)[i] = WeightAt(0, i);
+  EXPECT_EQ(Await(rank_->Put(0, 0, 1024 * 1024, 0)).error, 0u);
+  const shm::Completion fetched = Await(rank_->Fetch(0, 0, 1024 * 1024, 4 * kMiB, 0));
+  EXPECT_EQ(fetched.bytes, 4 * kMiB);
+  EXPECT_EQ(std::memcmp(rank_->rcache(), rank_->rcache() + 4 * kMiB, 4 * kMiB), 0);
+}
+
+// One big fetch of one client does not make another wait for all of it.
+TEST(Fairness, ASmallFetchIsAnsweredWhileABigOneIsCopied) {
+  ServeWorld world({.pool_bytes = 256 * kMiB});
+  const uint64_t big = 8 * 1024 * 1024;
+  SmallTrainer greedy(&world, MakeSpec({.name = "greedy", .chunks = 1, .chunk_elements = big, .rcache_bytes = 32 * kMiB}));
+  SmallTrainer modest(&world, MakeSpec({.name = "modest"}));
+  ASSERT_TRUE(greedy.JoinAll() && modest.JoinAll());
+  greedy.PutWeights(1);
+  modest.PutWeights(2);
+  greedy.rank(0).Fetch(0, 0, big, 0, 0);
+  world.loop().Turn();
+  const uint64_t small = modest.rank(0).Fetch(0, 0, 192, 0, 0);
+  int turns = 0;
+  while (!modest.rank(0).Take()) {
+    world.loop().Turn();
+    ASSERT_LT(++turns, 4);
+  }
+  EXPECT_GT(small, 0u);
+  EXPECT_EQ(greedy.rank(0).Take(), std::nullopt) << "32 MiB take more turns than that";
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -29,8 +29,12 @@ class Training : public ::testing::TestWithParam<Shape> {};
 TEST_P(Training, FollowsTheModelForFiveSteps) {
   const Shape shape = GetParam();
   ServeWorld world;
-  SmallTrainer trainer(&world, MakeSpec({.world = shape.world, .dtype = shape.dtype, .chunks = 3, .chunk_elements = 192 * shape.world,
-                                         .micro_batches = shape.micro_batches, .max_grad_norm = 2}));
+  SmallTrainer trainer(&world, MakeSpec({.world = shape.world,
+                                         .dtype = shape.dtype,
+                                         .chunks = 3,
+                                         .chunk_elements = 192 * shape.world,
+                                         .micro_batches = shape.micro_batches,
+                                         .max_grad_norm = 2}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
   EXPECT_EQ(trainer.Compare(ToleranceOf(shape.dtype)), "");
@@ -160,6 +164,43 @@ TEST(TrainingBits, DoNotDependOnWorkersCopyThreadsOrOrderOfArrival) {
   threads.workers = 3;
   threads.copy_threads = 1;
   EXPECT_TRUE(SameBits(TrainedBits(threads, spec, 1), expected));
+}
+
+// Eight parameters of 300 to 2,700 elements, packed one behind the other into chunks of at least `chunk_elements`.
+shm::JobSpec Packed(uint64_t chunk_elements, uint32_t ranks) {
+  shm::JobSpec spec = MakeSpec({.world = ranks, .chunks = 1, .micro_batches = 2, .max_grad_norm = 1});
+  spec.chunks.clear();
+  spec.parameters.clear();
+  uint64_t at = 0;
+  for (uint32_t id = 0; id < 8; ++id) {
+    const uint64_t count = 300 + 343 * id;
+    if (at >= chunk_elements || id == 0) {
+      spec.chunks.push_back({0, 0});
+      at = 0;
+    }
+    const auto chunk = static_cast<ChunkId>(spec.chunks.size() - 1);
+    spec.parameters.push_back({"p" + std::to_string(id), {count}, chunk, id % 2, at, count});
+    at = RoundUp(at + count, 16);
+    spec.chunks.back().elements = RoundUp(at, 16 * ranks);
+  }
+  EXPECT_TRUE(shm::Validate(spec).ok());
+  return spec;
+}
+
+TEST(TrainingBits, DoNotDependOnChunkSizeOrNumberOfShards) {
+  std::vector<std::vector<float>> expected;
+  for (const uint64_t chunk_elements : {1, 2000, 100000}) {
+    for (const uint32_t ranks : {1, 3}) {
+      ServeWorld world;
+      SmallTrainer trainer(&world, Packed(chunk_elements, ranks));
+      ASSERT_TRUE(trainer.JoinAll());
+      trainer.PutWeights(3);
+      for (uint64_t step = 0; step < 6; ++step) trainer.Step({.learning_rate = 0.03F, .seed = step});
+      EXPECT_EQ(trainer.Compare(kFloatTolerance), "");
+      if (expected.empty()) expected = trainer.FetchParameters();
+      EXPECT_TRUE(SameBits(trainer.FetchParameters(), expected)) << chunk_elements << " elements, " << ranks << " ranks";
+    }
+  }
 }
 
 TEST(TrainingPieces, AChunkOfSeveralPiecesFollowsTheModel) {

@@ -41,7 +41,9 @@ SimJob::SimJob(uint32_t number, SplitMix64* random) : number_(number) {
   Reset();
 }
 
-float SimJob::WeightAt(ChunkId chunk, uint64_t element) const { return ValueAt(1000 * number_ + lives_, chunk, element); }
+float SimJob::WeightAt(ChunkId chunk, uint64_t element) const {
+  return ValueAt(1000 * number_ + lives_, chunk, element);
+}
 
 bool SimJob::IsPoisoned(Version version) const {
   SplitMix64 random(number_ * 131 + lives_ * 17 + run_ * 1009 + version * 7 + attempt_ * 5);
@@ -97,12 +99,13 @@ void SimJob::Seal() {
 }
 
 std::string SimJob::Compare(Version version, ChunkId chunk, uint64_t begin, const std::vector<float>& values, double tolerance) const {
-  if (version > sealed_ || version + 1 < sealed_) return "version " + std::to_string(version) + " is neither the sealed one nor the one before";
+  if (version > sealed_ || version + 1 < sealed_)
+    return "version " + std::to_string(version) + " is neither the sealed one nor the one before";
   const std::vector<double>& expected = history_[sealed_ - version][chunk];
   for (uint64_t i = 0; i < values.size(); ++i) {
     if (std::abs(values[i] - expected[begin + i]) <= tolerance * std::fmax(1, std::abs(expected[begin + i]))) continue;
-    return spec_.name + " version " + std::to_string(version) + " chunk " + std::to_string(chunk) + " element " + std::to_string(begin + i) +
-           ": " + std::to_string(values[i]) + ", expected " + std::to_string(expected[begin + i]);
+    return spec_.name + " version " + std::to_string(version) + " chunk " + std::to_string(chunk) + " element " +
+           std::to_string(begin + i) + ": " + std::to_string(values[i]) + ", expected " + std::to_string(expected[begin + i]);
   }
   return "";
 }

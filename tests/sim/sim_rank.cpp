@@ -13,9 +13,13 @@ namespace {
 constexpr uint64_t kBlockBytes = 6144;  // the largest shard: 1,536 elements of fp32
 constexpr size_t kPendingMax = 5;
 
-double Tolerance(DType dtype) { return dtype == DType::kF32 ? 1e-4 : dtype == DType::kBF16 ? 1.0 / 200 : 1.0 / 1000; }
+double Tolerance(DType dtype) {
+  return dtype == DType::kF32 ? 1e-4 : dtype == DType::kBF16 ? 1.0 / 200 : 1.0 / 1000;
+}
 
-void Say(std::string* log, const std::string& what) { *log += what; }
+void Say(std::string* log, const std::string& what) {
+  *log += what;
+}
 
 }  // namespace
 
@@ -30,7 +34,9 @@ void SimRank::On(const ReserveGranted& granted) {
 }
 
 // The connection is closed by the control thread, which tells the loop so.
-void SimRank::On(const Refused&) { Die(); }
+void SimRank::On(const Refused&) {
+  Die();
+}
 
 void SimRank::On(const Attached& attached) {
   state_ = State::kRunning;
@@ -70,8 +76,12 @@ bool SimRank::TakeBlock(uint64_t* block) {
   return true;
 }
 
-uint64_t SimRank::BlockOffset(uint64_t block) const { return block * kBlockBytes; }
-std::byte* SimRank::BlockBytes(uint64_t block) const { return ends_->rcache() + BlockOffset(block); }
+uint64_t SimRank::BlockOffset(uint64_t block) const {
+  return block * kBlockBytes;
+}
+std::byte* SimRank::BlockBytes(uint64_t block) const {
+  return ends_->rcache() + BlockOffset(block);
+}
 
 // Scribbled over at once: the server may not read it any more.
 void SimRank::FreeBlock(uint64_t block) {
@@ -83,17 +93,13 @@ void SimRank::Poke(std::string* log) {
   switch (state_) {
     case State::kAbsent:
     case State::kReserving:
-    case State::kAttaching:
-      return;
+    case State::kAttaching: return;
     case State::kGranted:
       ends_ = world_->Attach(*granted_, rank_);
       state_ = State::kAttaching;
       return Say(log, "attaches");
-    case State::kDoomed:
-      Die();
-      return Say(log, "gives up");
-    case State::kRunning:
-      break;
+    case State::kDoomed: Die(); return Say(log, "gives up");
+    case State::kRunning: break;
   }
   TakeAnswers(log);
   if (state_ != State::kRunning) return;
@@ -103,15 +109,12 @@ void SimRank::Poke(std::string* log) {
     return;
   }
   switch (random_->Below(4)) {
-    case 0:
-      FetchSome(log);
-      return;
+    case 0: FetchSome(log); return;
     case 1:
     case 2:
       if (SubmitSome(log)) return;
       [[fallthrough]];
-    default:
-      EndStep(log);
+    default: EndStep(log);
   }
 }
 

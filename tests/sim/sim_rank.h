@@ -24,7 +24,7 @@ class SimRank {
     kGranted,    // has not attached yet
     kAttaching,  // waits to be attached
     kRunning,
-    kDoomed,     // its session cannot go on (a peer died, or the server ended it): it will go away
+    kDoomed,  // its session cannot go on (a peer died, or the server ended it): it will go away
   };
   State state() const { return state_; }
   ConnectionId connection() const { return connection_; }
@@ -83,11 +83,11 @@ class SimRank {
   std::unordered_map<uint64_t, Pending> pending_;  // by counter
   std::vector<bool> blocks_busy_;
   bool loading_ = false;
-  std::vector<uint64_t> put_elements_;   // by chunk
+  std::vector<uint64_t> put_elements_;  // by chunk
   uint32_t puts_answered_ = 0, puts_sent_ = 0;
   Version version_ = 0;
   uint32_t attempt_ = 0;
-  std::vector<uint32_t> submitted_;      // micro-batches by chunk, of the open step
+  std::vector<uint32_t> submitted_;  // micro-batches by chunk, of the open step
   bool ended_ = false;
 };
 

@@ -1,5 +1,5 @@
 // 200 seeds of the simulated world; a failing seed stops with its number: replay it with `sim_main SEED -v`.
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 #include "base/log.h"
 #include "tests/sim/sim_world.h"
 

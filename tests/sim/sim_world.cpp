@@ -74,17 +74,12 @@ SimReport SimWorld::Run(uint32_t ticks) {
 void SimWorld::Tick(bool faults) {
   switch (random_.Below(8)) {
     case 0:
-    case 1:
-      Turn();
-      break;
+    case 1: Turn(); break;
     case 2:
       if (world_->team().waiting() > 0) world_->team().RunOne(static_cast<uint32_t>(random_.Below(world_->team().waiting())));
       break;
-    case 3:
-      MoveSomething();
-      break;
-    default:
-      PokeRank(faults);
+    case 3: MoveSomething(); break;
+    default: PokeRank(faults);
   }
   if (random_.Below(64) == 0) world_->clock().Advance(static_cast<int64_t>(random_.Below(200)) * kNsPerMs);
   if (!saves_.empty() && random_.Below(32) == 0) EndSave(random_.Below(saves_.size()));

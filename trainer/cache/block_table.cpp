@@ -11,6 +11,7 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
   const size_t chunks = layout->chunks.size();
   home_of_.assign(chunks, kNone);
   place_of_.assign(chunks, kNone);
+  // Resident rooms first: their sizes differ, the blocks behind them are all alike.
   std::byte* next = base;
   for (ChunkId chunk = 0; chunk < chunks; ++chunk) {
     if (!layout->chunks[chunk].resident || !layout->IsMember(chunk, rank)) continue;
@@ -21,6 +22,7 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
   const uint64_t used = static_cast<uint64_t>(next - base);
   TP_CHECK(used <= bytes, "the rCache has room for the resident chunks");
   const uint64_t block_bytes = layout->BlockBytes();
+  // More blocks than chunks would never be used.
   blocks_ = block_bytes == 0 ? 0 : std::min((bytes - used) / block_bytes, layout->EvictableChunks(rank));
   for (uint64_t i = 0; i < blocks_; ++i) {
     free_.push_back(static_cast<uint32_t>(places_.size()));
@@ -34,6 +36,7 @@ void BlockTable::Take(ChunkId chunk) {
     place_of_[chunk] = home_of_[chunk];
     return;
   }
+  // The block that was given up first is the one whose last operation has had the longest time to end.
   place_of_[chunk] = free_.front();
   free_.pop_front();
   cached_.insert(std::lower_bound(cached_.begin(), cached_.end(), chunk), chunk);

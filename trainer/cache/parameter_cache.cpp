@@ -70,6 +70,7 @@ Status ParameterCache::TooSmall(const std::string& reason) {
 
 Status ParameterCache::BeginPass(PassKind kind, Version version) {
   if (!status_.ok()) return status_;
+  // An abandoned step ends in a latched error; here somebody has forgotten a Release or a FinishBackward.
   const auto busy = [this](ChunkId chunk) { return entries_[chunk].pins > 0 || entries_[chunk].gradient; };
   if (std::any_of(mine_.begin(), mine_.end(), busy)) {
     return Latch(Status(ErrorId::kChunkNotReady, "a pass begins while operators or gradients of the one before still hold chunks"));
@@ -83,6 +84,7 @@ Status ParameterCache::BeginPass(PassKind kind, Version version) {
   const Status begun = follower_.Begin(kind, table_.Placed());
   if (!begun.ok()) return TooSmall(begun.what());
   separate_pass_ = training_ && !following() && setup_.options.separate_while_recording;
+  // The server parks fetches of a version that it is still making, so the first chunks come as soon as they are updated.
   PrefetchAhead(0);
   return Latch(pipeline_.Progress());
 }
@@ -99,6 +101,7 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
   if (!in_pass_) return NotInPass("Acquire");
   const auto is_pinned = [this](ChunkId chunk) { return entries_[chunk].pins > 0; };
   const bool nested = std::all_of(chunks.begin(), chunks.end(), is_pinned);
+  // Pinned before anything is placed: no chunk of an operator may be the victim of another one.
   for (const ChunkId chunk : chunks) {
     if (entries_[chunk].pins++ == 0) pinned_.insert(std::lower_bound(pinned_.begin(), pinned_.end(), chunk), chunk);
   }
@@ -106,6 +109,7 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
   if (nested) return {};
   TP_RETURN_IF_ERROR(Enter(MomentKind::kUse, 0));
   for (const ChunkId chunk : pinned_) TP_RETURN_IF_ERROR(Demand(chunk));
+  // Before the wait below, so that the next chunks travel meanwhile.
   PrefetchAhead(follower_.position());
   for (const ChunkId chunk : chunks) TP_RETURN_IF_ERROR(HandOut(chunk));
   return {};
@@ -174,6 +178,7 @@ void ParameterCache::StartFetch(ChunkId chunk) {
 }
 
 void ParameterCache::Unmap(ChunkId chunk) {
+  // A chunk that was never handed out is not known to the caller.
   if (entries_[chunk].mapped) moves_.push_back({chunk, nullptr});
   entries_[chunk].mapped = entries_[chunk].demanded = entries_[chunk].prefetched = false;
   const Status freed = states_.ChangeChunk(chunk, TensorState::kFree);
@@ -196,6 +201,7 @@ Status ParameterCache::Place(ChunkId chunk) {
     if (entries_[cached].pins == 0 && !entries_[cached].gradient) candidates.push_back(cached);
   }
   if (candidates.empty()) return TooSmall("all " + std::to_string(table_.blocks()) + " rCache blocks are held at once");
+  // Leaving the order means that the recorded next uses cannot be trusted; the recent past can.
   EvictionPolicy& policy = follower_.left_order() ? static_cast<EvictionPolicy&>(lru_) : random_;
   Evict(policy.Victim(candidates, follower_.position()), chunk);
   return {};

@@ -22,6 +22,7 @@ Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
   plan_ = nullptr;
   mode_ = current().moments.empty() ? Mode::kRecord : Mode::kFollow;
   if (mode_ == Mode::kRecord) return {};
+  // Training steps nearly always begin with an empty rCache: one plan serves them all.
   std::unique_ptr<Plan>& kept = present.empty() ? plans_[static_cast<size_t>(kind)] : own_plan_;
   if (!kept || !present.empty()) {
     TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, std::move(present)}));
@@ -46,6 +47,7 @@ void PassFollower::Enter(const Moment& moment) {
       ++next_;
       return;
     }
+    // What was entered so far stays true of this pass; the new order grows behind it.
     ++deviations_;
     mode_ = Mode::kLeftOrder;
     plan_ = nullptr;

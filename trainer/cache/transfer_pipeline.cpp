@@ -64,6 +64,7 @@ bool TransferPipeline::StartInGroup(Op* op) {
   ++next_turn_;
   op->stage = Stage::kInGroup;
   op->ticket = 0;
+  // A group of one rank has nothing to exchange, but keeps its turn.
   Collective* group = GroupOf(*op);
   if (layout_->ShardCount(op->chunk) > 1) {
     const BlockView view{op->block, layout_->ShardElements(op->chunk), layout_->dtype};
@@ -73,6 +74,7 @@ bool TransferPipeline::StartInGroup(Op* op) {
 }
 
 void TransferPipeline::FinishAtServer(Op* op) {
+  // An outcome must be taken exactly once, also that of a failure.
   const Result<client::Outcome> outcome = service_->Wait(op->ticket);
   --at_server_;
   if (Latch(outcome.status())) return;
@@ -105,6 +107,7 @@ void TransferPipeline::Advance(Op* op) {
 }
 
 Status TransferPipeline::Progress() {
+  // Operations depend on earlier ones only, so one pass in order moves everything as far as it can go.
   for (size_t i = 0; i < ops_.size() && status_.ok(); ++i) Advance(&ops_[i]);
   while (!ops_.empty() && ops_.front().stage == Stage::kDone) {
     ops_.pop_front();

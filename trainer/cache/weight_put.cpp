@@ -46,6 +46,7 @@ Status WeightPut::Append(ChunkId chunk, const float* values, uint64_t count) {
   const uint64_t shard = layout_->ShardElements(chunk), shard_begin = layout_->ShardIndex(chunk, rank_) * shard;
   const uint64_t from = cursors_[chunk];
   cursors_[chunk] += count;
+  // Of what the caller gives, this rank's shard takes one run.
   uint64_t begin = std::max(from, shard_begin);
   const uint64_t end = std::min(from + count, shard_begin + shard);
   while (begin < end) {

@@ -65,6 +65,7 @@ uint64_t ChunkLayout::EvictableChunks(Rank rank) const {
 ParameterId ChunkLayout::ParameterAt(ChunkId chunk, uint64_t element) const {
   const ChunkPlace& place = chunks[chunk];
   const auto begin = parameters.begin() + place.first_parameter;
+  // Alignment gaps belong to the parameter before them.
   const auto after = std::upper_bound(begin, begin + place.parameter_count, element,
                                       [](uint64_t at, const ParameterPlace& parameter) { return at < parameter.element_begin; });
   TP_CHECK(after != begin, "every chunk starts with a parameter");

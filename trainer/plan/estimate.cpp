@@ -2,15 +2,21 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+
 namespace tidepool::trainer {
 namespace {
 
 void AddPool(const ChunkLayout& layout, uint32_t micro_batches, MemoryEstimate* estimate) {
-  const uint64_t elements = layout.TotalElements();
   const bool is_fp32 = layout.dtype == DType::kF32;
-  estimate->master = estimate->momentum = estimate->variance = 4 * elements;
-  estimate->param16 = is_fp32 ? 0 : 2 * elements;
-  estimate->gradient = (is_fp32 || micro_batches > 1 ? 4 : 2) * elements;
+  const uint64_t gradient_bytes = is_fp32 || micro_batches > 1 ? 4 : 2;
+  // Each chunk's plane lies in a slot of whole pages.
+  for (const ChunkPlace& chunk : layout.chunks) {
+    estimate->master += RoundUp(chunk.elements * 4, kPageBytes);
+    estimate->param16 += is_fp32 ? 0 : RoundUp(chunk.elements * 2, kPageBytes);
+    estimate->gradient += RoundUp(chunk.elements * gradient_bytes, kPageBytes);
+  }
+  estimate->momentum = estimate->variance = estimate->master;
   estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance + estimate->param16 + estimate->gradient;
   estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->parameters);
 }

@@ -17,6 +17,7 @@ class Replayer {
     plan_.fetches_of_chunk.assign(chunks, 0);
     plan_.submits_of_chunk.assign(chunks, 0);
     for (const ChunkId chunk : setup.present) Add(chunk);
+    // Blocks that are free from the start may be filled at once.
     free_.assign(setup.blocks - std::min<uint64_t>(setup.blocks, cached_.size()), 0);
   }
 
@@ -39,6 +40,7 @@ class Replayer {
     return {};
   }
 
+  // The policy hears of uses that hit as well: LRU lives on them.
   Status Need(ChunkId chunk) {
     policy_->Used(chunk, position_);
     if (present_[chunk]) return {};

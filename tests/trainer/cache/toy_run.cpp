@@ -320,6 +320,7 @@ ToyResult RunToy(const ToyConfig& config) {
       ToyRank run(config, layout, history, &server, rank);
       result.ranks[rank].status = run.Run(&own, &result.ranks[rank]);
       if (result.ranks[rank].status.ok()) return;
+      server.Break();
       for (const auto& group : groups) group->Break();
     });
   }

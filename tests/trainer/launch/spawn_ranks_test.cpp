@@ -50,6 +50,11 @@ class SpawnRanksTest : public testing::Test {
     const auto code = SpawnRanks({ranks, "sh", {"-c", script}, grace_ns});
     _exit(code.ok() ? code.value() : 99);
   }
+  // The end of a script: rank 1 ends once rank 0 has come this far too, rank 0 never does.
+  static std::string RankOneEndsWith(int code) {
+    return "if test $RANK = 1; then while ! test -e $DIR/up; do sleep 0.01; done; exit " + std::to_string(code) +
+           "; fi; touch $DIR/up; while :; do sleep 0.02; done";
+  }
   int WaitForLauncher() {
     int status = 0;
     while (waitpid(launcher_, &status, 0) < 0) {
@@ -124,8 +129,7 @@ TEST_F(SpawnRanksTest, MuchOutputArrivesWhole) {
 }
 
 TEST_F(SpawnRanksTest, OneBadRankEndsTheOthersAndItsCodeIsTheRunsCode) {
-  const char* script = "if test $RANK = 1; then exit 7; fi; trap 'touch $DIR/told; exit 5' TERM; while :; do sleep 0.02; done";
-  EXPECT_EQ(Run(2, script), 7);
+  EXPECT_EQ(Run(2, "trap 'touch $DIR/told; exit 5' TERM; " + RankOneEndsWith(7)), 7);
   EXPECT_TRUE(std::filesystem::exists(File("told")));
   EXPECT_THAT(ReadText(File("err")), HasSubstr("ended badly"));
 }
@@ -135,7 +139,7 @@ TEST_F(SpawnRanksTest, AKilledRankIsCode128PlusSignal) {
 }
 
 TEST_F(SpawnRanksTest, ARankThatDoesNotListenIsKilledAfterTheGrace) {
-  Launch(2, "trap '' TERM; echo $$ >$DIR/pid$RANK; if test $RANK = 1; then exit 3; fi; while :; do sleep 0.02; done", 100 * kNsPerMs);
+  Launch(2, "trap '' TERM; echo $$ >$DIR/pid$RANK; " + RankOneEndsWith(3), 100 * kNsPerMs);
   EXPECT_EQ(WaitForLauncher(), 3);
   EXPECT_TRUE(Gone(std::stoi(ReadText(File("pid0")))));
 }

@@ -1,0 +1,37 @@
+// RcacheMap: which chunk each part of a rank's rCache holds, as far as the server's own copies tell. For the residency picture only.
+//
+// One thread (the serve loop). Evictions are the trainer's and send no message; what the server does know is that a block holds
+// something else once another chunk is fetched into it, or once a gradient has been made in it.
+// Invariants: ranges do not overlap; at most kRangesMax are kept (beyond, any other is forgotten); nothing is allocated after construction.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace tidepool::memserver {
+
+class RcacheMap {
+ public:
+  static constexpr uint32_t kRangesMax = 1024;
+
+  RcacheMap();
+  // Bytes [begin, begin + bytes) hold (a shard of) `chunk` from now on, or no chunk. Returns the chunks that are now nowhere in the map;
+  // the span is valid until the next call. Costs one look at each range.
+  std::span<const ChunkId> Replace(uint64_t begin, uint64_t bytes, std::optional<ChunkId> chunk);
+
+ private:
+  struct HeldRange {
+    uint64_t begin, end;
+    ChunkId chunk;
+  };
+  bool Holds(ChunkId chunk) const;
+
+  std::vector<HeldRange> ranges_;
+  std::vector<ChunkId> displaced_;
+};
+
+}  // namespace tidepool::memserver

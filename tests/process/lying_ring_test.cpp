@@ -1,0 +1,258 @@
+// A client that lies in its ring: every lie ends its session with a named reason; the daemon and the honest job beside it notice nothing.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "tests/process/daemon_fixture.h"
+#include "tests/process/lying_client.h"
+#include "tests/process/memserver_process.h"
+
+namespace tidepool::testing {
+namespace {
+
+using shm::Op;
+using shm::Request;
+
+constexpr int64_t kLimit = 20 * kNsPerSecond;
+
+shm::JobSpec LiarSpec() {
+  ThinOptions options;
+  options.name = "liar";
+  options.world = 2;
+  return SpecOf(options);
+}
+
+// One server for all lies, with an honest job that is checked after each.
+class LyingRing : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    server_ = std::make_unique<MemserverProcess>();
+    expected_ = HonestOutput();
+  }
+  static void TearDownTestSuite() {
+    EXPECT_TRUE(server_->StopsCleanly()) << server_->process().Output();
+    server_.reset();
+  }
+  static std::string HonestOutput() {
+    ChildProcess honest(ThinCommand(server_->socket_dir(), {"--name", "honest"}));
+    const auto end = honest.Wait(kLimit);
+    return end && end->exit_code == 0 ? honest.Output() : "failed: " + honest.Output();
+  }
+
+  void SetUp() override { ASSERT_NE(expected_.find("hash"), std::string::npos) << expected_; }
+  void TearDown() override {
+    liar_.reset();
+    other_.reset();
+    EXPECT_EQ(HonestOutput(), expected_);
+    EXPECT_EQ(WaitForHoldings(server_->socket_dir(), kNothing, kLimit), kNothing);
+  }
+
+  // Both ranks attached; weights are in when `loaded`.
+  void AttachBoth(bool loaded) {
+    auto liar = LyingClient::Attach(server_->socket_dir(), spec_, 0);
+    auto other = LyingClient::Attach(server_->socket_dir(), spec_, 1);
+    ASSERT_TRUE(liar.ok()) << liar.status().Format();
+    ASSERT_TRUE(other.ok()) << other.status().Format();
+    liar_ = std::move(liar).value();
+    other_ = std::move(other).value();
+    if (!loaded) return;
+    ASSERT_TRUE(liar_->PutAllWeights(spec_, 0).ok());
+    ASSERT_TRUE(other_->PutAllWeights(spec_, 1).ok());
+  }
+
+  void ExpectEnded(const std::string& reason) {
+    const Status end = liar_->AwaitEnd();
+    EXPECT_EQ(end.id(), ErrorId::kProtocolViolation) << end.Format();
+    EXPECT_NE(end.what().find(reason), std::string::npos) << end.Format();
+  }
+
+  static std::unique_ptr<MemserverProcess> server_;
+  static std::string expected_;
+  const shm::JobSpec spec_ = LiarSpec();
+  std::unique_ptr<LyingClient> liar_, other_;
+};
+
+std::unique_ptr<MemserverProcess> LyingRing::server_;
+std::string LyingRing::expected_;
+
+// --- lies in one request ---
+
+struct Lie {
+  const char* name;
+  Op op;
+  std::function<void(Request*)> change;  // of a sound request
+  const char* reason;
+  bool before_weights = false;
+};
+
+Request SoundRequest(Op op) {
+  Request request{};
+  request.op = static_cast<uint32_t>(op);
+  request.element_count = 2048;  // rank 0's half of a chunk of 4096
+  return request;
+}
+
+class LyingRequest : public LyingRing, public ::testing::WithParamInterface<Lie> {};
+
+TEST_P(LyingRequest, EndsTheSessionByName) {
+  AttachBoth(!GetParam().before_weights);
+  if (HasFatalFailure()) return;
+  Request request = SoundRequest(GetParam().op);
+  GetParam().change(&request);
+  liar_->Submit(request);
+  ExpectEnded(GetParam().reason);
+}
+
+constexpr uint64_t kHuge = ~uint64_t{0};
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryField, LyingRequest,
+    ::testing::Values(
+        Lie{"OperationZero", Op::kFetch, [](Request* r) { r->op = 0; }, "operation"},
+        Lie{"OperationUnknown", Op::kFetch, [](Request* r) { r->op = 5; }, "operation"},
+        Lie{"OperationHuge", Op::kFetch, [](Request* r) { r->op = ~0U; }, "operation"},
+        Lie{"CounterRepeats", Op::kFetch, [](Request* r) { r->counter = 1; }, "counter"},
+        Lie{"CounterJumps", Op::kFetch, [](Request* r) { r->counter = 1000; }, "counter"},
+        Lie{"CounterHuge", Op::kFetch, [](Request* r) { r->counter = kHuge; }, "counter"},
+        Lie{"ChunkUnknown", Op::kFetch, [](Request* r) { r->chunk = 4; }, "no such chunk"},
+        Lie{"ChunkHuge", Op::kSubmitGradient, [](Request* r) { r->chunk = ~0U; }, "no such chunk"},
+        Lie{"RangeEmpty", Op::kFetch, [](Request* r) { r->element_count = 0; }, "empty"},
+        Lie{"RangeBehindChunk", Op::kFetch, [](Request* r) { r->element_begin = 4096; }, "inside the chunk"},
+        Lie{"RangeTooLong", Op::kFetch, [](Request* r) { r->element_count = 4097; }, "inside the chunk"},
+        Lie{"RangeOverflows", Op::kFetch, [](Request* r) { r->element_begin = 16, r->element_count = kHuge - 8; }, "inside the chunk"},
+        Lie{"OffsetBehindRcache", Op::kFetch, [](Request* r) { r->rcache_offset = 1 << 20; }, "inside the rCache"},
+        Lie{"OffsetLeavesTooLittle", Op::kFetch, [](Request* r) { r->rcache_offset = 32768 - 4; }, "inside the rCache"},
+        Lie{"OffsetHuge", Op::kFetch, [](Request* r) { r->rcache_offset = kHuge - 3; }, "inside the rCache"},
+        Lie{"OffsetOdd", Op::kFetch, [](Request* r) { r->rcache_offset = 2; }, "aligned"},
+        Lie{"VersionFarAhead", Op::kFetch, [](Request* r) { r->version = 2; }, "ahead"},
+        Lie{"VersionHuge", Op::kFetch, [](Request* r) { r->version = kHuge; }, ""},
+        Lie{"ReservedSet", Op::kFetch, [](Request* r) { r->reserved = 1; }, "reserved"},
+        Lie{"MicroBatchOfFetch", Op::kFetch, [](Request* r) { r->micro_batch = 1; }, "micro-batch"},
+        Lie{"WeightsTwice", Op::kPutWeights, [](Request*) {}, "weights already"},
+        Lie{"GradientOfOthersShard", Op::kSubmitGradient, [](Request* r) { r->element_begin = 2048; }, "exactly the rank's shard"},
+        Lie{"GradientOfPart", Op::kSubmitGradient, [](Request* r) { r->element_count = 1024; }, "exactly the rank's shard"},
+        Lie{"GradientOfNextStep", Op::kSubmitGradient, [](Request* r) { r->version = 1; }, "another version"},
+        Lie{"GradientOfUnknownMicroBatch", Op::kSubmitGradient, [](Request* r) { r->micro_batch = 1; }, "micro-batch"},
+        Lie{"GradientBeforeWeights", Op::kSubmitGradient, [](Request*) {}, "before the weights", true},
+        Lie{"WeightsOfOthersShard", Op::kPutWeights, [](Request* r) { r->element_begin = 2048; }, "in order", true},
+        Lie{"WeightsBeyondShard", Op::kPutWeights, [](Request* r) { r->element_count = 4096; }, "shard", true},
+        Lie{"WeightsNotFromStart", Op::kPutWeights, [](Request* r) { r->element_begin = 16, r->element_count = 16; }, "in order", true},
+        Lie{"WeightsWithVersion", Op::kPutWeights, [](Request* r) { r->version = 1; }, "version", true}),
+    [](const auto& tested) { return tested.param.name; });
+
+// --- lies in the end of a step ---
+
+class LyingEndStep : public LyingRing {
+ protected:
+  void Try(const std::function<void(shm::EndStepRequest*)>& change, const std::string& reason) {
+    AttachBoth(true);
+    if (HasFatalFailure()) return;
+    shm::EndStepRequest end{};
+    end.op = static_cast<uint32_t>(Op::kEndStep);
+    end.learning_rate = 0.1F;
+    end.loss_scale = 1;
+    change(&end);
+    liar_->Submit(shm::AsRequest(end));
+    ExpectEnded(reason);
+  }
+};
+
+TEST_F(LyingEndStep, WithALearningRateThatIsNotANumber) {
+  Try([](auto* end) { end->learning_rate = std::numeric_limits<float>::quiet_NaN(); }, "learning rate");
+}
+TEST_F(LyingEndStep, WithANegativeLearningRate) {
+  Try([](auto* end) { end->learning_rate = -1; }, "learning rate");
+}
+TEST_F(LyingEndStep, WithALossScaleOfZero) {
+  Try([](auto* end) { end->loss_scale = 0; }, "loss scale");
+}
+TEST_F(LyingEndStep, WithAnInfiniteLossScale) {
+  Try([](auto* end) { end->loss_scale = std::numeric_limits<float>::infinity(); }, "loss scale");
+}
+TEST_F(LyingEndStep, OfAnotherVersion) {
+  Try([](auto* end) { end->version = 7; }, "not the open one");
+}
+TEST_F(LyingEndStep, WithoutItsGradients) {
+  Try([](auto*) {}, "before all gradients");
+}
+
+// --- lies in the ring itself ---
+
+TEST_F(LyingRing, AWildSequenceEndsTheSession) {
+  for (const uint64_t lie : {uint64_t{2}, uint64_t{1} << 40, kHuge}) {
+    AttachBoth(false);
+    liar_->slot(0)->sequence.store(lie);
+    liar_->Ring();
+    ExpectEnded("ring");
+    liar_.reset();
+    other_.reset();
+    ASSERT_EQ(WaitForHoldings(server_->socket_dir(), kNothing, kLimit), kNothing);
+  }
+}
+
+TEST_F(LyingRing, AWildCursorEndsTheSession) {
+  AttachBoth(false);
+  liar_->header()->completions_consumed.store(uint64_t{1} << 63);
+  liar_->Ring();
+  ExpectEnded("ring");
+}
+
+TEST_F(LyingRing, AClientThatNeverTakesItsAnswersIsEnded) {
+  AttachBoth(true);
+  // Answers are never marked as taken: the ring of answers fills, and one request more ends the session.
+  for (uint64_t i = 0; i < 3 * shm::kRingEntries; ++i) {
+    Request request = SoundRequest(Op::kFetch);
+    request.element_count = 16;
+    liar_->Submit(request);
+  }
+  const Status end = liar_->AwaitEnd();
+  EXPECT_EQ(end.id(), ErrorId::kProtocolViolation) << end.Format();
+}
+
+TEST_F(LyingRing, AHeaderFullOfNoiseHurtsNobody) {
+  AttachBoth(true);
+  SplitMix64 random(3);
+  auto* words = reinterpret_cast<std::atomic<uint64_t>*>(liar_->header());
+  for (size_t i = 0; i < shm::kRingOffset / 8; ++i) words[i].store(random.Next() | 1);
+  liar_->Ring();
+  EXPECT_EQ(liar_->AwaitEnd().id(), ErrorId::kProtocolViolation);
+}
+
+TEST_F(LyingRing, RandomRequestsNeverTouchTheHonestJob) {
+  SplitMix64 random(11);
+  for (int round = 0; round < 200; ++round) {
+    auto liar = LyingClient::Attach(server_->socket_dir(), spec_, 0);
+    ASSERT_TRUE(liar.ok()) << round << ": " << liar.status().Format();
+    for (int i = 0; i < 20; ++i) {
+      Request request = SoundRequest(static_cast<Op>(1 + random.Below(4)));
+      auto* words = reinterpret_cast<uint64_t*>(&request);
+      const uint64_t at = random.Below(shm::kPayloadWords);
+      words[at] = random.Below(3) == 0 ? random.Next() : words[at] ^ (uint64_t{1} << random.Below(64));
+      (*liar)->Submit(request);
+    }
+    shm::Completion completion{};
+    (*liar)->Await(&completion, kNsPerMs);
+    liar->reset();
+    ASSERT_EQ(WaitForHoldings(server_->socket_dir(), kNothing, kLimit), kNothing);
+  }
+}
+
+TEST_F(LyingRing, TheOtherRankOfALiarIsTold) {
+  AttachBoth(true);
+  Request request = SoundRequest(Op::kFetch);
+  request.op = 99;
+  liar_->Submit(request);
+  auto told = other_->channel().Await(kLimit);
+  ASSERT_TRUE(told.ok());
+  ASSERT_TRUE(std::holds_alternative<shm::PeerLostFrame>(told->frame));
+  EXPECT_EQ(std::get<shm::PeerLostFrame>(told->frame).rank, 0U);
+}
+
+}  // namespace
+}  // namespace tidepool::testing

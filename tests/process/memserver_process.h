@@ -1,0 +1,29 @@
+// MemserverProcess: the real program, started with a directory of its own and ended by SIGTERM.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/process/child_process.h"
+
+namespace tidepool::testing {
+
+class MemserverProcess {
+ public:
+  // Waits until it is ready; a pool of 32 MiB, one worker and no lease unless `more` says otherwise.
+  explicit MemserverProcess(const std::vector<std::string>& more = {});
+  ChildProcess& process() { return *process_; }
+  const std::string& socket_dir() const { return directory_.path(); }
+  // SIGTERM; true when it ended with exit code 0 within 2 s and left nothing in its directory.
+  bool StopsCleanly();
+
+ private:
+  TemporaryDirectory directory_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+// A command line of memserver with small sizes.
+std::vector<std::string> MemserverCommand(const std::string& socket_dir, const std::vector<std::string>& more = {});
+
+}  // namespace tidepool::testing

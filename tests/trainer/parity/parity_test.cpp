@@ -1,0 +1,112 @@
+// The same training as without us: every option against plain LibTorch.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tests/trainer/parity/rig.h"
+
+namespace tidepool::trainer {
+namespace {
+
+double LargestRelative(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return largest;
+}
+
+// Trains both ways and compares losses (relative) and weights (absolute).
+void ExpectParity(const RigOptions& options, double loss_bound, double weight_bound) {
+  const RigResult ours = TrainThroughServer(options);
+  const RigResult plain = TrainPlain(options);
+  ASSERT_EQ(ours.losses.size(), options.run.steps);
+  EXPECT_EQ(ours.skipped, plain.skipped);
+  EXPECT_LT(LargestRelative(ours.losses, plain.losses), loss_bound);
+  EXPECT_LT(LargestDifference(ours, plain), weight_bound);
+  EXPECT_LT(ours.losses.back(), ours.losses.front()) << "nothing was learnt, so the comparison says little";
+}
+
+TEST(Parity, FiftyStepsInFp32MatchPlainTraining) {
+  RigOptions options = DefaultRig();
+  options.run.steps = 50;
+  options.run.clip = 0;
+  ExpectParity(options, 1e-5, 1e-4);
+}
+
+// bf16 rounds the parameters to 8 bits of mantissa: a difference in the last bit of a gradient can move a weight by lr, and differences
+// then feed on each other. Stated bound: losses within 1 %, weights within 5 x the peak learning rate.
+TEST(Parity, FiftyStepsInBf16MatchPlainTraining) {
+  RigOptions options = DefaultRig();
+  options.run.steps = 50;
+  options.run.dtype = "bf16";
+  ExpectParity(options, 1e-2, 5 * options.run.learning_rate);
+}
+
+TEST(Parity, ClippingMatchesPlainTraining) {
+  RigOptions options = DefaultRig();
+  options.run.clip = 0.05f;  // every step is clipped
+  const RigResult ours = TrainThroughServer(options);
+  const RigResult plain = TrainPlain(options);
+  EXPECT_LT(LargestRelative(ours.grad_norms, plain.grad_norms), 1e-4);
+  for (const double norm : ours.grad_norms) EXPECT_GT(norm, options.run.clip);
+  EXPECT_LT(LargestDifference(ours, plain), 1e-4);
+}
+
+TEST(Parity, AccumulationMatchesPlainTraining) {
+  RigOptions options = DefaultRig();
+  options.run.micro_batches = 3;
+  ExpectParity(options, 1e-5, 1e-4);
+}
+
+TEST(Parity, ParameterGroupsMatchPlainTraining) {
+  RigOptions options = DefaultRig();
+  options.run.weight_decay = 2.0f;  // so strong that a bias in the wrong group would show
+  ExpectParity(options, 1e-5, 1e-4);
+}
+
+TEST(Parity, SchedulesMatchPlainTraining) {
+  for (const char* schedule : {"constant", "linear", "cosine"}) {
+    SCOPED_TRACE(schedule);
+    RigOptions options = DefaultRig();
+    options.run.steps = 12;
+    options.run.schedule = schedule;
+    ExpectParity(options, 1e-5, 1e-4);
+  }
+}
+
+// The first loss scale is so large that gradients overflow; both ways must skip the same steps, and halve the scale, until they fit.
+TEST(Parity, Fp16OverflowSkipsTheSameSteps) {
+  RigOptions options = DefaultRig();
+  options.run.dtype = "fp16";
+  options.first_loss_scale = 0x1p26;
+  const RigResult ours = TrainThroughServer(options);
+  const RigResult plain = TrainPlain(options);
+  EXPECT_EQ(ours.skipped, plain.skipped);
+  EXPECT_TRUE(ours.skipped.front()) << "the first scale must overflow, or this test shows nothing";
+  EXPECT_FALSE(ours.skipped.back());
+  EXPECT_LT(LargestRelative(ours.losses, plain.losses), 2e-2);
+}
+
+TEST(Parity, TwoRanksMatchOneRankWithTheSameGlobalBatch) {
+  RigOptions options = DefaultRig();
+  const RigResult one = TrainThroughServer(options);
+  options.world = 2;
+  const RigResult two = TrainThroughServer(options);
+  const RigResult again = TrainThroughServer(options);
+  EXPECT_LT(LargestRelative(two.losses, one.losses), 1e-5);
+  EXPECT_LT(LargestDifference(two, one), 1e-4);
+  EXPECT_TRUE(SameBits(two, again)) << "two runs of two ranks differ";
+}
+
+TEST(Parity, ThreeRanksWithUnevenShardsMatchOneRank) {
+  RigOptions options = DefaultRig();
+  options.run.steps = 10;
+  const RigResult one = TrainThroughServer(options);
+  options.world = 3;
+  const RigResult three = TrainThroughServer(options);
+  EXPECT_LT(LargestRelative(three.losses, one.losses), 1e-5);
+  EXPECT_LT(LargestDifference(three, one), 1e-4);
+}
+
+}  // namespace
+}  // namespace tidepool::trainer

@@ -1,0 +1,377 @@
+#include "tests/trainer/parity/rig.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/safetensors.h"
+#include "client/job_spec.h"
+#include "optim/loss_scaler.h"
+#include "optim/schedule.h"
+#include "trainer/data/corpus.h"
+#include "trainer/data/batch_cursor.h"
+#include "trainer/engine.h"
+#include "trainer/launch/spawn_ranks.h"
+#include "trainer/model/gpt.h"
+#include "trainer/model/gpt_init.h"
+#include "trainer/run_plan.h"
+#include "trainer/run_session.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// A private directory, removed with everything in it.
+class Scratch {
+ public:
+  Scratch() {
+    std::string name = "/tmp/tidepool-parity-XXXXXX";
+    path_ = mkdtemp(name.data());
+  }
+  ~Scratch() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::shared_ptr<const std::string> Text() {
+  static const auto text = [] {
+    SplitMix64 random(7);
+    auto made = std::make_shared<std::string>();
+    for (int word = 0; word < 4000; ++word) {
+      for (uint64_t n = 2 + random.Below(5); n > 0; --n) made->push_back(static_cast<char>('a' + random.Below(12)));
+      made->push_back(' ');
+    }
+    return std::shared_ptr<const std::string>(made);
+  }();
+  return text;
+}
+
+BatchCursor CursorOf(const RigOptions& options, uint32_t rank, uint32_t world) {
+  BatchShape shape;
+  shape.sequences = options.run.batch;
+  shape.tokens = options.run.context;
+  shape.rank = rank;
+  shape.world = world;
+  shape.seed = options.run.seed;
+  return BatchCursor::Make(TokenSource(Text()), shape).value();
+}
+
+at::Tensor TokensOf(const std::vector<int64_t>& tokens, const Batch& batch) {
+  return torch::tensor(tokens, torch::kInt64).view({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens)});
+}
+
+at::ScalarType TorchType(const std::string& dtype) {
+  return dtype == "fp32" ? torch::kFloat32 : dtype == "bf16" ? torch::kBFloat16 : torch::kFloat16;
+}
+
+optim::ScheduleSpec ScheduleOf(const RunOptions& run) {
+  optim::ScheduleSpec schedule;
+  schedule.kind = optim::ScheduleFromName(run.schedule).value();
+  schedule.base_lr = run.learning_rate;
+  schedule.min_lr = run.min_learning_rate;
+  schedule.warmup_steps = run.warmup_steps;
+  schedule.total_steps = run.steps;
+  return schedule;
+}
+
+optim::LossScaler ScalerOf(const RigOptions& options) {
+  optim::LossScalerSpec spec;
+  spec.initial_scale = options.first_loss_scale;
+  return optim::LossScaler(spec);
+}
+
+std::map<std::string, std::vector<float>> ReadWeights(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  uint64_t data_begin = 0;
+  const auto header = DecodeSafetensors(std::as_bytes(std::span(bytes)), &data_begin);
+  EXPECT_TRUE(header.ok()) << header.status().Format();
+  std::map<std::string, std::vector<float>> weights;
+  if (!header.ok()) return weights;
+  for (const SafetensorsEntry& entry : header.value().tensors) {
+    std::vector<float>& values = weights[entry.name];
+    values.resize((entry.end - entry.begin) / sizeof(float));
+    std::memcpy(values.data(), bytes.data() + data_begin + entry.begin, entry.end - entry.begin);
+  }
+  return weights;
+}
+
+// One rank of a run through the server.
+class RigRank {
+ public:
+  RigRank(const RigOptions& options, const RankPlace& place, const std::string& scratch, RigResult* result)
+      : options_(options), place_(place), scratch_(scratch), result_(result), scaler_(ScalerOf(options)) {}
+
+  Status Run() {
+    at::set_num_threads(1);
+    TP_RETURN_IF_ERROR(Build());
+    TP_RETURN_IF_ERROR(engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
+      InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.run.seed, 0, values);
+    }));
+    BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
+    for (uint64_t step = 1; step <= options_.run.steps; ++step) TP_RETURN_IF_ERROR(Step(step, &cursor));
+    if (place_.rank == 0) TP_RETURN_IF_ERROR(Save());
+    return session_->Close();
+  }
+
+ private:
+  Status Build() {
+    TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_.shape, options_.run, place_.world, place_.rank, "parity"));
+    TP_ASSIGN_OR_RETURN(session_, RunSession::Meet(place_));
+    TP_RETURN_IF_ERROR(session_->Attach(options_.run, plan_.spec, plan_.layout.data_groups));
+    model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)));
+    model_->SetCheckpointing(options_.run.activation_checkpointing);
+    const auto named = model_->named_parameters();
+    std::vector<at::Tensor> tensors;
+    for (const ParameterPlace& place : plan_.layout.parameters) tensors.push_back(named[place.name]);
+    EngineOptions engine;
+    engine.rank = place_.rank;
+    engine.micro_batches = options_.run.micro_batches;
+    engine.cache.prefetch_depth = options_.run.prefetch ? 2 : 0;
+    engine.cache.seed = options_.run.seed;
+    engine.cache.separate_while_recording = options_.separate_while_recording;
+    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, session_->service(), session_->groups(), tensors, &clock_));
+    return {};
+  }
+
+  Status Step(uint64_t step, BatchCursor* cursor) {
+    const bool scaling = options_.run.dtype == "fp16";
+    const double scale = scaling ? scaler_.scale() : 1;
+    const CacheCounters before = engine_->cache().counters();
+    double loss = 0;
+    for (uint32_t micro = 0; micro < options_.run.micro_batches; ++micro) {
+      TP_ASSIGN_OR_RETURN(const Batch batch, cursor->Next());
+      TP_ASSIGN_OR_RETURN(const double value, engine_->TrainMicroBatch(
+                                                  version_, micro,
+                                                  [&] { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); },
+                                                  scale / (options_.run.micro_batches * place_.world)));
+      loss += value / options_.run.micro_batches;
+    }
+    client::StepEnd end;
+    end.version = version_;
+    end.learning_rate = static_cast<float>(optim::LearningRateAt(ScheduleOf(options_.run), step));
+    end.loss_scale = static_cast<float>(scale);
+    end.data_cursor = cursor->position();
+    TP_ASSIGN_OR_RETURN(const client::Outcome sealed, engine_->EndStep(end));
+    version_ = sealed.version;
+    if (scaling) scaler_.Update(!sealed.skipped);
+    TP_RETURN_IF_ERROR(session_->world()->SumDoubles(&loss, 1));
+    if (place_.rank == 0) Note(loss / place_.world, sealed, before);
+    return {};
+  }
+
+  void Note(double loss, const client::Outcome& sealed, const CacheCounters& before) {
+    const CacheCounters now = engine_->cache().counters();
+    result_->losses.push_back(loss);
+    result_->grad_norms.push_back(sealed.grad_norm);
+    result_->skipped.push_back(sealed.skipped);
+    result_->planned.push_back(engine_->planned_traffic().value_or(StepTraffic{}));
+    result_->moved.push_back({now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
+  }
+
+  Status Save() {
+    const UniqueFd directory(open(scratch_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), "weights.safetensors", version_));
+    result_->weights = ReadWeights(scratch_ + "/weights.safetensors");
+    return {};
+  }
+
+  const RigOptions& options_;
+  const RankPlace place_;
+  const std::string scratch_;
+  RigResult* const result_;
+  SteadyClock clock_;
+  RunPlan plan_;
+  std::unique_ptr<RunSession> session_;
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<TrainingEngine> engine_;
+  optim::LossScaler scaler_;
+  Version version_ = 0;
+};
+
+}  // namespace
+
+GptShape DeepShape() { return {.name = "deep", .vocab = 256, .context = 16, .layers = 8, .heads = 2, .hidden = 32}; }
+
+RigOptions DefaultRig() {
+  RigOptions options;
+  options.run.steps = 30;
+  options.run.batch = 6;
+  options.run.context = 16;
+  options.run.rcache = "50%";
+  options.run.chunk_size = "16KiB";
+  options.run.learning_rate = 3e-3f;
+  options.run.min_learning_rate = 3e-4f;
+  options.run.warmup_steps = 5;
+  options.run.clip = 0.7f;
+  return options;
+}
+
+RigResult TrainThroughServer(const RigOptions& given) {
+  SetLogLevel(LogLevel::kWarn);
+  const Scratch scratch;
+  RigOptions options = given;
+  options.run.socket_dir = scratch.path();
+  memserver::ServerOptions server_options;
+  server_options.socket_dir = scratch.path();
+  server_options.pool_bytes = 16 * kMiB;
+  server_options.rcache_limit = 16 * kMiB;
+  server_options.adam_threads = options.adam_threads;
+  server_options.isa = options.isa;
+  auto server = memserver::Server::Start(server_options);
+  EXPECT_TRUE(server.ok()) << server.status().Format();
+  RigResult result;
+  if (!server.ok()) return result;
+  const uint16_t port = options.world > 1 ? FreeLocalPort().value() : uint16_t{0};
+  std::vector<Status> ended(options.world);
+  std::vector<std::thread> ranks;
+  for (uint32_t rank = 0; rank < options.world; ++rank) {
+    RankPlace place;
+    place.rank = place.local_rank = rank;
+    place.world = place.local_world = options.world;
+    place.master_port = port;
+    ranks.emplace_back([&, place] { ended[place.rank] = RigRank(options, place, scratch.path(), &result).Run(); });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const Status& status : ended) EXPECT_TRUE(status.ok()) << status.Format();
+  return result;
+}
+
+namespace {
+
+// Everything resident in plain LibTorch. 16-bit models keep fp32 master weights beside the model, as mixed-precision training does.
+class PlainRun {
+ public:
+  explicit PlainRun(const RigOptions& options)
+      : options_(options),
+        model_(options.shape, torch::TensorOptions().dtype(TorchType(options.run.dtype))),
+        scaler_(ScalerOf(options)) {
+    InitGpt(&model_, options.run.seed);
+    std::vector<at::Tensor> decay, no_decay;
+    for (const ParameterNote& note : GptParameters(options.shape)) {
+      at::Tensor parameter = model_.named_parameters()[note.name];
+      at::Tensor master = torch::empty(parameter.sizes(), torch::kFloat32);
+      InitGptParameter(note.name, options.shape, options.run.seed, 0,
+                       {master.mutable_data_ptr<float>(), static_cast<size_t>(master.numel())});
+      pairs_.push_back({note.name, parameter, master.requires_grad_(true)});
+      (note.optimizer_group == kDecayGroup ? decay : no_decay).push_back(master);
+    }
+    const auto adamw = [&](double weight_decay) {
+      return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(options.run.learning_rate)
+                                                              .betas({options.run.beta1, options.run.beta2})
+                                                              .eps(options.run.eps)
+                                                              .weight_decay(weight_decay));
+    };
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(decay, adamw(options.run.weight_decay));
+    groups.emplace_back(no_decay, adamw(0));
+    optimizer_ = std::make_unique<torch::optim::AdamW>(groups);
+  }
+
+  RigResult Run() {
+    BatchCursor cursor = CursorOf(options_, 0, 1);
+    for (uint64_t step = 1; step <= options_.run.steps; ++step) Step(step, &cursor);
+    for (const Pair& pair : pairs_) {
+      const float* values = pair.master.const_data_ptr<float>();
+      result_.weights[pair.name].assign(values, values + pair.master.numel());
+    }
+    return result_;
+  }
+
+ private:
+  struct Pair {
+    std::string name;
+    at::Tensor parameter, master;
+  };
+
+  void Step(uint64_t step, BatchCursor* cursor) {
+    const bool scaling = options_.run.dtype == "fp16";
+    const double scale = scaling ? scaler_.scale() : 1;
+    double loss = 0;
+    std::vector<at::Tensor> masters;
+    for (Pair& pair : pairs_) pair.master.mutable_grad() = torch::zeros_like(pair.master);
+    for (uint32_t micro = 0; micro < options_.run.micro_batches; ++micro) {
+      const Batch batch = cursor->Next().value();
+      const at::Tensor value = model_.Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch));
+      loss += value.item<double>() / options_.run.micro_batches;
+      (value * (scale / options_.run.micro_batches)).backward();
+      for (Pair& pair : pairs_) {
+        pair.master.mutable_grad().add_(pair.parameter.grad().to(torch::kFloat32));
+        pair.parameter.mutable_grad().reset();
+      }
+    }
+    bool finite = true;
+    for (Pair& pair : pairs_) {
+      pair.master.mutable_grad().mul_(1 / scale);
+      finite = finite && pair.master.grad().isfinite().all().item<bool>();
+      masters.push_back(pair.master);
+    }
+    const double norm = options_.run.clip > 0 && finite ? torch::nn::utils::clip_grad_norm_(masters, options_.run.clip) : 0;
+    if (finite) Update(step);
+    if (scaling) scaler_.Update(finite);
+    result_.losses.push_back(loss);
+    result_.grad_norms.push_back(norm);
+    result_.skipped.push_back(!finite);
+  }
+
+  void Update(uint64_t step) {
+    const double lr = optim::LearningRateAt(ScheduleOf(options_.run), step);
+    for (auto& group : optimizer_->param_groups()) static_cast<torch::optim::AdamWOptions&>(group.options()).lr(static_cast<float>(lr));
+    optimizer_->step();
+    const torch::NoGradGuard no_grad;
+    for (Pair& pair : pairs_) pair.parameter.copy_(pair.master);
+  }
+
+  const RigOptions& options_;
+  Gpt model_;
+  std::vector<Pair> pairs_;
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  optim::LossScaler scaler_;
+  RigResult result_;
+};
+
+}  // namespace
+
+RigResult TrainPlain(const RigOptions& options) {
+  at::set_num_threads(1);
+  return PlainRun(options).Run();
+}
+
+double LargestDifference(const RigResult& a, const RigResult& b) {
+  EXPECT_FALSE(a.weights.empty());
+  EXPECT_EQ(a.weights.size(), b.weights.size());
+  double largest = 0;
+  for (const auto& [name, values] : a.weights) {
+    const auto other = b.weights.find(name);
+    if (other == b.weights.end() || other->second.size() != values.size()) {
+      ADD_FAILURE() << name << " is missing or has another size";
+      continue;
+    }
+    for (size_t i = 0; i < values.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(values[i]) - other->second[i]));
+  }
+  return largest;
+}
+
+bool SameBits(const RigResult& a, const RigResult& b) {
+  EXPECT_FALSE(a.weights.empty());
+  if (a.weights.size() != b.weights.size()) return false;
+  for (const auto& [name, values] : a.weights) {
+    const auto other = b.weights.find(name);
+    if (other == b.weights.end() || other->second.size() != values.size()) return false;
+    if (std::memcmp(values.data(), other->second.data(), values.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace tidepool::trainer

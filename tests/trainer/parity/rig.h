@@ -1,0 +1,51 @@
+// A rig that trains the same small GPT twice: through a whole memory server with ranks as threads of this process, and in plain LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memserver/server.h"
+#include "trainer/model/gpt_shape.h"
+#include "trainer/plan/replay.h"
+#include "trainer/run_options.h"
+
+namespace tidepool::trainer {
+
+// 8 layers x 32: about 25 chunks of 16 KiB, so that small rCaches have something to evict.
+GptShape DeepShape();
+
+struct RigOptions {
+  GptShape shape = DeepShape();
+  RunOptions run;            // steps, dtype, rcache, chunk_size, clip, ...
+  uint32_t world = 1;
+  uint32_t adam_threads = 1;
+  optim::IsaLevel isa = optim::BestIsa();
+  bool separate_while_recording = false;
+  double first_loss_scale = 65536;  // fp16
+};
+
+// A run of 30 steps with clipping, batch 6 x 16 tokens.
+RigOptions DefaultRig();
+
+struct RigResult {
+  std::vector<double> losses, grad_norms;
+  std::vector<bool> skipped;
+  std::map<std::string, std::vector<float>> weights;  // fp32, by name
+  std::vector<StepTraffic> planned, moved;            // of rank 0, by step; planned is zero while recording
+  uint64_t fetches_planned = 0, fetches_brute = 0;
+};
+
+// Trains through a server; expects success (a failure is a failure of the calling test).
+RigResult TrainThroughServer(const RigOptions& options);
+// The same run in plain LibTorch: torch::optim::AdamW, clip_grad_norm_, one process, everything resident.
+RigResult TrainPlain(const RigOptions& options);
+
+// Largest |a - b| over all weights; fails when the names differ.
+double LargestDifference(const RigResult& a, const RigResult& b);
+// True when all weights have the same bits.
+bool SameBits(const RigResult& a, const RigResult& b);
+
+}  // namespace tidepool::trainer
