@@ -124,13 +124,13 @@ TEST_F(Running, CopiesInItsOwnThreadToo) {
 
 // One big fetch of one client does not make another wait for all of it.
 TEST(Fairness, ASmallFetchIsAnsweredWhileABigOneIsCopied) {
-  ServeWorld world({.pool_bytes = 256 * kMiB});
-  const uint64_t big = 8 * 1024 * 1024;
-  SmallTrainer greedy(&world, MakeSpec({.name = "greedy", .chunks = 1, .chunk_elements = big, .rcache_bytes = 32 * kMiB}));
+  ServeWorld world({.pool_bytes = 64 * kMiB});
+  const uint64_t big = 2 * 1024 * 1024;
   SmallTrainer modest(&world, MakeSpec({.name = "modest"}));
+  SmallTrainer greedy(&world, MakeSpec({.name = "greedy", .chunks = 1, .chunk_elements = big, .rcache_bytes = 8 * kMiB}));
   ASSERT_TRUE(greedy.JoinAll() && modest.JoinAll());
-  greedy.PutWeights(1);
   modest.PutWeights(2);
+  world.Await(&greedy.rank(0), greedy.rank(0).Put(0, 0, big, 0));
   greedy.rank(0).Fetch(0, 0, big, 0, 0);
   world.loop().Turn();
   const uint64_t small = modest.rank(0).Fetch(0, 0, 192, 0, 0);
@@ -140,7 +140,7 @@ TEST(Fairness, ASmallFetchIsAnsweredWhileABigOneIsCopied) {
     ASSERT_LT(++turns, 4);
   }
   EXPECT_GT(small, 0u);
-  EXPECT_EQ(greedy.rank(0).Take(), std::nullopt) << "32 MiB take more turns than that";
+  EXPECT_EQ(greedy.rank(0).Take(), std::nullopt) << "8 MiB take more turns than that";
 }
 
 }  // namespace

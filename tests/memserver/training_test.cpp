@@ -130,13 +130,13 @@ TEST(TrainingOverflow, WithoutLossScalingTheStepIsNotSealedAndMayBeRepeated) {
   EXPECT_EQ(trainer.Compare(kFloatTolerance), "");
 }
 
-// Weights after ten steps, as bits.
+// Weights after four steps, as bits.
 std::vector<std::vector<float>> TrainedBits(const WorldOptions& options, const shm::JobSpec& spec, Rank first) {
   ServeWorld world(options);
   SmallTrainer trainer(&world, spec);
   EXPECT_TRUE(trainer.JoinAll());
   trainer.PutWeights(11);
-  for (uint64_t step = 0; step < 10; ++step) {
+  for (uint64_t step = 0; step < 4; ++step) {
     const StepPlan plan{.learning_rate = 0.02F, .seed = step};
     trainer.Submit(plan, first);
     trainer.set_version(trainer.EndStep(plan).version);
@@ -154,7 +154,7 @@ bool SameBits(const std::vector<std::vector<float>>& a, const std::vector<std::v
 TEST(TrainingBits, DoNotDependOnWorkersCopyThreadsOrOrderOfArrival) {
   // Chunks of more than one piece each.
   const shm::JobSpec spec =
-      MakeSpec({.world = 2, .chunks = 2, .chunk_elements = 640 * 1024, .micro_batches = 2, .max_grad_norm = 1, .rcache_bytes = 4 * kMiB});
+      MakeSpec({.world = 2, .chunks = 2, .chunk_elements = 320 * 1024, .micro_batches = 2, .max_grad_norm = 1, .rcache_bytes = 4 * kMiB});
   WorldOptions plain{.pool_bytes = 64 * kMiB};
   const auto expected = TrainedBits(plain, spec, 0);
   WorldOptions one_worker = plain;
@@ -205,10 +205,10 @@ TEST(TrainingBits, DoNotDependOnChunkSizeOrNumberOfShards) {
 
 TEST(TrainingPieces, AChunkOfSeveralPiecesFollowsTheModel) {
   ServeWorld world({.pool_bytes = 64 * kMiB});
-  SmallTrainer trainer(&world, MakeSpec({.chunks = 1, .chunk_elements = 640 * 1024 + 32, .rcache_bytes = 4 * kMiB}));
+  SmallTrainer trainer(&world, MakeSpec({.chunks = 1, .chunk_elements = 320 * 1024 + 32, .rcache_bytes = 4 * kMiB}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(5);
-  ASSERT_EQ(world.tables().jobs.front()->states->chunk(0).pieces, 3u);
+  ASSERT_EQ(world.tables().jobs.front()->states->chunk(0).pieces, 2u);
   for (uint64_t step = 0; step < 2; ++step) trainer.Step({.seed = step + 1});
   EXPECT_EQ(trainer.Compare(kFloatTolerance), "");
 }

@@ -1,0 +1,202 @@
+// bench_step: tokens/s of a training step through a memory server against the same step in plain LibTorch with everything resident.
+//
+// One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters, prefetching. Steps of both kinds alternate in one
+// process on the same cores; the ratio is the median over the pairs. The other rows say where the rest goes.
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "bench/row.h"
+#include "bench/server_process.h"
+#include "trainer/engine.h"
+#include "trainer/model/gpt.h"
+#include "trainer/model/gpt_init.h"
+#include "trainer/run_plan.h"
+#include "trainer/run_session.h"
+
+namespace tidepool::bench {
+namespace {
+
+constexpr int64_t kSequences = 4, kTokens = 256;
+constexpr double kTarget = 0.85;
+constexpr double kLearningRate = 1e-4, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kWeightDecay = 0.1;
+constexpr const char* kHelp =
+    "usage: bench_step [--json FILE] [PAIRS]\n"
+    "Training steps of GPT-2 124M through a memory server against plain LibTorch, alternated PAIRS times (default 5).\n"
+    "Needs about 6 GiB of memory.\n";
+
+struct Tokens {
+  at::Tensor inputs, targets;
+};
+
+Tokens MakeTokens(int64_t vocab) {
+  torch::manual_seed(1);
+  const at::Tensor all = torch::randint(vocab, {kSequences, kTokens + 1}, torch::kInt64);
+  return {all.slice(1, 0, kTokens).contiguous(), all.slice(1, 1).contiguous()};
+}
+
+template <typename T>
+T OrDie(Result<T> result) {
+  if (!result.ok()) Die(result.status().Format());
+  return std::move(result).value();
+}
+void OrDie(const Status& status) {
+  if (!status.ok()) Die(status.Format());
+}
+
+// Everything resident; LibTorch's fused AdamW on the CPU.
+class PlainStep {
+ public:
+  explicit PlainStep(const trainer::GptShape& shape) : model_(shape, torch::TensorOptions().dtype(torch::kFloat32)) {
+    trainer::InitGpt(&model_, 1);
+    for (const at::Tensor& parameter : model_.parameters()) {
+      parameters_.push_back(parameter);
+      momentum_.push_back(torch::zeros_like(parameter));
+      variance_.push_back(torch::zeros_like(parameter));
+      steps_.push_back(torch::zeros({}, torch::kFloat32));
+    }
+  }
+
+  void Run(const Tokens& tokens) {
+    model_.Loss(tokens.inputs, tokens.targets).backward();
+    const torch::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+    for (at::Tensor& step : steps_) step += 1;
+    at::_fused_adamw_(parameters_, gradients, momentum_, variance_, {}, steps_, kLearningRate, kBeta1, kBeta2, kWeightDecay, kEps,
+                      /*amsgrad=*/false, /*maximize=*/false);
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  }
+
+ private:
+  trainer::Gpt model_;
+  std::vector<at::Tensor> parameters_, momentum_, variance_, steps_;
+};
+
+// The same step with its states in a memserver process.
+class ServedStep {
+ public:
+  ServedStep(const trainer::GptShape& shape, const std::string& socket_dir, const trainer::RunOptions& options) {
+    plan_ = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
+    session_ = OrDie(trainer::RunSession::Meet({}));
+    trainer::RunOptions attach = options;
+    attach.socket_dir = socket_dir;
+    OrDie(session_->Attach(attach, plan_.spec, plan_.layout.data_groups));
+    model_ = std::make_unique<trainer::Gpt>(shape, torch::TensorOptions().dtype(torch::kFloat32));
+    const auto named = model_->named_parameters();
+    std::vector<at::Tensor> tensors;
+    for (const trainer::ParameterPlace& place : plan_.layout.parameters) tensors.push_back(named[place.name]);
+    trainer::EngineOptions engine;
+    engine.cache.separate_while_recording = false;
+    engine_ = OrDie(trainer::TrainingEngine::Create(plan_.layout, engine, session_->service(), session_->groups(), tensors, &clock_));
+    OrDie(engine_->LoadWeights([&](ParameterId id, std::span<float> values) {
+      trainer::InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, 1, 0, values);
+    }));
+  }
+
+  void Run(const Tokens& tokens) {
+    OrDie(engine_->TrainMicroBatch(version_, 0, [&] { return model_->Loss(tokens.inputs, tokens.targets); }, 1.0).status());
+    client::StepEnd end;
+    end.version = version_;
+    end.learning_rate = static_cast<float>(kLearningRate);
+    const int64_t start = clock_.NowNs();
+    version_ = OrDie(engine_->EndStep(end)).version;
+    seal_ns_ += clock_.NowNs() - start;
+  }
+
+  void Close() { OrDie(session_->Close()); }
+  const trainer::RcachePlan& rcache() const { return plan_.rcache; }
+  const trainer::ParameterCache& cache() const { return engine_->cache(); }
+  int64_t seal_ns() const { return seal_ns_; }
+
+ private:
+  SteadyClock clock_;
+  trainer::RunPlan plan_;
+  std::unique_ptr<trainer::RunSession> session_;
+  std::unique_ptr<trainer::Gpt> model_;
+  std::unique_ptr<trainer::TrainingEngine> engine_;
+  Version version_ = 0;
+  int64_t seal_ns_ = 0;
+};
+
+double Seconds(const Clock& clock, const std::function<void()>& body) {
+  const int64_t start = clock.NowNs();
+  body();
+  return static_cast<double>(clock.NowNs() - start) * 1e-9;
+}
+
+Row RowOf(const char* name, double value, const char* unit) {
+  Row row;
+  row.bench = "step";
+  row.row = name;
+  row.value = value;
+  row.unit = unit;
+  return row;
+}
+
+struct Times {
+  std::vector<double> plain, served, ratios;
+};
+
+Times Alternate(PlainStep* plain, ServedStep* served, const Tokens& tokens, int pairs) {
+  const SteadyClock clock;
+  Times times;
+  for (int pair = 0; pair < pairs; ++pair) {
+    times.plain.push_back(Seconds(clock, [&] { plain->Run(tokens); }));
+    times.served.push_back(Seconds(clock, [&] { served->Run(tokens); }));
+    times.ratios.push_back(times.plain.back() / times.served.back());
+  }
+  return times;
+}
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  InitLog("bench_step", LogLevel::kWarn, LogFormat::kText);
+  const int pairs = printer.arguments().empty() ? 5 : std::max(1, std::atoi(printer.arguments().front().c_str()));
+  at::set_num_threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  const trainer::GptShape shape = OrDie(trainer::FindGptPreset("gpt2-124m"));
+  trainer::RunOptions options;
+  options.rcache = "25%";
+  options.clip = 0;
+  const trainer::RunPlan plan = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
+  const uint64_t pool = RoundUp(client::StateBytesOf(plan.spec).total(), kMiB);
+  ServerProcess server =
+      OrDie(ServerProcess::Start({"--pool", std::to_string(pool), "--rcache-limit", std::to_string(RoundUp(plan.rcache.bytes, kMiB))}));
+  const Tokens tokens = MakeTokens(shape.vocab);
+  PlainStep plain(shape);
+  ServedStep served(shape, server.socket_dir(), options);
+  Alternate(&plain, &served, tokens, 2);  // one step records the order, one settles allocators
+  const trainer::CacheCounters before = served.cache().counters();
+  const int64_t seal_before = served.seal_ns();
+  const Times times = Alternate(&plain, &served, tokens, pairs);
+  const trainer::CacheCounters after = served.cache().counters();
+
+  const double tokens_per_step = kSequences * kTokens;
+  Row main_row = RowOf("tokens/s through memserver", tokens_per_step / Median(times.served), "tokens/s");
+  main_row.against = "plain LibTorch, all resident, fused AdamW";
+  main_row.ratio = Median(times.ratios);
+  main_row.target = kTarget;
+  printer.Add(main_row);
+  printer.Add(RowOf("tokens/s in plain LibTorch", tokens_per_step / Median(times.plain), "tokens/s"));
+  const double per_step = 1.0 / pairs;
+  printer.Add(RowOf("step through memserver", Median(times.served), "s"));
+  printer.Add(RowOf("waits for chunks and answers in a step", static_cast<double>(after.wait_ns - before.wait_ns) * 1e-9 * per_step, "s"));
+  printer.Add(RowOf("sealing (last gradients, norm) in a step", static_cast<double>(served.seal_ns() - seal_before) * 1e-9 * per_step, "s"));
+  printer.Add(RowOf("bytes host to device in a step", static_cast<double>(after.bytes_h2d - before.bytes_h2d) * per_step, "bytes"));
+  printer.Add(RowOf("bytes device to host in a step", static_cast<double>(after.bytes_d2h - before.bytes_d2h) * per_step, "bytes"));
+  printer.Add(RowOf("rCache share of the non-resident parameters", served.rcache().fraction(), "share"));
+  served.Close();
+  return printer.Finish();
+}
+
+}  // namespace
+}  // namespace tidepool::bench
+
+int main(int argc, char** argv) { return tidepool::bench::Main(argc, argv); }

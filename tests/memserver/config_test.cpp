@@ -1,0 +1,167 @@
+#include "memserver/config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "memserver/flags.h"
+#include "memserver/host_check.h"
+
+namespace tidepool::memserver {
+namespace {
+
+class ConfigTest : public testing::Test {
+ protected:
+  Result<LoadedConfig> Load() {
+    ConfigSources sources;
+    sources.file = file_;
+    sources.flags = flags_;
+    sources.environment = [this](const std::string& name) { return environment_[name]; };
+    return LoadConfig(sources);
+  }
+  void WriteFile(const std::string& text) {
+    file_ = testing::TempDir() + "tp-config-test.toml";
+    std::ofstream(file_) << text;
+  }
+  static std::string OriginOf(const LoadedConfig& loaded, std::string_view flag) {
+    for (const EffectiveSetting& each : loaded.settings) {
+      if (each.setting->flag == flag) return each.origin;
+    }
+    return "no such setting";
+  }
+  std::string file_;
+  std::map<std::string, std::string> flags_, environment_;
+};
+
+TEST_F(ConfigTest, EveryDefaultIsValid) {
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  EXPECT_EQ(loaded.value().config.lease_ns, 60 * kNsPerSecond);
+  EXPECT_EQ(loaded.value().config.adam_threads, kAutomatic);
+  EXPECT_EQ(loaded.value().config.spin_ns, -1);
+  EXPECT_EQ(loaded.value().config.jobs_max, 64U);
+  EXPECT_EQ(loaded.value().settings.size(), Settings().size());
+}
+
+TEST_F(ConfigTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
+  WriteFile("[pool]\nsize = \"1GiB\"\n[rcache]\nlimit = \"2GiB\"\n[optimizer]\nthreads = 3\n");
+  environment_["TIDEPOOL_POOL"] = "4GiB";
+  environment_["TIDEPOOL_RCACHE_LIMIT"] = "5GiB";
+  flags_["--pool"] = "6GiB";
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  EXPECT_EQ(loaded.value().config.pool, "6GiB");
+  EXPECT_EQ(loaded.value().config.rcache_limit, "5GiB");
+  EXPECT_EQ(loaded.value().config.adam_threads, 3U);
+  EXPECT_EQ(OriginOf(loaded.value(), "--pool"), "--pool");
+  EXPECT_EQ(OriginOf(loaded.value(), "--rcache-limit"), "TIDEPOOL_RCACHE_LIMIT");
+  EXPECT_EQ(OriginOf(loaded.value(), "--adam-threads"), file_ + ":6");
+  EXPECT_EQ(OriginOf(loaded.value(), "--lease"), "default");
+}
+
+TEST_F(ConfigTest, AnUnknownKeyIsNamedWithItsLineAndTheNearestOne) {
+  WriteFile("lease = \"1s\"\n\n[log]\nlevle = \"info\"\n");
+  const Status status = Load().status();
+  EXPECT_EQ(status.id(), ErrorId::kConfigUnknownKey);
+  EXPECT_NE(status.Format().find(file_ + ":4"), std::string::npos) << status.Format();
+  EXPECT_NE(status.Format().find("log.level"), std::string::npos) << status.Format();
+}
+
+TEST_F(ConfigTest, ABadValueNamesWhereItCameFrom) {
+  environment_["TIDEPOOL_LEASE"] = "soon";
+  const Status status = Load().status();
+  EXPECT_EQ(status.id(), ErrorId::kConfigBadValue);
+  EXPECT_NE(status.Format().find("TIDEPOOL_LEASE"), std::string::npos) << status.Format();
+}
+
+TEST_F(ConfigTest, PrintedFilesAreAcceptedAgain) {
+  flags_["--pool"] = "3GiB";
+  flags_["--spin"] = "5ms";
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok());
+  WriteFile(PrintEffective(loaded.value()));
+  flags_.clear();
+  const auto again = Load();
+  ASSERT_TRUE(again.ok()) << again.status().Format();
+  for (size_t i = 0; i < Settings().size(); ++i) EXPECT_EQ(again.value().settings[i].text, loaded.value().settings[i].text);
+  WriteFile(PrintDefaults());
+  EXPECT_TRUE(Load().ok());
+}
+
+TEST_F(ConfigTest, SettingsAreWellFormed) {
+  std::set<std::string_view> flags, keys;
+  for (const Setting& setting : Settings()) {
+    EXPECT_TRUE(flags.insert(setting.flag).second) << setting.flag;
+    EXPECT_TRUE(keys.insert(setting.key).second) << setting.key;
+    EXPECT_TRUE(setting.flag.starts_with("--"));
+    EXPECT_NE(HelpText().find(setting.flag), std::string::npos);
+  }
+  EXPECT_EQ(EnvironmentNameOf(Settings()[0]), "TIDEPOOL_SOCKET_DIR");
+}
+
+Result<Flags> Parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "memserver");
+  return ParseFlags(static_cast<int>(words.size()), words.data());
+}
+
+TEST(FlagsTest, RunIsTheDefaultCommand) {
+  EXPECT_EQ(Parse({}).value().command, Command::kRun);
+  const auto flags = Parse({"--pool", "1GiB", "--end-with-fd=3"});
+  ASSERT_TRUE(flags.ok()) << flags.status().Format();
+  EXPECT_EQ(flags.value().command, Command::kRun);
+  EXPECT_EQ(flags.value().settings.at("--pool"), "1GiB");
+  EXPECT_EQ(flags.value().settings.size(), 1U);
+  EXPECT_EQ(flags.value().end_with_fd, 3);
+}
+
+TEST(FlagsTest, EveryCommandIsUnderstoodAndHelpWinsEverywhere) {
+  EXPECT_EQ(Parse({"check"}).value().command, Command::kCheck);
+  EXPECT_EQ(Parse({"config", "--defaults"}).value().command, Command::kConfig);
+  EXPECT_TRUE(Parse({"config", "--defaults"}).value().defaults);
+  EXPECT_EQ(Parse({"version"}).value().command, Command::kVersion);
+  EXPECT_EQ(Parse({"--version"}).value().command, Command::kVersion);
+  EXPECT_EQ(Parse({"help"}).value().command, Command::kHelp);
+  EXPECT_EQ(Parse({"-h"}).value().command, Command::kHelp);
+  EXPECT_EQ(Parse({"check", "--help"}).value().command, Command::kHelp);
+}
+
+TEST(FlagsTest, HelpBeginsWithExamples) {
+  const std::string text = HelpText();
+  EXPECT_LT(text.find("examples:"), text.find("commands:"));
+  EXPECT_LT(text.find("commands:"), text.find("settings"));
+}
+
+TEST(FlagsTest, WrongWordsAreUsageErrors) {
+  for (const auto& words : std::vector<std::vector<const char*>>{
+           {"serve"}, {"--pol", "1"}, {"run", "--pool"}, {"run", "extra"}, {"run", "--end-with-fd", "-3"}, {"run", "--parent-pid", "x"}}) {
+    const Status status = Parse(words).status();
+    EXPECT_EQ(status.id(), ErrorId::kUsageError) << words.back();
+    EXPECT_EQ(status.exit_code(), kExitUsage);
+  }
+}
+
+TEST(HostCheckTest, TheWorstFindingMakesTheExitCode) {
+  EXPECT_EQ(ExitCodeOf({}), kExitOk);
+  EXPECT_EQ(ExitCodeOf({{Verdict::kOk, "a", "", ""}}), kExitOk);
+  EXPECT_EQ(ExitCodeOf({{Verdict::kWarn, "a", "", "x"}, {Verdict::kOk, "b", "", ""}}), kExitFailed);
+  EXPECT_EQ(ExitCodeOf({{Verdict::kFail, "a", "", "x"}, {Verdict::kWarn, "b", "", "y"}}), kExitHostUnfit);
+}
+
+TEST(HostCheckTest, EveryFindingThatIsNotFineNamesARemedy) {
+  ServerOptions options;
+  options.socket_dir = "/" + std::string(200, 'x');
+  options.pool_bytes = uint64_t{1} << 60;
+  options.sessions_max = 100'000'000;
+  const auto findings = CheckHost(options);
+  EXPECT_EQ(ExitCodeOf(findings), kExitHostUnfit);
+  for (const Finding& finding : findings) EXPECT_EQ(finding.verdict == Verdict::kOk, finding.remedy.empty()) << finding.subject;
+}
+
+}  // namespace
+}  // namespace tidepool::memserver

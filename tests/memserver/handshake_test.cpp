@@ -1,0 +1,140 @@
+#include "memserver/jobs/handshake.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "shm/messages.h"
+
+namespace tidepool::memserver {
+namespace {
+
+shm::JobSpec Spec() {
+  shm::JobSpec spec;
+  spec.name = "job";
+  spec.world = 2;
+  spec.rcache_bytes = 8192;
+  spec.parameter_groups = {{1.0F, 0.0F}};
+  spec.data_groups = {{0b11}};
+  spec.chunks = {{64, 0}, {64, 0}};
+  spec.parameters = {{"w", {64}, 0, 0, 0, 64}, {"v", {64}, 1, 0, 0, 64}};
+  return spec;
+}
+
+class HandshakeTest : public testing::Test {
+ protected:
+  Result<FrameAction> Say(shm::Frame frame) { return protocol_.OnFrame(std::move(frame), {}); }
+  static shm::HelloFrame Hello(const std::vector<std::byte>& bytes) {
+    return {shm::kAbiVersion, 0, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes)};
+  }
+  // Through the greeting; the event that comes out of it.
+  ReserveJob Greet() {
+    const auto bytes = shm::Encode(Spec());
+    EXPECT_TRUE(Say(Hello(bytes)).ok());
+    const std::vector<std::byte> first(bytes.begin(), bytes.begin() + 10), rest(bytes.begin() + 10, bytes.end());
+    auto half = Say(shm::SpecPartFrame{first});
+    EXPECT_TRUE(half.ok() && !half->event);
+    auto whole = Say(shm::SpecPartFrame{rest});
+    EXPECT_TRUE(whole.ok() && whole->event) << whole.status().Format();
+    return std::get<ReserveJob>(std::move(*whole->event));
+  }
+  void Open() {
+    Greet();
+    protocol_.SetState(ConnectionState::kOpen);
+  }
+
+  ConnectionProtocol protocol_{5, getuid(), 1234};
+};
+
+TEST_F(HandshakeTest, ACompleteGreetingBecomesOneReservation) {
+  EXPECT_TRUE(protocol_.HalfOpen());
+  const ReserveJob event = Greet();
+  EXPECT_EQ(event.connection, 5U);
+  EXPECT_EQ(event.rank, 1U);
+  EXPECT_EQ(event.uid, getuid());
+  EXPECT_EQ(event.pid, 1234);
+  EXPECT_EQ(event.spec->name, "job");
+  EXPECT_EQ(event.fingerprint, shm::Fingerprint(shm::Encode(Spec())));
+  EXPECT_FALSE(protocol_.HalfOpen());
+  EXPECT_EQ(protocol_.state(), ConnectionState::kReserving);
+  EXPECT_EQ(protocol_.rcache_bytes(), 8192U);
+}
+
+TEST_F(HandshakeTest, GreetingAndDescriptionMustNameTheSameNumberOfRanks) {
+  const auto bytes = shm::Encode(Spec());
+  shm::HelloFrame hello = Hello(bytes);
+  hello.world = 3;
+  ASSERT_TRUE(Say(hello).ok());
+  EXPECT_EQ(Say(shm::SpecPartFrame{bytes}).status().id(), ErrorId::kHandshakeBad);
+}
+
+TEST_F(HandshakeTest, WhileTheServerWorksTheTrainerHasNothingToSay) {
+  Greet();
+  for (const auto state : {ConnectionState::kReserving, ConnectionState::kPreparing, ConnectionState::kAttaching}) {
+    protocol_.SetState(state);
+    EXPECT_EQ(Say(shm::GoodbyeFrame{}).status().id(), ErrorId::kHandshakeBad);
+    EXPECT_EQ(Say(shm::SchedulePartFrame{1, {0}}).status().id(), ErrorId::kHandshakeBad);
+    EXPECT_EQ(Say(shm::SpecPartFrame{{std::byte{1}}}).status().id(), ErrorId::kHandshakeBad);
+  }
+}
+
+TEST_F(HandshakeTest, AScheduleInPartsBecomesOneEvent) {
+  Open();
+  auto part = Say(shm::SchedulePartFrame{3, {0, 1}});
+  ASSERT_TRUE(part.ok());
+  EXPECT_FALSE(part->event);
+  part = Say(shm::SchedulePartFrame{3, {0}});
+  ASSERT_TRUE(part.ok() && part->event);
+  EXPECT_EQ(std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{0, 1, 0}));
+  part = Say(shm::SchedulePartFrame{1, {1}});
+  ASSERT_TRUE(part.ok() && part->event) << "a later schedule starts anew";
+  EXPECT_EQ(std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{1}));
+}
+
+TEST_F(HandshakeTest, AScheduleThatShrinksUnderItsPartsOrNamesUnknownChunksEndsTheSession) {
+  Open();
+  ASSERT_TRUE(Say(shm::SchedulePartFrame{5, {0, 1, 0}}).ok());
+  EXPECT_EQ(Say(shm::SchedulePartFrame{2, {0, 1}}).status().id(), ErrorId::kProtocolViolation);
+  EXPECT_EQ(Say(shm::SchedulePartFrame{5, {2}}).status().id(), ErrorId::kProtocolViolation);
+  EXPECT_EQ(Say(shm::SchedulePartFrame{~0U, {0}}).status().id(), ErrorId::kProtocolViolation);
+}
+
+TEST_F(HandshakeTest, OneSaveAtATime) {
+  Open();
+  const auto directory = [] {
+    std::vector<UniqueFd> fds;
+    fds.emplace_back(open(testing::TempDir().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    return fds;
+  };
+  auto first = protocol_.OnFrame(shm::SaveFrame{3, "a"}, directory());
+  ASSERT_TRUE(first.ok() && first->event) << first.status().Format();
+  EXPECT_EQ(std::get<SaveWeights>(*first->event).version, 3U);
+  EXPECT_TRUE(std::get<SaveWeights>(*first->event).directory.valid());
+  EXPECT_EQ(protocol_.OnFrame(shm::SaveFrame{3, "b"}, directory()).status().id(), ErrorId::kHandshakeBad);
+  protocol_.SaveEnded();
+  EXPECT_TRUE(protocol_.OnFrame(shm::SaveFrame{3, "b"}, directory()).ok());
+}
+
+TEST_F(HandshakeTest, GoodbyeIsTheLastWord) {
+  Open();
+  auto said = Say(shm::GoodbyeFrame{});
+  ASSERT_TRUE(said.ok() && said->event);
+  EXPECT_EQ(std::get<Goodbye>(*said->event).connection, 5U);
+  EXPECT_EQ(Say(shm::GoodbyeFrame{}).status().id(), ErrorId::kHandshakeBad);
+}
+
+TEST(SaveDirectory, OfAnotherUserIsAnErrorOfTheSaveNotOfTheSession) {
+  const UniqueFd root(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_TRUE(CheckSaveDirectory(root.get(), 0).ok());
+  EXPECT_EQ(CheckSaveDirectory(root.get(), 4711).id(), ErrorId::kSaveFailed);
+  const UniqueFd readable(open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_EQ(CheckSaveDirectory(readable.get(), 0).id(), ErrorId::kProtocolViolation);
+  EXPECT_EQ(CheckSaveDirectory(-1, 0).id(), ErrorId::kProtocolViolation);
+}
+
+}  // namespace
+}  // namespace tidepool::memserver

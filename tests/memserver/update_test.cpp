@@ -1,0 +1,188 @@
+// The small parts of update/: step tracker, judging and sealing, the worker team.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "memserver/update/seal.h"
+#include "memserver/update/step_tracker.h"
+#include "memserver/update/worker_team.h"
+#include "tests/fakes/serve_world.h"
+
+namespace tidepool::memserver {
+namespace {
+
+shm::EndStepRequest End(float learning_rate, float loss_scale = 1, uint32_t scaler_steps = 0) {
+  shm::EndStepRequest request{};
+  request.learning_rate = learning_rate;
+  request.loss_scale = loss_scale;
+  request.scaler_steps = scaler_steps;
+  request.data_cursor = 77;
+  return request;
+}
+
+TEST(StepTracker, IsCompleteWhenEveryRankHasEnded) {
+  StepTracker tracker(3);
+  for (const Rank rank : {2u, 0u, 1u}) {
+    EXPECT_FALSE(tracker.AllEnded());
+    EXPECT_EQ(tracker.End(rank, End(0.1F)), nullptr);
+  }
+  EXPECT_TRUE(tracker.AllEnded());
+  tracker.Clear();
+  EXPECT_FALSE(tracker.HasEnded(0));
+}
+
+TEST(StepTracker, HoldsSixtyFourRanks) {
+  StepTracker tracker(64);
+  for (Rank rank = 0; rank < 64; ++rank) {
+    EXPECT_FALSE(tracker.AllEnded());
+    tracker.End(rank, End(0.1F));
+  }
+  EXPECT_TRUE(tracker.AllEnded());
+}
+
+TEST(StepTracker, NamesTheNumberInWhichRanksDiffer) {
+  StepTracker tracker(2);
+  ASSERT_EQ(tracker.End(1, End(0.1F, 2, 3)), nullptr);
+  EXPECT_NE(std::string(tracker.End(0, End(0.2F, 2, 3))).find("learning rates"), std::string::npos);
+  EXPECT_NE(std::string(tracker.End(0, End(0.1F, 4, 3))).find("loss scales"), std::string::npos);
+  EXPECT_NE(std::string(tracker.End(0, End(0.1F, 2, 4))).find("scaler"), std::string::npos);
+  EXPECT_EQ(tracker.End(0, End(0.1F, 2, 3)), nullptr);
+}
+
+class Sealing : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto spec = std::make_shared<shm::JobSpec>(MakeSpec({.max_grad_norm = 2}));
+    auto states = JobStates::Create(spec, &world_.pool());
+    ASSERT_TRUE(states.ok());
+    states_ = std::move(states).value();
+    for (const Extent& extent : states_->extents()) std::memset(extent.data, 0, extent.bytes);
+    states_->WriteFirstRecords(1, 42);
+    for (Chunk& chunk : states_->chunks()) states_->MarkLoaded(&chunk);
+  }
+  void CompleteAll(double sum_squares) {
+    for (double& sum : states_->norm_sums()) sum = sum_squares;
+    for (Chunk& chunk : states_->chunks()) chunk.state = ChunkState::kComplete;
+  }
+
+  ServeWorld world_;
+  std::unique_ptr<JobStates> states_;
+};
+
+TEST_F(Sealing, ClipsByTheUnscaledNorm) {
+  CompleteAll(100);  // four parameters: norm 20 before unscaling
+  const StepRecord record = JudgeStep(*states_, End(0.1F, 4), true);
+  EXPECT_DOUBLE_EQ(record.grad_norm, 5);
+  EXPECT_FLOAT_EQ(record.gradient_scale, 2.0F / 5 / 4);
+  EXPECT_EQ(record.version, 1u);
+  EXPECT_EQ(record.optimizer_step, 1u);
+  EXPECT_EQ(record.data_cursor, 77u);
+  EXPECT_EQ(record.skipped, 0u);
+}
+
+TEST_F(Sealing, DoesNotClipASmallNorm) {
+  CompleteAll(0.25);
+  EXPECT_FLOAT_EQ(JudgeStep(*states_, End(0.1F, 4), true).gradient_scale, 0.25F);
+}
+
+TEST_F(Sealing, CountsOnlyTakenStepsForBiasCorrection) {
+  CompleteAll(std::numeric_limits<double>::infinity());
+  SealStep(states_.get(), JudgeStep(*states_, End(0.1F), false));
+  EXPECT_EQ(states_->sealed_version(), 1u);
+  EXPECT_EQ(states_->last_step().skipped, 1u);
+  EXPECT_EQ(states_->last_step().optimizer_step, 0u);
+  for (Chunk& chunk : states_->chunks()) states_->Publish(&chunk, 1);
+  CompleteAll(1);
+  SealStep(states_.get(), JudgeStep(*states_, End(0.1F), true));
+  EXPECT_EQ(states_->last_step().version, 2u);
+  EXPECT_EQ(states_->last_step().optimizer_step, 1u);
+  EXPECT_EQ(states_->record().steps[1].skipped, 1u) << "the record of the step before stays until the next but one";
+}
+
+using SealingDeathTest = Sealing;
+TEST_F(SealingDeathTest, AVersionNeverSkipsAndNeverOutrunsTheSeal) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a forked child would not have the pool
+  EXPECT_DEATH(states_->Publish(&states_->chunk(0), 1), "outrun");
+  EXPECT_DEATH(SealStep(states_.get(), JudgeStep(*states_, End(0.1F), true)), "all its gradients");
+}
+
+struct alignas(64) Undo {
+  std::byte bytes[8 * sizeof(optim::UndoArea)] = {};
+};
+
+Work Accumulation(std::vector<float>* sum, const std::vector<float>& addend) {
+  Work work;
+  work.name.kind = WorkKind::kAccumulate;
+  work.to = sum->data();
+  work.from = addend.data();
+  work.count = addend.size();
+  return work;
+}
+
+TEST(WorkerTeam, InlineDoesNothingUntilAskedAndInAnyOrder) {
+  Undo undo;
+  WorkerTeam team({}, undo.bytes);
+  std::vector<float> sum(4, 1.0F);
+  const std::vector<float> one(4, 1.0F);
+  ASSERT_TRUE(team.is_inline());
+  team.Push(Accumulation(&sum, one));
+  Work second = Accumulation(&sum, one);
+  second.name.chunk = 9;
+  team.Push(second);
+  std::vector<WorkDone> done;
+  EXPECT_FALSE(team.TakeDone(&done));
+  team.RunOne(1);
+  ASSERT_TRUE(team.TakeDone(&done));
+  EXPECT_EQ(done[0].name.chunk, 9u);
+  EXPECT_EQ(sum[0], 2.0F);
+  EXPECT_EQ(team.waiting(), 1u);
+}
+
+TEST(WorkerTeam, ThreadsDoAllWorkAndTheQueueIsBounded) {
+  Undo undo;
+  WorkerTeam team({.threads = 2, .pin = true}, undo.bytes);
+  const std::vector<float> one(1000, 1.0F);
+  std::vector<std::vector<float>> sums(50, std::vector<float>(1000, 0.0F));
+  std::vector<WorkDone> done;
+  size_t pushed = 0, finished = 0;
+  while (finished < sums.size()) {
+    while (pushed < sums.size() && team.HasRoom()) team.Push(Accumulation(&sums[pushed++], one));
+    EXPECT_LE(team.waiting(), 6u);
+    if (team.TakeDone(&done)) finished += done.size();
+  }
+  for (const auto& sum : sums) EXPECT_EQ(sum, one);
+}
+
+TEST(WorkerTeam, TreatsDenormalsAsZeroInEveryMode) {
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  for (const uint32_t threads : {0u, 1u}) {
+    Undo undo;
+    WorkerTeam team({.threads = threads}, undo.bytes);
+    std::vector<float> sum(16, 0.0F);
+    const std::vector<float> addend(16, tiny);
+    team.Push(Accumulation(&sum, addend));
+    if (team.is_inline()) team.RunOne(0);
+    std::vector<WorkDone> done;
+    while (!team.TakeDone(&done)) SteadyClock().SleepNs(kNsPerMs);
+    EXPECT_EQ(sum[3], 0.0F);
+  }
+  EXPECT_NE(tiny, 0.0F) << "the caller's own float mode is as before";
+}
+
+TEST(WorkerTeam, EndsWithWorkStillQueued) {
+  Undo undo;
+  std::vector<float> sum(1 << 16, 0.0F);
+  const std::vector<float> one(1 << 16, 1.0F);
+  WorkerTeam team({.threads = 1}, undo.bytes);
+  while (team.HasRoom()) team.Push(Accumulation(&sum, one));
+}
+
+}  // namespace
+}  // namespace tidepool::memserver

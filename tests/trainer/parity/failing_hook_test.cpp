@@ -1,0 +1,198 @@
+// A failing hook: every failure inside an operator hook ends the step unsealed with its cause, never in a crash or a silent step.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "base/units.h"
+#include "tests/fakes/memory_chunk_service.h"
+#include "trainer/engine.h"
+#include "trainer/layout/build_layout.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// Passes everything on until it is told to fail; then every call of the chosen kind fails with the chosen error.
+class FailingService final : public client::ChunkService {
+ public:
+  FailingService(client::ChunkService* real, tidepool::testing::MemoryServer* server) : real_(real), server_(server) {}
+  void FailFetches(ErrorId id, uint64_t after) { fetch_error_ = id, fetches_left_ = after; }
+  void FailWaits(ErrorId id, uint64_t after) { wait_error_ = id, waits_left_ = after; }
+  void FailSubmissions(ErrorId id, uint64_t after) { submit_error_ = id, submits_left_ = after; }
+  uint64_t steps_ended() const { return steps_ended_; }
+
+  const client::Attachment& attachment() const override { return real_->attachment(); }
+  Result<client::Ticket> StartPutWeights(const client::Range& range) override { return real_->StartPutWeights(range); }
+  Result<client::Ticket> StartFetch(const client::Range& range, Version version) override {
+    if (Due(fetch_error_, &fetches_left_)) return Status(fetch_error_, "the fetch failed");
+    return real_->StartFetch(range, version);
+  }
+  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override {
+    if (Due(submit_error_, &submits_left_)) return Status(submit_error_, "the submission failed");
+    return real_->StartSubmitGradient(range, version, micro_batch);
+  }
+  Result<client::Ticket> StartEndStep(const client::StepEnd& end) override {
+    ++steps_ended_;
+    Status ended = server_->EndStep(1);
+    if (!ended.ok()) return ended;
+    sealed_ = end.version + 1;
+    return kEndTicket;
+  }
+  bool Test(client::Ticket ticket) override { return real_->Test(ticket); }
+  Result<client::Outcome> Wait(client::Ticket ticket) override {
+    if (Due(wait_error_, &waits_left_)) return Status(wait_error_, "the wait failed");
+    if (ticket == kEndTicket) {
+      client::Outcome outcome;
+      outcome.version = sealed_;
+      return outcome;
+    }
+    return real_->Wait(ticket);
+  }
+  Status DeclareSchedule(std::span<const ChunkId> order) override { return real_->DeclareSchedule(order); }
+  Status SaveWeights(int dir_fd, const std::string& name, Version version) override { return real_->SaveWeights(dir_fd, name, version); }
+  Status Detach() override { return real_->Detach(); }
+
+ private:
+  static bool Due(ErrorId id, uint64_t* left) {
+    if (id == ErrorId::kNone) return false;
+    if (*left > 0) --*left;
+    return *left == 0;
+  }
+  static constexpr client::Ticket kEndTicket = UINT64_MAX;
+
+  client::ChunkService* real_;
+  tidepool::testing::MemoryServer* server_;
+  Version sealed_ = 0;
+  ErrorId fetch_error_ = ErrorId::kNone, wait_error_ = ErrorId::kNone, submit_error_ = ErrorId::kNone;
+  uint64_t fetches_left_ = 0, waits_left_ = 0, submits_left_ = 0, steps_ended_ = 0;
+};
+
+// Four linear layers of 32 x 32, one chunk each, trained over an in-memory server.
+class FailingHook : public ::testing::Test {
+ protected:
+  static constexpr int kLayers = 4, kWidth = 32;
+
+  void SetUp() override {
+    at::set_num_threads(1);
+    std::vector<ParameterNote> notes;
+    for (int i = 0; i < kLayers; ++i) {
+      ParameterNote note;
+      note.name = "w" + std::to_string(i);
+      note.dims = {kWidth, kWidth};
+      notes.push_back(note);
+      weights_.push_back(torch::zeros({kWidth, kWidth}, torch::requires_grad()));
+    }
+    LayoutOptions options;
+    options.chunk_bytes = kWidth * kWidth * sizeof(float);
+    auto layout = BuildLayout(notes, options);
+    ASSERT_TRUE(layout.ok()) << layout.status().Format();
+    layout_ = layout.value();
+  }
+
+  // An engine with `blocks` blocks, its weights loaded.
+  void Build(uint64_t blocks) {
+    server_ = std::make_unique<tidepool::testing::MemoryServer>(&layout_);
+    memory_ = std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1,
+                                                                      /*delay_max=*/3);
+    service_ = std::make_unique<FailingService>(memory_.get(), server_.get());
+    auto engine = TrainingEngine::Create(layout_, {}, service_.get(), {nullptr}, weights_, &clock_);
+    ASSERT_TRUE(engine.ok()) << engine.status().Format();
+    engine_ = std::move(engine).value();
+    const Status loaded = engine_->LoadWeights([](ParameterId, std::span<float> values) {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) * 0.01f;
+    });
+    ASSERT_TRUE(loaded.ok()) << loaded.Format();
+  }
+
+  at::Tensor Loss() {
+    at::Tensor x = torch::ones({2, kWidth});
+    for (const at::Tensor& w : weights_) x = torch::tanh(torch::matmul(x, w));
+    return x.pow(2).mean();
+  }
+
+  // One step; the error that ended it, or ok.
+  Status Step(Version version) {
+    Result<double> loss = engine_->TrainMicroBatch(version, 0, [this] { return Loss(); }, 1.0);
+    if (!loss.ok()) return loss.status();
+    client::StepEnd end;
+    end.version = version;
+    end.learning_rate = 1e-3f;
+    return engine_->EndStep(end).status();
+  }
+
+  void ExpectAbandoned(ErrorId cause) {
+    const Status first = Step(0);
+    EXPECT_EQ(first.id(), cause) << first.Format();
+    EXPECT_EQ(service_->steps_ended(), 0u) << "a failed step was ended";
+    EXPECT_EQ(Step(0).id(), cause) << "a later step must say the same";
+    EXPECT_EQ(service_->steps_ended(), 0u);
+  }
+
+  SteadyClock clock_;
+  ChunkLayout layout_;
+  std::vector<at::Tensor> weights_;
+  std::unique_ptr<tidepool::testing::MemoryServer> server_;
+  std::unique_ptr<tidepool::testing::MemoryChunkService> memory_;
+  std::unique_ptr<FailingService> service_;
+  std::unique_ptr<TrainingEngine> engine_;
+};
+
+TEST_F(FailingHook, NothingFailsWithoutAFault) {
+  Build(3);
+  for (Version version = 0; version < 3; ++version) {
+    const Status step = Step(version);
+    EXPECT_TRUE(step.ok()) << step.Format();
+  }
+  EXPECT_EQ(service_->steps_ended(), 3u);
+}
+
+TEST_F(FailingHook, ServerGoneInForward) {
+  Build(3);
+  service_->FailFetches(ErrorId::kServerGone, 2);
+  ExpectAbandoned(ErrorId::kServerGone);
+}
+
+TEST_F(FailingHook, ServerGoneInBackward) {
+  Build(2);
+  service_->FailFetches(ErrorId::kServerGone, kLayers + 1);  // forward fetches each chunk once
+  ExpectAbandoned(ErrorId::kServerGone);
+}
+
+TEST_F(FailingHook, WaitTimedOut) {
+  Build(3);
+  service_->FailWaits(ErrorId::kWaitTimeout, 3);
+  ExpectAbandoned(ErrorId::kWaitTimeout);
+}
+
+TEST_F(FailingHook, SubmissionRefused) {
+  Build(3);
+  service_->FailSubmissions(ErrorId::kPeerLost, 2);
+  ExpectAbandoned(ErrorId::kPeerLost);
+}
+
+TEST_F(FailingHook, NoBlockForAnOperatorsChunks) {
+  Build(1);
+  const Result<double> loss = engine_->TrainMicroBatch(
+      0, 0, [this] { return torch::matmul(weights_[0], weights_[1]).sum(); }, 1.0);
+  EXPECT_EQ(loss.status().id(), ErrorId::kRcacheTooSmall) << loss.status().Format();
+  EXPECT_NE(loss.status().Format().find(std::to_string(layout_.RcacheBytes(0, 2))), std::string::npos)
+      << "the error must name the smallest size that works: " << loss.status().Format();
+}
+
+TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
+  Build(4);
+  EngineOptions options;
+  options.cache.separate_while_recording = false;
+  auto engine = TrainingEngine::Create(layout_, options, service_.get(), {nullptr}, weights_, &clock_);
+  ASSERT_TRUE(engine.ok());
+  // Two backward passes over the same parameter in one micro-batch: its first gradient lies where the second one needs the parameter.
+  const Result<double> loss = engine.value()->TrainMicroBatch(
+      0, 0,
+      [this] {
+        torch::matmul(torch::ones({1, kWidth}), weights_[0]).sum().backward();
+        return torch::matmul(torch::ones({1, kWidth}), weights_[0]).sum();
+      },
+      1.0);
+  EXPECT_FALSE(loss.ok());
+}
+
+}  // namespace
+}  // namespace tidepool::trainer
