@@ -16,6 +16,8 @@ void SteadyClock::SleepNs(int64_t duration_ns) {
   }
 }
 
-int64_t WallSeconds() { return static_cast<int64_t>(time(nullptr)); }
+int64_t WallSeconds() {
+  return static_cast<int64_t>(time(nullptr));
+}
 
 }  // namespace tidepool

@@ -13,7 +13,9 @@ constexpr auto kCatalog = std::to_array<ErrorEntry>({
 
 }  // namespace
 
-std::span<const ErrorEntry> ErrorCatalog() { return kCatalog; }
+std::span<const ErrorEntry> ErrorCatalog() {
+  return kCatalog;
+}
 
 const ErrorEntry& ErrorEntryOf(ErrorId id) {
   for (const ErrorEntry& entry : kCatalog) {

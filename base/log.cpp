@@ -89,7 +89,9 @@ void InitLog(std::string_view program, LogLevel level, LogFormat format) {
   SetLogLevel(level);
 }
 
-void SetLogLevel(LogLevel level) { State().logger->set_level(LevelOf(level)); }
+void SetLogLevel(LogLevel level) {
+  State().logger->set_level(LevelOf(level));
+}
 
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   LogState& state = State();

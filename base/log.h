@@ -20,8 +20,7 @@ struct LogField {
   LogField(std::string_view k, const char* v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
   template <typename N>
-    requires std::is_arithmetic_v<N>
-  LogField(std::string_view k, N v) : key(k), value(std::to_string(v)), quoted(false) {}
+  requires std::is_arithmetic_v<N> LogField(std::string_view k, N v) : key(k), value(std::to_string(v)), quoted(false) {}
 };
 
 // Call once at start, before other threads; the default is text at kInfo. `program` names the source in each line.
@@ -29,9 +28,17 @@ void InitLog(std::string_view program, LogLevel level, LogFormat format);
 void SetLogLevel(LogLevel level);
 
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
-inline void LogInfo(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kInfo, message, fields); }
-inline void LogWarn(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kWarn, message, fields); }
-inline void LogError(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kError, message, fields); }
-inline void LogDebug(std::string_view message, std::initializer_list<LogField> fields = {}) { Log(LogLevel::kDebug, message, fields); }
+inline void LogInfo(std::string_view message, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kInfo, message, fields);
+}
+inline void LogWarn(std::string_view message, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kWarn, message, fields);
+}
+inline void LogError(std::string_view message, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kError, message, fields);
+}
+inline void LogDebug(std::string_view message, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kDebug, message, fields);
+}
 
 }  // namespace tidepool

@@ -19,7 +19,7 @@ void HitPoint(const char* name);
 
 }  // namespace tidepool
 
-#define TP_POINT(name)                                                                    \
-  do {                                                                                    \
+#define TP_POINT(name)                                                                        \
+  do {                                                                                        \
     if (::tidepool::points_armed.load(std::memory_order_relaxed)) ::tidepool::HitPoint(name); \
   } while (false)

@@ -17,6 +17,8 @@ uint64_t SplitMix64::Below(uint64_t bound) {
   return static_cast<uint64_t>((static_cast<Uint128>(Next()) * bound) >> 64);
 }
 
-double SplitMix64::Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
+double SplitMix64::Unit() {
+  return static_cast<double>(Next() >> 11) * 0x1p-53;
+}
 
 }  // namespace tidepool

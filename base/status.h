@@ -68,10 +68,10 @@ class [[nodiscard]] Result {
 
 }  // namespace tidepool
 
-#define TP_RETURN_IF_ERROR(expression)                     \
-  do {                                                     \
-    ::tidepool::Status tp_status_ = (expression);          \
-    if (!tp_status_.ok()) return tp_status_;               \
+#define TP_RETURN_IF_ERROR(expression)            \
+  do {                                            \
+    ::tidepool::Status tp_status_ = (expression); \
+    if (!tp_status_.ok()) return tp_status_;      \
   } while (false)
 
 #define TP_CONCAT_INNER(a, b) a##b

@@ -36,11 +36,21 @@ std::string Printed(const char* format, double value, const char* unit) {
   return buffer.data();
 }
 
-constexpr auto kSizeUnits = std::to_array<Unit>({{"", 1},      {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-                                                 {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30},   {"T", 0x1p40},   {"KB", 1e3},
-                                                 {"MB", 1e6},   {"GB", 1e9},   {"TB", 1e12}});
-constexpr auto kTimeUnits =
-    std::to_array<Unit>({{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"", 1e9}, {"min", 60e9}, {"h", 3600e9}});
+constexpr auto kSizeUnits = std::to_array<Unit>({{"", 1},
+                                                 {"B", 1},
+                                                 {"KiB", 0x1p10},
+                                                 {"MiB", 0x1p20},
+                                                 {"GiB", 0x1p30},
+                                                 {"TiB", 0x1p40},
+                                                 {"K", 0x1p10},
+                                                 {"M", 0x1p20},
+                                                 {"G", 0x1p30},
+                                                 {"T", 0x1p40},
+                                                 {"KB", 1e3},
+                                                 {"MB", 1e6},
+                                                 {"GB", 1e9},
+                                                 {"TB", 1e12}});
+constexpr auto kTimeUnits = std::to_array<Unit>({{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"", 1e9}, {"min", 60e9}, {"h", 3600e9}});
 
 }  // namespace
 

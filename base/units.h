@@ -14,8 +14,8 @@ namespace tidepool {
 inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
-inline constexpr uint64_t kPageBytes = 4 * kKiB;       // blocks and slots are aligned to this
-inline constexpr uint64_t kParameterAlignBytes = 64;   // parameters inside a chunk are aligned to this on the host
+inline constexpr uint64_t kPageBytes = 4 * kKiB;      // blocks and slots are aligned to this
+inline constexpr uint64_t kParameterAlignBytes = 64;  // parameters inside a chunk are aligned to this on the host
 
 // "4096", "64KiB", "1.5GiB", "2GB" (decimal). Errors: kConfigBadValue.
 Result<uint64_t> ParseSize(std::string_view text);
@@ -31,7 +31,11 @@ std::string FormatDuration(double seconds);
 // "12.3M", "1.5B": counts of parameters and tokens.
 std::string FormatCount(uint64_t count);
 
-inline constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-inline constexpr uint64_t DivideUp(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+inline constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+inline constexpr uint64_t DivideUp(uint64_t value, uint64_t by) {
+  return (value + by - 1) / by;
+}
 
 }  // namespace tidepool

@@ -1,7 +1,8 @@
 // bench_step: tokens/s of a training step through a memory server against the same step in plain LibTorch with everything resident.
 //
-// One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters, prefetching. Steps of both kinds alternate in one
-// process on the same cores; the ratio is the median over the pairs. The other rows say where the rest goes.
+// One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters, prefetching. Rounds of two steps of each kind
+// alternate in one process on the same cores; the ratio is the median over the rounds. A served round ends when the server has updated
+// every chunk, so that no work of one kind falls into the time of the other. The other rows say where the rest goes.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -25,11 +26,12 @@ namespace tidepool::bench {
 namespace {
 
 constexpr int64_t kSequences = 4, kTokens = 256;
+constexpr int kStepsPerRound = 2;
 constexpr double kTarget = 0.85;
 constexpr double kLearningRate = 1e-4, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kWeightDecay = 0.1;
 constexpr const char* kHelp =
-    "usage: bench_step [--json FILE] [PAIRS]\n"
-    "Training steps of GPT-2 124M through a memory server against plain LibTorch, alternated PAIRS times (default 5).\n"
+    "usage: bench_step [--json FILE] [ROUNDS]\n"
+    "Training steps of GPT-2 124M through a memory server against plain LibTorch, ROUNDS times (default 5).\n"
     "Needs about 6 GiB of memory.\n";
 
 struct Tokens {
@@ -95,14 +97,17 @@ class ServedStep {
     for (const trainer::ParameterPlace& place : plan_.layout.parameters) tensors.push_back(named[place.name]);
     trainer::EngineOptions engine;
     engine.cache.separate_while_recording = false;
-    engine_ = OrDie(trainer::TrainingEngine::Create(plan_.layout, engine, session_->service(), session_->groups(), tensors, &clock_));
+    engine_ = OrDie(trainer::TrainingEngine::Create(plan_.layout, engine, {session_->service(), session_->groups(), tensors, &clock_}));
     OrDie(engine_->LoadWeights([&](ParameterId id, std::span<float> values) {
       trainer::InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, 1, 0, values);
     }));
   }
 
   void Run(const Tokens& tokens) {
-    OrDie(engine_->TrainMicroBatch(version_, 0, [&] { return model_->Loss(tokens.inputs, tokens.targets); }, 1.0).status());
+    OrDie(engine_
+              ->TrainMicroBatch(
+                  version_, 0, [&] { return model_->Loss(tokens.inputs, tokens.targets); }, 1.0)
+              .status());
     client::StepEnd end;
     end.version = version_;
     end.learning_rate = static_cast<float>(kLearningRate);
@@ -111,10 +116,24 @@ class ServedStep {
     seal_ns_ += clock_.NowNs() - start;
   }
 
+  // Waits until the last step's update has reached every chunk: reads one element of each parameter.
+  void Settle() {
+    OrDie(engine_
+              ->Evaluate(version_,
+                         [&] {
+                           at::Tensor sum = torch::zeros({});
+                           for (const at::Tensor& parameter : model_->parameters())
+                             sum = sum + parameter.detach().view({-1}).slice(0, 0, 1).sum();
+                           return sum;
+                         })
+              .status());
+  }
+
   void Close() { OrDie(session_->Close()); }
   const trainer::RcachePlan& rcache() const { return plan_.rcache; }
   const trainer::ParameterCache& cache() const { return engine_->cache(); }
   int64_t seal_ns() const { return seal_ns_; }
+  trainer::StepTraffic traffic() const { return engine_->planned_traffic().value_or(trainer::StepTraffic{}); }
 
  private:
   SteadyClock clock_;
@@ -145,13 +164,21 @@ struct Times {
   std::vector<double> plain, served, ratios;
 };
 
-Times Alternate(PlainStep* plain, ServedStep* served, const Tokens& tokens, int pairs) {
+// Seconds of one step, by round.
+Times Alternate(PlainStep* plain, ServedStep* served, const Tokens& tokens, int rounds) {
   const SteadyClock clock;
   Times times;
-  for (int pair = 0; pair < pairs; ++pair) {
-    times.plain.push_back(Seconds(clock, [&] { plain->Run(tokens); }));
-    times.served.push_back(Seconds(clock, [&] { served->Run(tokens); }));
-    times.ratios.push_back(times.plain.back() / times.served.back());
+  for (int round = 0; round < rounds; ++round) {
+    const double plain_seconds = Seconds(clock, [&] {
+      for (int step = 0; step < kStepsPerRound; ++step) plain->Run(tokens);
+    });
+    const double served_seconds = Seconds(clock, [&] {
+      for (int step = 0; step < kStepsPerRound; ++step) served->Run(tokens);
+      served->Settle();
+    });
+    times.plain.push_back(plain_seconds / kStepsPerRound);
+    times.served.push_back(served_seconds / kStepsPerRound);
+    times.ratios.push_back(plain_seconds / served_seconds);
   }
   return times;
 }
@@ -159,7 +186,7 @@ Times Alternate(PlainStep* plain, ServedStep* served, const Tokens& tokens, int 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   InitLog("bench_step", LogLevel::kWarn, LogFormat::kText);
-  const int pairs = printer.arguments().empty() ? 5 : std::max(1, std::atoi(printer.arguments().front().c_str()));
+  const int rounds = printer.arguments().empty() ? 5 : std::max(1, std::atoi(printer.arguments().front().c_str()));
   at::set_num_threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   const trainer::GptShape shape = OrDie(trainer::FindGptPreset("gpt2-124m"));
   trainer::RunOptions options;
@@ -172,10 +199,10 @@ int Main(int argc, char** argv) {
   const Tokens tokens = MakeTokens(shape.vocab);
   PlainStep plain(shape);
   ServedStep served(shape, server.socket_dir(), options);
-  Alternate(&plain, &served, tokens, 2);  // one step records the order, one settles allocators
+  Alternate(&plain, &served, tokens, 1);  // records the order, settles allocators
   const trainer::CacheCounters before = served.cache().counters();
   const int64_t seal_before = served.seal_ns();
-  const Times times = Alternate(&plain, &served, tokens, pairs);
+  const Times times = Alternate(&plain, &served, tokens, rounds);
   const trainer::CacheCounters after = served.cache().counters();
 
   const double tokens_per_step = kSequences * kTokens;
@@ -185,12 +212,13 @@ int Main(int argc, char** argv) {
   main_row.target = kTarget;
   printer.Add(main_row);
   printer.Add(RowOf("tokens/s in plain LibTorch", tokens_per_step / Median(times.plain), "tokens/s"));
-  const double per_step = 1.0 / pairs;
+  const double per_step = 1.0 / (rounds * kStepsPerRound);
   printer.Add(RowOf("step through memserver", Median(times.served), "s"));
   printer.Add(RowOf("waits for chunks and answers in a step", static_cast<double>(after.wait_ns - before.wait_ns) * 1e-9 * per_step, "s"));
-  printer.Add(RowOf("sealing (last gradients, norm) in a step", static_cast<double>(served.seal_ns() - seal_before) * 1e-9 * per_step, "s"));
-  printer.Add(RowOf("bytes host to device in a step", static_cast<double>(after.bytes_h2d - before.bytes_h2d) * per_step, "bytes"));
-  printer.Add(RowOf("bytes device to host in a step", static_cast<double>(after.bytes_d2h - before.bytes_d2h) * per_step, "bytes"));
+  printer.Add(
+      RowOf("sealing (last gradients, norm) in a step", static_cast<double>(served.seal_ns() - seal_before) * 1e-9 * per_step, "s"));
+  printer.Add(RowOf("bytes host to device in a step", static_cast<double>(served.traffic().bytes_h2d), "bytes"));
+  printer.Add(RowOf("bytes device to host in a step", static_cast<double>(served.traffic().bytes_d2h), "bytes"));
   printer.Add(RowOf("rCache share of the non-resident parameters", served.rcache().fraction(), "share"));
   served.Close();
   return printer.Finish();
@@ -199,4 +227,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace tidepool::bench
 
-int main(int argc, char** argv) { return tidepool::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return tidepool::bench::Main(argc, argv);
+}

@@ -25,13 +25,13 @@ struct Attachment {
   JobId job = 0;
   std::byte* rcache = nullptr;  // rcache_bytes of memory that both processes map; 4 KiB aligned
   uint64_t rcache_bytes = 0;
-  bool weights_ready = false;   // the job already holds weights (attached to an existing job)
-  Version sealed_version = 0;   // last sealed step of that job
-  uint64_t data_cursor = 0;     // of its step record
-  float loss_scale = 1;         // of its step record, before that step's verdict
+  bool weights_ready = false;  // the job already holds weights (attached to an existing job)
+  Version sealed_version = 0;  // last sealed step of that job
+  uint64_t data_cursor = 0;    // of its step record
+  float loss_scale = 1;        // of its step record, before that step's verdict
   uint32_t scaler_steps = 0;
   uint64_t random_state = 0;
-  uint64_t pool_bytes = 0;      // host memory that the job's states take
+  uint64_t pool_bytes = 0;  // host memory that the job's states take
 };
 
 struct Range {
@@ -51,10 +51,10 @@ struct StepEnd {
 };
 
 struct Outcome {
-  Version version = 0;     // fetch: delivered; end of step: the new one
-  uint64_t bytes = 0;      // copied
-  double grad_norm = 0;    // end of step: of the unscaled gradients, before clipping
-  bool skipped = false;    // end of step: overflow, nothing was changed
+  Version version = 0;   // fetch: delivered; end of step: the new one
+  uint64_t bytes = 0;    // copied
+  double grad_norm = 0;  // end of step: of the unscaled gradients, before clipping
+  bool skipped = false;  // end of step: overflow, nothing was changed
 };
 
 class ChunkService {

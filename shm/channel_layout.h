@@ -16,13 +16,13 @@
 
 namespace tidepool::shm {
 
-inline constexpr uint64_t kRingEntries = 1024;  // power of two; 64 KiB a ring
+inline constexpr uint64_t kRingEntries = 1024;            // power of two; 64 KiB a ring
 inline constexpr uint32_t kSubmissionMagic = 0x53445054;  // "TPDS"
 inline constexpr uint32_t kCompletionMagic = 0x43445054;  // "TPDC"
 
 struct alignas(64) RingSlot {
-  std::atomic<uint64_t> sequence;                // position + 1, stored with release after the words
-  std::atomic<uint64_t> words[kPayloadWords];    // a Request or a Completion
+  std::atomic<uint64_t> sequence;              // position + 1, stored with release after the words
+  std::atomic<uint64_t> words[kPayloadWords];  // a Request or a Completion
 };
 
 struct SubmissionHeader {

@@ -25,14 +25,14 @@
 
 namespace tidepool::shm {
 
-inline constexpr uint32_t kRanksMax = 64;             // ranks of one job on one node: a rank set is one 64-bit mask
-inline constexpr uint32_t kChunksMax = 1u << 20;      // 64 MiB chunks: 64 TiB
+inline constexpr uint32_t kRanksMax = 64;         // ranks of one job on one node: a rank set is one 64-bit mask
+inline constexpr uint32_t kChunksMax = 1u << 20;  // 64 MiB chunks: 64 TiB
 inline constexpr uint32_t kParametersMax = 1u << 16;
 inline constexpr uint32_t kParameterGroupsMax = 64;
 inline constexpr uint32_t kDataGroupsMax = 64;
 inline constexpr uint32_t kMicroBatchesMax = 1u << 16;
 inline constexpr uint32_t kDimsMax = 4;
-inline constexpr size_t kNameMax = 95;                // of a parameter
+inline constexpr size_t kNameMax = 95;  // of a parameter
 inline constexpr size_t kJobNameMax = 63;
 inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
@@ -48,7 +48,7 @@ struct ParameterGroup {  // of the optimizer
   float weight_decay = 0;
 };
 
-struct DataGroup {  // ranks among which chunks of this group are sharded and their gradients reduced (Elixir v1, section IV)
+struct DataGroup {         // ranks among which chunks of this group are sharded and their gradients reduced (Elixir v1, section IV)
   uint64_t rank_mask = 0;  // bit r: rank r is a member
 };
 
@@ -70,13 +70,13 @@ struct ParameterSpec {
 struct JobSpec {
   std::string name;
   uint32_t world = 1;
-  DType dtype = DType::kF32;           // of parameters in the rCache and of gradients on the wire
+  DType dtype = DType::kF32;  // of parameters in the rCache and of gradients on the wire
   Optimizer optimizer = Optimizer::kAdamW;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // doubles: 1 - 0.999f is 5e-5 off the 0.001 that torch uses
-  float max_grad_norm = 0;             // 0: no clipping
-  uint32_t micro_batches = 1;          // gradient submissions per chunk and step
-  uint32_t loss_scaling = 0;           // 1: gradients that are not finite skip the step; 0: they end it with an error
-  uint64_t rcache_bytes = 0;           // of each rank's session; a multiple of 4 KiB
+  float max_grad_norm = 0;                        // 0: no clipping
+  uint32_t micro_batches = 1;                     // gradient submissions per chunk and step
+  uint32_t loss_scaling = 0;                      // 1: gradients that are not finite skip the step; 0: they end it with an error
+  uint64_t rcache_bytes = 0;                      // of each rank's session; a multiple of 4 KiB
   std::vector<ParameterGroup> parameter_groups;
   std::vector<DataGroup> data_groups;
   std::vector<ChunkSpec> chunks;
@@ -87,8 +87,8 @@ struct JobSpec {
   uint32_t ShardIndex(ChunkId chunk, Rank rank) const;
   bool IsMember(ChunkId chunk, Rank rank) const;
   uint64_t ShardElements(ChunkId chunk) const;
-  uint64_t TotalElements() const;    // with padding
-  uint64_t ParameterCount() const;   // elements of parameters, without padding
+  uint64_t TotalElements() const;   // with padding
+  uint64_t ParameterCount() const;  // elements of parameters, without padding
 };
 
 Status Validate(const JobSpec& spec);
@@ -107,8 +107,8 @@ struct StateBytes {
   uint64_t master = 0, momentum = 0, variance = 0;  // 4 bytes an element each
   uint64_t param16 = 0;                             // 2 bytes an element for 16-bit jobs, else 0 (master is fetched)
   uint64_t gradient = 0;                            // 4 bytes for fp32 jobs or accumulation, else 2
-  uint64_t staging = 0;                             // incoming gradients that are to be added: one shard buffer a rank, 0 without accumulation
-  uint64_t records = 0;                             // chunk records, step record, norm sums (kept memory)
+  uint64_t staging = 0;  // incoming gradients that are to be added: one shard buffer a rank, 0 without accumulation
+  uint64_t records = 0;  // chunk records, step record, norm sums (kept memory)
   uint64_t total() const { return master + momentum + variance + param16 + gradient + staging + records; }
 };
 StateBytes StateBytesOf(const JobSpec& spec);

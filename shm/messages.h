@@ -38,17 +38,17 @@ struct Request {
 struct EndStepRequest {
   uint64_t counter;
   uint32_t op;
-  float learning_rate;      // before the group's factor; finite, >= 0
-  uint64_t version;         // version that the step's gradients were computed from; sealing makes it version + 1
-  uint64_t data_cursor;     // kept in the step record for a restart
-  float loss_scale;         // gradients were multiplied by this; > 0, finite; 1 without scaling
-  uint32_t scaler_steps;    // loss scaler's count of good steps, kept in the step record
-  uint64_t random_state;    // trainer's random state, kept in the step record
-  uint64_t reserved;        // 0
+  float learning_rate;    // before the group's factor; finite, >= 0
+  uint64_t version;       // version that the step's gradients were computed from; sealing makes it version + 1
+  uint64_t data_cursor;   // kept in the step record for a restart
+  float loss_scale;       // gradients were multiplied by this; > 0, finite; 1 without scaling
+  uint32_t scaler_steps;  // loss scaler's count of good steps, kept in the step record
+  uint64_t random_state;  // trainer's random state, kept in the step record
+  uint64_t reserved;      // 0
 };
 
 struct Completion {
-  uint64_t counter;    // of the request that it answers
+  uint64_t counter;  // of the request that it answers
   uint32_t op;
   uint32_t error;      // 0, or a number of the error catalogue (base/error_catalog.h)
   uint64_t version;    // kFetch: version delivered; kEndStep: the new version
@@ -67,7 +67,11 @@ static_assert(std::is_trivially_copyable_v<Request> && std::is_trivially_copyabl
               std::is_trivially_copyable_v<Completion>);
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
-inline EndStepRequest AsEndStep(const Request& request) { return std::bit_cast<EndStepRequest>(request); }
-inline Request AsRequest(const EndStepRequest& request) { return std::bit_cast<Request>(request); }
+inline EndStepRequest AsEndStep(const Request& request) {
+  return std::bit_cast<EndStepRequest>(request);
+}
+inline Request AsRequest(const EndStepRequest& request) {
+  return std::bit_cast<Request>(request);
+}
 
 }  // namespace tidepool::shm

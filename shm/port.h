@@ -43,8 +43,8 @@ class ServerPort {
 
  private:
   ServerPort() = default;
-  void PublishPopped();   // tells the client how far its ring is read
-  bool ReadConsumed();    // reads and checks the client's position; false when it is impossible
+  void PublishPopped();  // tells the client how far its ring is read
+  bool ReadConsumed();   // reads and checks the client's position; false when it is impossible
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
   uint64_t submissions_popped_ = 0, completions_pushed_ = 0;

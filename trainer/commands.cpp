@@ -26,7 +26,9 @@ Status Estimate(const RunOptions& options) {
     world = place.world;
   }
   if (world > client::kRanksMax) {
-    return Status(ErrorId::kUsageError, std::to_string(world) + " ranks are more than one node can have").Where("--ranks").Fix("give at most 64");
+    return Status(ErrorId::kUsageError, std::to_string(world) + " ranks are more than one node can have")
+        .Where("--ranks")
+        .Fix("give at most 64");
   }
   TP_ASSIGN_OR_RETURN(const RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
   std::cout << (options.json ? PlanJson(plan) + "\n" : DescribePlan(plan));
@@ -35,7 +37,9 @@ Status Estimate(const RunOptions& options) {
 
 }  // namespace
 
-int RunEstimate(const RunOptions& options) { return Ended(Estimate(options)); }
+int RunEstimate(const RunOptions& options) {
+  return Ended(Estimate(options));
+}
 
 int RunLaunch(uint32_t ranks, const std::vector<std::string>& arguments) {
   SpawnOptions spawn;

@@ -13,29 +13,24 @@ TrainingEngine::~TrainingEngine() {
   if (operators_) operators_->Remove();
 }
 
-Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options,
-                                                               client::ChunkService* service, std::vector<Collective*> groups,
-                                                               std::vector<at::Tensor> parameters, const Clock* clock) {
-  std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, service));
-  for (Collective*& group : groups) {
-    if (group != nullptr && group->world() == 1) group = nullptr;
-  }
+Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts) {
+  std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, parts.service));
   CacheSetup setup;
   setup.layout = &engine->layout_;
   setup.rank = options.rank;
-  setup.service = service;
-  setup.groups = std::move(groups);
-  setup.clock = clock;
+  setup.service = parts.service;
+  for (Collective* group : parts.groups) setup.groups.push_back(group != nullptr && group->world() > 1 ? group : nullptr);
+  setup.clock = parts.clock;
   setup.options = options.cache;
   TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
   std::vector<uint64_t> chunk_bytes;
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) chunk_bytes.push_back(layout.ChunkBytes(chunk));
   std::vector<BoundParameter> places;
   for (const ParameterPlace& place : layout.parameters) places.push_back({place.chunk, place.element_begin});
-  TP_ASSIGN_OR_RETURN(engine->binding_, StorageBinding::Bind(chunk_bytes, parameters, places));
-  engine->operators_ =
-      std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get(), static_cast<uint32_t>(layout.chunks.size()));
-  engine->gradients_ = std::make_unique<GradientHooks>(engine->cache_.get(), engine->operators_.get(), std::move(parameters));
+  TP_ASSIGN_OR_RETURN(engine->binding_, StorageBinding::Bind(chunk_bytes, parts.parameters, places));
+  const auto chunks = static_cast<uint32_t>(layout.chunks.size());
+  engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get(), chunks);
+  engine->gradients_ = std::make_unique<GradientHooks>(engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
   return engine;
 }
 

@@ -11,6 +11,8 @@
 #include <span>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "base/clock.h"
 #include "base/status.h"
 #include "client/chunk_service.h"
@@ -22,16 +24,20 @@
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/plan/replay.h"
 
-namespace at {
-class Tensor;
-}
-
 namespace tidepool::trainer {
 
 struct EngineOptions {
   uint32_t rank = 0;
   uint32_t micro_batches = 1;
   CacheOptions cache;
+};
+
+// What an engine works with. `service` and the collectives (one a data group, null where this rank is no member) must outlive the engine.
+struct EngineParts {
+  client::ChunkService* service = nullptr;
+  std::vector<Collective*> groups;
+  std::vector<at::Tensor> parameters;  // by ParameterId: dense CPU leaves of the layout's dtype; the engine gives up their own memory
+  const Clock* clock = nullptr;
 };
 
 // Makes the loss of one micro-batch, a scalar with a graph behind it.
@@ -41,12 +47,8 @@ using WeightSource = std::function<void(ParameterId, std::span<float>)>;
 
 class TrainingEngine {
  public:
-  // `parameters[i]` is ParameterId i of the layout: dense CPU leaves of the layout's dtype whose own memory is given up here.
-  // `service` and the collectives (one a data group, null where this rank is no member) must outlive the engine.
   // Errors: kRcacheTooSmall, kMemoryMapFailed.
-  static Result<std::unique_ptr<TrainingEngine>> Create(const ChunkLayout& layout, const EngineOptions& options,
-                                                        client::ChunkService* service, std::vector<Collective*> groups,
-                                                        std::vector<at::Tensor> parameters, const Clock* clock);
+  static Result<std::unique_ptr<TrainingEngine>> Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts);
   ~TrainingEngine();
 
   // Puts this rank's shards of all parameters, one rCache-full after another. Call once, before the first step of a new job.

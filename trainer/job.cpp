@@ -14,9 +14,11 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
   plan.evictable_bytes = chunks * plan.block_bytes;
   const bool is_share = !rcache.empty() && rcache.back() == '%';
   Result<uint64_t> wanted = ParseSizeOrShare(rcache, plan.evictable_bytes);
-  if (!wanted.ok()) return Status(ErrorId::kConfigBadValue, wanted.status().what()).Where("--rcache").Fix("write a share like 25% or a size like 64MiB");
+  if (!wanted.ok())
+    return Status(ErrorId::kConfigBadValue, wanted.status().what()).Where("--rcache").Fix("write a share like 25% or a size like 64MiB");
   // A share is met by the nearest number of blocks; a size is never exceeded.
-  const uint64_t for_blocks = is_share ? wanted.value() + plan.block_bytes / 2 : wanted.value() - std::min(wanted.value(), plan.resident_bytes);
+  const uint64_t for_blocks =
+      is_share ? wanted.value() + plan.block_bytes / 2 : wanted.value() - std::min(wanted.value(), plan.resident_bytes);
   plan.blocks = plan.block_bytes > 0 ? std::min(for_blocks / plan.block_bytes, chunks) : 0;
   if (plan.blocks == 0 && chunks > 0) {
     return Status(ErrorId::kRcacheTooSmall, "--rcache " + rcache + " leaves no room for one block of " + FormatBytes(plan.block_bytes))

@@ -20,7 +20,9 @@ struct RcachePlan {
   uint64_t evictable_bytes = 0;  // of all chunks that compete for the blocks
   uint64_t block_bytes = 0;
   uint64_t blocks = 0;
-  double fraction() const { return evictable_bytes > 0 ? static_cast<double>(blocks * block_bytes) / static_cast<double>(evictable_bytes) : 1; }
+  double fraction() const {
+    return evictable_bytes > 0 ? static_cast<double>(blocks * block_bytes) / static_cast<double>(evictable_bytes) : 1;
+  }
 };
 
 // "25%": that share of the evictable chunks' bytes, to the nearest number of whole blocks; a size: all of the rCache, resident chunks

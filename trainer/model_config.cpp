@@ -43,7 +43,8 @@ Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   text << file.rdbuf();
   boost::json::error_code error;
   const boost::json::value parsed = boost::json::parse(text.str(), error);
-  if (error || !parsed.is_object()) return Status(ErrorId::kDataBad, path + " is not a JSON object").Fix("write it again with `trainer run --save DIR`");
+  if (error || !parsed.is_object())
+    return Status(ErrorId::kDataBad, path + " is not a JSON object").Fix("write it again with `trainer run --save DIR`");
   const boost::json::object& object = parsed.get_object();
   ModelConfig config;
   config.shape.name = "saved";

@@ -112,7 +112,8 @@ Status TrainingRun::Plan() {
 Status TrainingRun::Build() {
   TP_ASSIGN_OR_RETURN(session_, RunSession::Meet(place_));
   TP_RETURN_IF_ERROR(session_->Attach(options_, plan_.spec, plan_.layout.data_groups));
-  Say("server    " + session_->socket_dir() + ", " + FormatBytes(session_->service()->attachment().pool_bytes) + " reserved for this job\n");
+  Say("server    " + session_->socket_dir() + ", " + FormatBytes(session_->service()->attachment().pool_bytes) +
+      " reserved for this job\n");
   // The module's own memory is never touched: LibTorch reserves it, and the engine gives it back when it places the storages.
   model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(plan_.layout.dtype)));
   model_->SetCheckpointing(options_.activation_checkpointing);
@@ -123,8 +124,8 @@ Status TrainingRun::Build() {
   if (!options_.prefetch) engine.cache.prefetch_depth = 0;
   engine.cache.separate_while_recording = false;  // the model declares which parameters are used several times
   engine.cache.seed = options_.seed;
-  TP_ASSIGN_OR_RETURN(engine_,
-                      TrainingEngine::Create(plan_.layout, engine, session_->service(), session_->groups(), std::move(tensors), &clock_));
+  EngineParts parts{.service = session_->service(), .groups = session_->groups(), .parameters = std::move(tensors), .clock = &clock_};
+  TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
   return {};
 }
 
@@ -158,7 +159,8 @@ Status TrainingRun::Train() {
   TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(corpus_->train, shape));
   TrainTask task;
   TP_ASSIGN_OR_RETURN(task.held_out, ReadHeldOut(shape));
-  TP_ASSIGN_OR_RETURN(ReportWriter reports, ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "", options_.log_every, options_.quiet));
+  TP_ASSIGN_OR_RETURN(ReportWriter reports,
+                      ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "", options_.log_every, options_.quiet));
   task.engine = engine_.get();
   task.world = session_->world();
   task.batches = &cursor;
@@ -183,7 +185,8 @@ Status TrainingRun::Save() {
   if (options_.save_dir.empty() || place_.rank != 0) return {};
   TP_RETURN_IF_ERROR(PrepareDirectory(options_.save_dir));
   const UniqueFd directory(open(options_.save_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.valid()) return Status(ErrorId::kSaveFailed, "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
+  if (!directory.valid())
+    return Status(ErrorId::kSaveFailed, "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
   TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), kWeightsFile, summary_.version));
   TP_RETURN_IF_ERROR(WriteModelConfig(options_.save_dir, {plan_.shape, plan_.shape.vocab == kByteVocab}));
   Say("saved     " + options_.save_dir + "/" + kWeightsFile + " (fp32 weights of step " + std::to_string(summary_.version) + ")\n");

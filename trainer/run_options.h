@@ -16,10 +16,10 @@ struct RunOptions {
   bool activation_checkpointing = false;
   uint64_t seed = 1;
   // data
-  std::string data;                // file or directory; empty: the licence texts of Debian
-  uint64_t context = 0;            // tokens of one sequence; 0: the preset's
-  uint64_t batch = 8;              // sequences of one micro-batch, over all ranks
-  uint32_t micro_batches = 1;      // gradient accumulation
+  std::string data;            // file or directory; empty: the licence texts of Debian
+  uint64_t context = 0;        // tokens of one sequence; 0: the preset's
+  uint64_t batch = 8;          // sequences of one micro-batch, over all ranks
+  uint32_t micro_batches = 1;  // gradient accumulation
   // training
   uint64_t steps = 200;
   std::string dtype = "fp32";
@@ -34,29 +34,29 @@ struct RunOptions {
   uint64_t eval_every = 50;
   uint64_t eval_batches = 4;
   // memory
-  std::string rcache = "25%";      // of the non-resident parameters, or a size
+  std::string rcache = "25%";  // of the non-resident parameters, or a size
   std::string chunk_size = "auto";
   bool prefetch = true;
   // place
-  std::string job;                 // empty: from the launcher, or made of preset and process id
-  std::string socket_dir;          // empty: the default place
+  std::string job;         // empty: from the launcher, or made of preset and process id
+  std::string socket_dir;  // empty: the default place
   std::string server_timeout = "60s";
   bool standalone = false;
-  std::string pool;                // of the private server; empty: as small as the job allows
-  uint32_t threads = 0;            // compute threads of this rank; 0: cores / local ranks
+  std::string pool;      // of the private server; empty: as small as the job allows
+  uint32_t threads = 0;  // compute threads of this rank; 0: cores / local ranks
   // output
-  std::string out_dir;             // metrics.jsonl and TensorBoard events; empty: none
-  std::string save_dir;            // weights after the last step; empty: none
+  std::string out_dir;   // metrics.jsonl and TensorBoard events; empty: none
+  std::string save_dir;  // weights after the last step; empty: none
   uint64_t log_every = 1;
   bool quiet = false;
   bool dry_run = false;
-  bool json = false;               // `estimate` and `--dry-run`: JSON instead of a table
+  bool json = false;  // `estimate` and `--dry-run`: JSON instead of a table
   // sample
   std::string weights_dir, prompt;
   uint64_t sample_tokens = 200;
   float temperature = 0.8f;
   uint32_t top_k = 0;
-  uint32_t ranks = 0;              // estimate: as if for so many ranks; 0: from the launcher
+  uint32_t ranks = 0;  // estimate: as if for so many ranks; 0: from the launcher
 };
 
 }  // namespace tidepool::trainer

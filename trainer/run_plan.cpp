@@ -19,7 +19,8 @@ std::string Percent(double share) {
 Result<GptShape> ShapeOf(const RunOptions& options) {
   TP_ASSIGN_OR_RETURN(GptShape shape, FindGptPreset(options.preset));
   if (options.context > shape.context) {
-    return Status(ErrorId::kUsageError, "--context " + std::to_string(options.context) + " is longer than the preset's " + std::to_string(shape.context))
+    return Status(ErrorId::kUsageError,
+                  "--context " + std::to_string(options.context) + " is longer than the preset's " + std::to_string(shape.context))
         .Where("--preset " + shape.name)
         .Fix("give at most --context " + std::to_string(shape.context));
   }
@@ -65,14 +66,14 @@ std::string DescribePlan(const RunPlan& plan) {
                     std::to_string(plan.shape.hidden) + ", " + NameOf(plan.layout.dtype));
   line("chunks", std::to_string(plan.layout.chunks.size()) + ", of " + FormatBytes(plan.rcache.block_bytes) + " (padding " +
                      FormatBytes(m.padding_bytes) + " in all); " + plan.layout.choice.reason);
-  line("rcache", FormatBytes(plan.rcache.bytes) + " a rank: " + std::to_string(plan.rcache.blocks) + " blocks = " +
-                     Percent(plan.rcache.fraction()) + " of the non-resident parameters, beside " + FormatBytes(plan.rcache.resident_bytes) +
-                     " always resident (" + Percent(m.resident_share) + " of all)");
+  line("rcache", FormatBytes(plan.rcache.bytes) + " a rank: " + std::to_string(plan.rcache.blocks) +
+                     " blocks = " + Percent(plan.rcache.fraction()) + " of the non-resident parameters, beside " +
+                     FormatBytes(plan.rcache.resident_bytes) + " always resident (" + Percent(m.resident_share) + " of all)");
   line("host", FormatBytes(states.total()) + " of the pool: master " + FormatBytes(states.master) + ", moments " +
                    FormatBytes(states.momentum + states.variance) + ", 16-bit copy " + FormatBytes(states.param16) + ", gradients " +
                    FormatBytes(states.gradient + states.staging) + ", records " + FormatBytes(states.records));
-  line("total", FormatBytes(states.total() + plan.rcache.bytes * plan.layout.world) + " on this node for " + std::to_string(plan.layout.world) +
-                    (plan.layout.world == 1 ? " rank" : " ranks") + ", without activations");
+  line("total", FormatBytes(states.total() + plan.rcache.bytes * plan.layout.world) + " on this node for " +
+                    std::to_string(plan.layout.world) + (plan.layout.world == 1 ? " rank" : " ranks") + ", without activations");
   return text;
 }
 

@@ -24,7 +24,8 @@ struct RunPlan {
   MemoryEstimate memory;
 };
 
-// `world` ranks, seen from `rank`. Errors: kUsageError (preset, dtype, context), kConfigBadValue (sizes), kParameterTooLarge, kRcacheTooSmall.
+// `world` ranks, seen from `rank`. Errors: kUsageError (preset, dtype, context), kConfigBadValue (sizes), kParameterTooLarge,
+// kRcacheTooSmall.
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
 // The same for a shape that is no preset.
 Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job);

@@ -59,7 +59,8 @@ Status RunSession::ShareSocketDir() {
   std::memcpy(path.data(), socket_dir_.data(), std::min(socket_dir_.size(), kPathMax - 1));
   TP_RETURN_IF_ERROR(world_->Broadcast(path.data(), path.size()));
   socket_dir_ = path.data();
-  if (socket_dir_.empty()) return Status(ErrorId::kNoServer, "rank 0 could not start the private memserver").Fix("see the output of rank 0");
+  if (socket_dir_.empty())
+    return Status(ErrorId::kNoServer, "rank 0 could not start the private memserver").Fix("see the output of rank 0");
   return {};
 }
 

@@ -29,7 +29,8 @@ class WeightsFile {
     UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat seen {};
     if (!fd.valid() || fstat(fd.get(), &seen) != 0 || !S_ISREG(seen.st_mode)) {
-      return Status(ErrorId::kFileUnreadable, "cannot read " + path + ": " + std::strerror(errno)).Fix("give a directory that `trainer run --save DIR` wrote");
+      return Status(ErrorId::kFileUnreadable, "cannot read " + path + ": " + std::strerror(errno))
+          .Fix("give a directory that `trainer run --save DIR` wrote");
     }
     return WeightsFile(path, std::move(fd), static_cast<uint64_t>(seen.st_size));
   }

@@ -34,7 +34,9 @@ class Run {
   TrainSummary summary_;
 };
 
-double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+double Seconds(int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
 
 Status Run::MeanOverRanks(double* value) {
   TP_RETURN_IF_ERROR(task_.world->SumDoubles(value, 1));
@@ -49,8 +51,8 @@ Status Run::MicroBatches(double* loss) {
   for (uint32_t micro_batch = 0; micro_batch < task_.micro_batches; ++micro_batch) {
     TP_ASSIGN_OR_RETURN(const Batch batch, task_.batches->Next());
     summary_.tokens += batch.sequences * batch.tokens * task_.world->world();
-    TP_ASSIGN_OR_RETURN(const double value,
-                        task_.engine->TrainMicroBatch(version_, micro_batch, [&] { return task_.loss(batch); }, factor));
+    TP_ASSIGN_OR_RETURN(const double value, task_.engine->TrainMicroBatch(
+                                                version_, micro_batch, [&] { return task_.loss(batch); }, factor));
     *loss += value / task_.micro_batches;
   }
   return {};
@@ -76,7 +78,8 @@ Status Run::Seal(StepReport* report) {
   scaler_.Update(!sealed.skipped);
   if (sealed.skipped) {
     ++summary_.steps_skipped;
-    if (task_.reports != nullptr) LogWarn("step skipped: a gradient overflowed", {{"step", report->step}, {"loss_scale", scale}, {"next", scaler_.scale()}});
+    if (task_.reports != nullptr)
+      LogWarn("step skipped: a gradient overflowed", {{"step", report->step}, {"loss_scale", scale}, {"next", scaler_.scale()}});
   }
   return {};
 }
@@ -168,6 +171,8 @@ Result<TrainSummary> Run::All() {
 
 }  // namespace
 
-Result<TrainSummary> TrainLoop(const TrainTask& task) { return Run(task).All(); }
+Result<TrainSummary> TrainLoop(const TrainTask& task) {
+  return Run(task).All();
+}
 
 }  // namespace tidepool::trainer

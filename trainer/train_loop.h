@@ -23,28 +23,28 @@ using BatchLoss = std::function<at::Tensor(const Batch&)>;
 
 struct TrainTask {
   TrainingEngine* engine = nullptr;
-  Collective* world = nullptr;               // all ranks
-  BatchCursor* batches = nullptr;            // this rank's share of each micro-batch
-  std::vector<Batch> held_out;               // this rank's share of the held-out batches; may be empty
-  BatchLoss loss;                            // mean over the batch's tokens
+  Collective* world = nullptr;     // all ranks
+  BatchCursor* batches = nullptr;  // this rank's share of each micro-batch
+  std::vector<Batch> held_out;     // this rank's share of the held-out batches; may be empty
+  BatchLoss loss;                  // mean over the batch's tokens
   optim::ScheduleSpec schedule;
-  bool loss_scaling = false;                 // fp16
+  bool loss_scaling = false;  // fp16
   uint32_t micro_batches = 1;
   uint64_t steps = 0, eval_every = 0;
-  ReportWriter* reports = nullptr;           // rank 0 only, else null
-  bool (*stop_wanted)() = nullptr;           // asked between steps; null: never
+  ReportWriter* reports = nullptr;  // rank 0 only, else null
+  bool (*stop_wanted)() = nullptr;  // asked between steps; null: never
   const Clock* clock = nullptr;
 };
 
 struct TrainSummary {
-  uint64_t steps = 0;                        // done
-  Version version = 0;                       // sealed
-  double loss_first = 0, loss_last = 0;      // training loss
+  uint64_t steps = 0;                    // done
+  Version version = 0;                   // sealed
+  double loss_first = 0, loss_last = 0;  // training loss
   std::optional<double> held_out_first, held_out_last;
-  double seconds = 0;                        // of training steps
+  double seconds = 0;  // of training steps
   uint64_t tokens = 0;
   uint64_t steps_skipped = 0;
-  bool stopped = false;                      // by a signal
+  bool stopped = false;  // by a signal
 };
 
 // Errors: what the engine latched, kNonFinite, kCollectiveFailed, kFileWriteFailed.

@@ -51,7 +51,7 @@ struct ChunksView {
 struct ResidencyRow {
   bool is_pool = false;  // else the rCache of `rank`
   uint64_t rank = 0;
-  uint64_t bytes_used = 0;      // pool rows
+  uint64_t bytes_used = 0;   // pool rows
   uint64_t chunks_held = 0;  // rCache rows
   uint64_t bytes_limit = 0;
   std::string letters;  // one a chunk

@@ -224,7 +224,9 @@ TEST_F(ControlServerTest, TheEndOfASessionAndTheDeathOfAPeerReachTheTrainer) {
 }
 
 TEST_F(ControlServerTest, SnapshotsOfTheLoopAreHandedOn) {
-  replies_.Push(SnapshotReady{std::make_shared<const Snapshot>(Snapshot{.workers = 7})});
+  Snapshot snapshot;
+  snapshot.workers = 7;
+  replies_.Push(SnapshotReady{std::make_shared<const Snapshot>(snapshot)});
   pollfd entry{snapshots_.event_fd(), POLLIN, 0};
   ASSERT_EQ(poll(&entry, 1, static_cast<int>(kLimit / kNsPerMs)), 1);
   std::vector<std::shared_ptr<const Snapshot>> taken;

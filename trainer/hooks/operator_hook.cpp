@@ -21,8 +21,9 @@ struct HeldChunks : at::ObserverContext {
 // Operators that only make another view of a tensor: they read no element, so they need no chunk.
 bool IsView(std::string_view name) {
   static constexpr std::array<std::string_view, 14> kViews{
-      "aten::t",      "aten::transpose", "aten::as_strided", "aten::expand", "aten::view",    "aten::detach",        "aten::alias",
-      "aten::select", "aten::slice",     "aten::permute",    "aten::squeeze", "aten::unsqueeze", "aten::_reshape_alias", "aten::resolve_conj"};
+      "aten::t",       "aten::transpose", "aten::as_strided",     "aten::expand",      "aten::view",
+      "aten::detach",  "aten::alias",     "aten::select",         "aten::slice",       "aten::permute",
+      "aten::squeeze", "aten::unsqueeze", "aten::_reshape_alias", "aten::resolve_conj"};
   return std::find(kViews.begin(), kViews.end(), name) != kViews.end();
 }
 
@@ -68,14 +69,15 @@ struct OperatorCallbacks {
 OperatorHook::OperatorHook(ParameterCache* cache, StorageBinding* binding, uint32_t chunk_count)
     : cache_(cache), binding_(binding), holds_(chunk_count, 0) {}
 
-OperatorHook::~OperatorHook() { Remove(); }
+OperatorHook::~OperatorHook() {
+  Remove();
+}
 
 void OperatorHook::Install() {
   TP_CHECK(installed == nullptr, "one operator hook per thread");
   installed = this;
-  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&OperatorCallbacks::Start, &OperatorCallbacks::End)
-                                             .needsInputs(true)
-                                             .scopes({at::RecordScope::FUNCTION}));
+  callback_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&OperatorCallbacks::Start, &OperatorCallbacks::End).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 void OperatorHook::Remove() {

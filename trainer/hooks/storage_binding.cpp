@@ -37,9 +37,9 @@ class Pages {
 }  // namespace
 
 struct StorageBinding::State {
-  std::unique_ptr<Pages> fault;  // PROT_NONE: what evicted parameters point at
-  std::unique_ptr<Pages> spare;  // readable and writable, never touched before a failure
-  std::vector<c10::Storage> storages;                          // by ChunkId
+  std::unique_ptr<Pages> fault;                                 // PROT_NONE: what evicted parameters point at
+  std::unique_ptr<Pages> spare;                                 // readable and writable, never touched before a failure
+  std::vector<c10::Storage> storages;                           // by ChunkId
   std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
 };
 
@@ -54,14 +54,16 @@ Status CheckFits(const at::Tensor& tensor, const BoundParameter& place, const st
   }
   const uint64_t end = (place.element_begin + static_cast<uint64_t>(tensor.numel())) * static_cast<uint64_t>(tensor.element_size());
   if (place.chunk >= chunk_bytes.size() || end > chunk_bytes[place.chunk]) {
-    return Status(ErrorId::kInternal, "a parameter ends at byte " + std::to_string(end) + " beyond its chunk " + std::to_string(place.chunk));
+    return Status(ErrorId::kInternal,
+                  "a parameter ends at byte " + std::to_string(end) + " beyond its chunk " + std::to_string(place.chunk));
   }
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<uint64_t>& chunk_bytes, const std::vector<at::Tensor>& tensors,
+Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<uint64_t>& chunk_bytes,
+                                                             const std::vector<at::Tensor>& tensors,
                                                              const std::vector<BoundParameter>& places) {
   auto state = std::make_unique<State>();
   const uint64_t largest = RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()), kPageBytes);
@@ -87,7 +89,9 @@ void StorageBinding::Place(ChunkId chunk, std::byte* block) {
   state_->storages[chunk].unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(address, c10::Device(c10::DeviceType::CPU)));
 }
 
-void StorageBinding::PlaceSpare(ChunkId chunk) { Place(chunk, static_cast<std::byte*>(state_->spare->address())); }
+void StorageBinding::PlaceSpare(ChunkId chunk) {
+  Place(chunk, static_cast<std::byte*>(state_->spare->address()));
+}
 
 uint32_t StorageBinding::ChunkOf(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage()) return kNoChunk;

@@ -93,7 +93,7 @@ class FailingHook : public ::testing::Test {
     memory_ = std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1,
                                                                       /*delay_max=*/3);
     service_ = std::make_unique<FailingService>(memory_.get(), server_.get());
-    auto engine = TrainingEngine::Create(layout_, {}, service_.get(), {nullptr}, weights_, &clock_);
+    auto engine = TrainingEngine::Create(layout_, {}, {service_.get(), {nullptr}, weights_, &clock_});
     ASSERT_TRUE(engine.ok()) << engine.status().Format();
     engine_ = std::move(engine).value();
     const Status loaded = engine_->LoadWeights([](ParameterId, std::span<float> values) {
@@ -110,7 +110,8 @@ class FailingHook : public ::testing::Test {
 
   // One step; the error that ended it, or ok.
   Status Step(Version version) {
-    Result<double> loss = engine_->TrainMicroBatch(version, 0, [this] { return Loss(); }, 1.0);
+    Result<double> loss = engine_->TrainMicroBatch(
+        version, 0, [this] { return Loss(); }, 1.0);
     if (!loss.ok()) return loss.status();
     client::StepEnd end;
     end.version = version;
@@ -181,7 +182,7 @@ TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
   Build(4);
   EngineOptions options;
   options.cache.separate_while_recording = false;
-  auto engine = TrainingEngine::Create(layout_, options, service_.get(), {nullptr}, weights_, &clock_);
+  auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, weights_, &clock_});
   ASSERT_TRUE(engine.ok());
   // Two backward passes over the same parameter in one micro-batch: its first gradient lies where the second one needs the parameter.
   const Result<double> loss = engine.value()->TrainMicroBatch(

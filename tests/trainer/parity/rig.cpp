@@ -141,7 +141,7 @@ class RigRank {
     engine.cache.prefetch_depth = options_.run.prefetch ? 2 : 0;
     engine.cache.seed = options_.run.seed;
     engine.cache.separate_while_recording = options_.separate_while_recording;
-    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, session_->service(), session_->groups(), tensors, &clock_));
+    TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, {session_->service(), session_->groups(), tensors, &clock_}));
     return {};
   }
 
@@ -152,10 +152,10 @@ class RigRank {
     double loss = 0;
     for (uint32_t micro = 0; micro < options_.run.micro_batches; ++micro) {
       TP_ASSIGN_OR_RETURN(const Batch batch, cursor->Next());
-      TP_ASSIGN_OR_RETURN(const double value, engine_->TrainMicroBatch(
-                                                  version_, micro,
-                                                  [&] { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); },
-                                                  scale / (options_.run.micro_batches * place_.world)));
+      TP_ASSIGN_OR_RETURN(const double value,
+                          engine_->TrainMicroBatch(
+                              version_, micro, [&] { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); },
+                              scale / (options_.run.micro_batches * place_.world)));
       loss += value / options_.run.micro_batches;
     }
     client::StepEnd end;
@@ -202,7 +202,9 @@ class RigRank {
 
 }  // namespace
 
-GptShape DeepShape() { return {.name = "deep", .vocab = 256, .context = 16, .layers = 8, .heads = 2, .hidden = 32}; }
+GptShape DeepShape() {
+  return {.name = "deep", .vocab = 256, .context = 16, .layers = 8, .heads = 2, .hidden = 32};
+}
 
 RigOptions DefaultRig() {
   RigOptions options;
@@ -254,9 +256,7 @@ namespace {
 class PlainRun {
  public:
   explicit PlainRun(const RigOptions& options)
-      : options_(options),
-        model_(options.shape, torch::TensorOptions().dtype(TorchType(options.run.dtype))),
-        scaler_(ScalerOf(options)) {
+      : options_(options), model_(options.shape, torch::TensorOptions().dtype(TorchType(options.run.dtype))), scaler_(ScalerOf(options)) {
     InitGpt(&model_, options.run.seed);
     std::vector<at::Tensor> decay, no_decay;
     for (const ParameterNote& note : GptParameters(options.shape)) {

@@ -19,7 +19,7 @@ GptShape DeepShape();
 
 struct RigOptions {
   GptShape shape = DeepShape();
-  RunOptions run;            // steps, dtype, rcache, chunk_size, clip, ...
+  RunOptions run;  // steps, dtype, rcache, chunk_size, clip, ...
   uint32_t world = 1;
   uint32_t adam_threads = 1;
   optim::IsaLevel isa = optim::BestIsa();
