@@ -15,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "client/protocol.h"
+#include "trainer/comm/nccl_version.h"
 #include "trainer/model/generate.h"
 #include "trainer/model_config.h"
 #include "trainer/run.h"
@@ -113,7 +114,7 @@ int RunSample(const RunOptions& options) {
 }
 
 int RunVersion() {
-  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::kProtocol << ", LibTorch " << TORCH_VERSION << "\n";
+  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::kProtocol << ", LibTorch " << TORCH_VERSION << ", NCCL " << NcclVersion() << "\n";
   return kExitOk;
 }
 

@@ -1,7 +1,11 @@
 #include "memserver/residency/job_ledger.h"
 
-#include "base/units.h"
 #include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/units.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -26,8 +30,8 @@ TEST(JobLedger, NamesAskedFreeAndHolders) {
   const Status status = AdmitJob(TwoJobs(), "new", kGiB + 1);
   EXPECT_EQ(status.id(), ErrorId::kPoolFull);
   const std::string text = status.Format();
-  for (const char* part :
-       {"new", std::to_string(kGiB + 1).c_str(), std::to_string(kGiB).c_str(), "gpt2 holds 6.00 GiB", "bert holds 3.00 GiB"}) {
+  for (const std::string& part :
+       std::vector<std::string>{"new", std::to_string(kGiB + 1), std::to_string(kGiB), "gpt2 holds 6.00 GiB", "bert holds 3.00 GiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in " << text;
   }
 }

@@ -113,7 +113,7 @@ TEST_F(Kill, AtFiftyRandomTimesHurtsNobody) {
 }
 
 TEST_F(Kill, OneOfThreeRanksIsToldToTheOthersAtOnce) {
-  for (const char* point : {"client.put_sent:2", "client.gradient_sent:9", "client.end_step_sent:3"}) {
+  for (const char* point : {"client.end_step_sent:1", "client.gradient_sent:9", "client.end_step_sent:3"}) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (const char* rank : {"0", "1", "2"}) {
       std::vector<std::string> environment;
