@@ -193,9 +193,11 @@ Status RunServer(const Config& config, const RunOptions& options) {
   TP_ASSIGN_OR_RETURN(const EndConditions conditions, WatchParent(options));
   TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config));
   server_options.progress = TouchProgress(signals.get(), server_options.socket_dir);
-  TP_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(server_options));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
   LogReady(server_options, *server);
   WaitForEnd(server.get(), signals.get(), conditions, server_options.socket_dir);
+  server.reset();
+  prctl(PR_SET_DUMPABLE, 1);  // the pool is gone, so leak checkers may look now
   LogInfo("stopped");
   return Status();
 }

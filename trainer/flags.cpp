@@ -107,13 +107,29 @@ void AddSampleFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--threads", o->threads, "compute threads; 0: all cores")->capture_default_str();
 }
 
+// `; did you mean "--steps"?` for the first word of the command line that looks like a flag and is none of the command's.
+std::string NearestFlag(const CLI::App& app, int argc, char** argv) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  if (chosen.empty()) return {};
+  std::vector<std::string> names;
+  for (const CLI::Option* option : chosen.front()->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+    if (word.starts_with("--") && std::find(known.begin(), known.end(), word) == known.end()) return DidYouMean(word, known);
+  }
+  return {};
+}
+
 // CLI11's exit codes become the house's: 0 for help and version, 2 for every usage error.
-int ExitOf(const CLI::App& app, const CLI::ParseError& error) {
+int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string& hint) {
   if (error.get_exit_code() == 0) {
     app.exit(error);
     return kExitOk;
   }
-  Status status = Status(ErrorId::kUsageError, error.what()).Where("command line of trainer");
+  Status status = Status(ErrorId::kUsageError, error.what() + hint).Where("command line of trainer");
   std::cerr << status.Format() << "\n";
   return kExitUsage;
 }
@@ -161,7 +177,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    *exit_code = ExitOf(app, error);
+    *exit_code = ExitOf(app, error, NearestFlag(app, argc, argv));
     return false;
   }
   line->command = run->parsed()        ? Command::kRun

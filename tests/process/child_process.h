@@ -12,6 +12,13 @@
 
 namespace tidepool::testing {
 
+// What "at once" means for things that people wait for; sanitizers slow everything down about tenfold.
+#ifdef TIDEPOOL_SANITIZED
+inline constexpr int64_t kPromptNs = 20'000'000'000;
+#else
+inline constexpr int64_t kPromptNs = 2'000'000'000;
+#endif
+
 // A directory of its own below the system's temporary directory, removed at the end.
 class TemporaryDirectory {
  public:

@@ -126,8 +126,8 @@ TEST_F(Kill, OneOfThreeRanksIsToldToTheOthersAtOnce) {
     ASSERT_TRUE(killed.has_value());
     EXPECT_EQ(killed->signal, SIGKILL) << ranks[1]->Output();
     for (const size_t left : {0, 2}) {
-      const auto end = ranks[left]->Wait(2 * kNsPerSecond);
-      ASSERT_TRUE(end.has_value()) << "rank " << left << " was not told within 2 s";
+      const auto end = ranks[left]->Wait(kPromptNs);
+      ASSERT_TRUE(end.has_value()) << "rank " << left << " was not told at once";
       EXPECT_EQ(end->exit_code, 1) << ranks[left]->Output();
       EXPECT_NE(ranks[left]->Output().find("TP3012"), std::string::npos) << ranks[left]->Output();
     }

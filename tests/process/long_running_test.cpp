@@ -91,7 +91,7 @@ TEST(LongRunning, EndsWithTheProcessThatHoldsItsPipe) {
   ASSERT_TRUE(server.WaitForOutput("\"ready\"", kLimit)) << server.Output();
   EXPECT_FALSE(server.Wait(100 * kNsPerMs).has_value());
   write_end.Reset();
-  const auto end = server.Wait(2 * kNsPerSecond);
+  const auto end = server.Wait(kPromptNs);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->exit_code, 0);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
@@ -103,7 +103,7 @@ TEST(LongRunning, EndsWithTheParentThatItIsToldOf) {
   ChildProcess server(MemserverCommand(directory.path(), {"--parent-pid", std::to_string(parent.pid())}));
   ASSERT_TRUE(server.WaitForOutput("\"ready\"", kLimit)) << server.Output();
   parent.Signal(SIGKILL);
-  const auto end = server.Wait(2 * kNsPerSecond);
+  const auto end = server.Wait(kPromptNs);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->exit_code, 0);
 }

@@ -28,7 +28,7 @@ MemserverProcess::MemserverProcess(const std::vector<std::string>& more)
 
 bool MemserverProcess::StopsCleanly() {
   process_->Signal(SIGTERM);
-  const auto end = process_->Wait(2 * kNsPerSecond);
+  const auto end = process_->Wait(kPromptNs);
   return end && end->exit_code == 0 && std::filesystem::is_empty(directory_.path());
 }
 

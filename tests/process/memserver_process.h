@@ -15,7 +15,7 @@ class MemserverProcess {
   explicit MemserverProcess(const std::vector<std::string>& more = {});
   ChildProcess& process() { return *process_; }
   const std::string& socket_dir() const { return directory_.path(); }
-  // SIGTERM; true when it ended with exit code 0 within 2 s and left nothing in its directory.
+  // SIGTERM; true when it ended with exit code 0 within kPromptNs and left nothing in its directory.
   bool StopsCleanly();
 
  private:
