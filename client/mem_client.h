@@ -67,6 +67,7 @@ class MemClient final : public ChunkService {
   AttachedSession session_;
   std::unordered_map<Ticket, PendingRequest> tickets_;
   uint64_t last_counter_ = 0;
+  int64_t socket_looked_ns_ = 0;  // by Test
   std::optional<Status> save_result_;
   Status ended_;
 };

@@ -37,12 +37,13 @@ uint32_t AllowedCpus() {
   return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
 }
 
-// SIGTERM and SIGINT arrive as reads of this descriptor instead of interrupting; every later thread inherits the mask.
+// SIGTERM, SIGINT and SIGHUP arrive as reads of this descriptor instead of interrupting; every later thread inherits the mask.
 UniqueFd TakeSignals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));

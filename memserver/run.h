@@ -16,7 +16,7 @@ struct RunOptions {
 
 // What the settings mean on this machine: shares become bytes, "auto" becomes numbers. Errors: kConfigBadValue.
 Result<ServerOptions> ResolveOptions(const Config& config);
-// Serves until SIGTERM, SIGINT or the end of the parent. A second signal ends the process at once. Errors: those of Server::Start.
+// Serves until SIGTERM, SIGINT, SIGHUP or the end of the parent. A second signal ends the process at once. Errors: those of Server::Start.
 Status RunServer(const Config& config, const RunOptions& options);
 
 }  // namespace tidepool::memserver

@@ -193,6 +193,18 @@ TEST_F(MemClientTest, ADeadServerIsNoticedWhileWaitingAndStaysDead) {
   EXPECT_EQ(client_->Detach().id(), ErrorId::kServerGone);
 }
 
+TEST_F(MemClientTest, TestingNoticesADeadServerToo) {
+  Connect();
+  const Ticket ticket = Fetch();
+  EXPECT_FALSE(client_->Test(ticket));
+  socket_.Reset();
+  SteadyClock clock;
+  const int64_t limit = clock.NowNs() + kLimit;
+  while (!client_->Test(ticket) && clock.NowNs() < limit) clock.SleepNs(kNsPerMs);
+  EXPECT_LT(clock.NowNs(), limit);
+  EXPECT_EQ(client_->Wait(ticket).status().id(), ErrorId::kServerGone);
+}
+
 TEST_F(MemClientTest, TheReasonOfAnEndComesFromItsFrame) {
   Connect();
   const Ticket ticket = Fetch();
