@@ -38,9 +38,8 @@ set(TIDEPOOL_SANITIZE_TEXT none)
 if(TIDEPOOL_SANITIZE)
   set(TIDEPOOL_SANITIZE_TEXT ${TIDEPOOL_SANITIZE})
   add_compile_options(-fsanitize=${TIDEPOOL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -O1 -g1)
-  # The sanitizers' own code makes g++ 12 see reads of an empty std::optional that do not exist (GCC bug 80635), and thread fences, which
-  # the thread sanitizer does not model, would stop the build; the fences here only order stores for a process that is killed.
-  add_compile_options(-Wno-maybe-uninitialized -Wno-tsan)
+  # The sanitizers' own code makes g++ 12 see reads of an empty std::optional that do not exist (GCC bug 80635).
+  add_compile_options(-Wno-maybe-uninitialized)
   add_link_options(-fsanitize=${TIDEPOOL_SANITIZE})
   add_compile_definitions(TIDEPOOL_SANITIZED=1)
   if(TIDEPOOL_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
