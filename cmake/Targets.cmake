@@ -45,6 +45,9 @@ function(tidepool_script_test name)
   add_test(NAME ${test} COMMAND ${ARG_COMMAND})
   set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS};${TIDEPOOL_SUITE}"
                        ENVIRONMENT "${TIDEPOOL_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}")
+  if("process" IN_LIST ARG_LABELS)
+    set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)  # whole daemons and their trainers: more than two cores' work already
+  endif()
 endfunction()
 
 # tidepool_test(NAME SOURCES a.cpp ... [DEPS target ...] [LABELS x] [TIMEOUT s]): a GoogleTest program registered as one ctest.
