@@ -114,7 +114,8 @@ int RunSample(const RunOptions& options) {
 }
 
 int RunVersion() {
-  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::kProtocol << ", LibTorch " << TORCH_VERSION << ", NCCL " << NcclVersion() << "\n";
+  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::kProtocol << ", LibTorch " << TORCH_VERSION << ", NCCL "
+            << NcclVersion() << "\n";
   return kExitOk;
 }
 
