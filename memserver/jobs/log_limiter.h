@@ -14,17 +14,17 @@ class LogLimiter {
   explicit LogLimiter(int64_t interval_ns) : interval_ns_(interval_ns) {}
   // The number of events left out since the last line when one may be written now, else nothing.
   std::optional<uint64_t> Allow(int64_t now_ns) {
-    if (last_ns_ && now_ns - *last_ns_ < interval_ns_) {
+    if (now_ns < next_ns_) {
       ++left_out_;
       return std::nullopt;
     }
-    last_ns_ = now_ns;
+    next_ns_ = now_ns + interval_ns_;
     return std::exchange(left_out_, 0);
   }
 
  private:
   int64_t interval_ns_;
-  std::optional<int64_t> last_ns_;
+  int64_t next_ns_ = INT64_MIN;  // the first time at which a line may be written again
   uint64_t left_out_ = 0;
 };
 
