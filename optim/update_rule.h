@@ -27,7 +27,7 @@ struct AdamSpec {
 struct StepScalars {
   double lr = 0;
   uint64_t optimizer_step = 1;  // 1-based; steps skipped for an overflow do not count
-  float gradient_scale = 1;     // 1 / loss scale * clip factor / micro-batches: multiplied into each raw gradient
+  float gradient_scale = 1;     // clip factor / loss scale: multiplied into each raw gradient (the sum over micro-batches)
 };
 
 // A parameter group's share.
