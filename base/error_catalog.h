@@ -40,48 +40,54 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
 
 // X(name, number, code, exit code, standing advice). Numbers: 1 usage and configuration, 2 host and pool, 3 protocol and sessions,
 // 4 trainer memory and cache, 5 data and files, 6 training, 9 internal.
-#define TIDEPOOL_ERRORS(X)                                                                                                            \
-  X(UsageError, 1001, kInvalid, kExitUsage, "run the program with --help to see its flags")                                           \
-  X(ConfigUnreadable, 1101, kIo, kExitUsage, "check the path and the permissions of the configuration file")                          \
-  X(ConfigSyntax, 1102, kInvalid, kExitUsage, "correct the line named above; `memserver config --defaults` prints a valid file")      \
-  X(ConfigUnknownKey, 1103, kInvalid, kExitUsage, "remove the key or use the one suggested; `memserver config --defaults` lists all") \
-  X(ConfigBadValue, 1104, kInvalid, kExitUsage, "give a value of the kind named above")                                               \
-  X(HostMemoryShort, 2001, kRefused, kExitHostMemory, "give a smaller --pool, or free memory (limits of the cgroup count)")           \
-  X(MemoryMapFailed, 2002, kIo, kExitHostMemory, "check `ulimit -v`, free memory and the cgroup limit")                               \
-  X(SocketInUse, 2003, kRefused, kExitFailed, "stop the other memserver, or give another --socket-dir")                               \
-  X(SocketFailed, 2004, kIo, kExitFailed, "check that the socket directory exists, is yours and has a short path")                    \
-  X(PoolFull, 2101, kRefused, kExitRefused, "give memserver a larger --pool, end another job, or see `memctl ps`")                    \
-  X(RcacheRefused, 2102, kRefused, kExitRefused, "ask for a smaller --rcache, or give memserver a larger --rcache-limit")             \
-  X(TooManySessions, 2103, kRefused, kExitRefused, "end another job, or raise `limits` in the configuration")                         \
-  X(NoServer, 3001, kUnavailable, kExitNoServer, "start one with `memserver run`, or use `trainer run --standalone`")                 \
-  X(AbiMismatch, 3002, kVersion, kExitVersion, "install memserver and trainer of the same release")                                   \
-  X(HandshakeBad, 3003, kInvalid, kExitFailed, "the peer does not speak this protocol; check what connects to this socket")           \
-  X(JobSpecBad, 3004, kInvalid, kExitFailed, "the trainer described its job wrongly; report this with the text above")                \
-  X(JobMismatch, 3005, kRefused, kExitRefused, "start all ranks with the same flags, or choose another --job name")                   \
-  X(RankTaken, 3006, kRefused, kExitRefused, "each rank may attach once; choose another --job name for a second run")                 \
-  X(NotOwner, 3007, kRefused, kExitRefused, "attach as the user who owns the job or the socket")                                      \
-  X(SessionEnded, 3008, kUnavailable, kExitFailed, "the server ended this session; its log names the cause")                          \
-  X(ServerGone, 3009, kUnavailable, kExitFailed, "see the memserver log; restart memserver and the training run")                     \
-  X(ProtocolViolation, 3010, kInvalid, kExitFailed, "a request in the ring was malformed; report this with the text above")           \
-  X(WaitTimeout, 3011, kTimeout, kExitTimeout, "the other side did not answer in time; raise --timeout or look at its log")           \
-  X(PeerLost, 3012, kUnavailable, kExitFailed, "another rank of the job ended; see its output")                                       \
-  X(RankCountMismatch, 3013, kRefused, kExitRefused, "start exactly as many ranks as the job was made for")                           \
-  X(AdminNotFound, 3101, kNotFound, kExitNotFound, "`memctl ps` lists the jobs; docs/admin_protocol.md lists the paths")              \
-  X(AdminBadRequest, 3102, kInvalid, kExitUsage, "correct the request; docs/admin_protocol.md shows each path and its parameters")    \
-  X(NotReady, 3103, kUnavailable, kExitFailed, "wait until memserver is ready (`memctl wait-ready`), or look at its log")             \
-  X(RcacheTooSmall, 4001, kRefused, kExitDeviceMemory, "raise --rcache to at least the size named above")                             \
-  X(ParameterTooLarge, 4002, kInvalid, kExitUsage, "raise --chunk-size to at least the largest parameter")                            \
-  X(TensorStateIllegal, 4003, kInvalid, kExitFailed, "declare the parameter as used several times, or report this model")             \
-  X(ChunkNotReady, 4004, kInvalid, kExitFailed, "a chunk was used outside a step; report this model")                                 \
-  X(FileUnreadable, 5001, kIo, kExitNotFound, "check the path and its permissions")                                                   \
-  X(DataBad, 5002, kInvalid, kExitUsage, "give a text file or directory, or a token file of llm.c or nanoGPT")                        \
-  X(SafetensorsBad, 5003, kCorrupt, kExitCorrupt, "the file is damaged or not safetensors; write it again")                           \
-  X(SaveFailed, 5004, kIo, kExitFailed, "check free space and permissions of the directory; the former file is kept")                 \
-  X(FileWriteFailed, 5005, kIo, kExitFailed, "check free space and permissions")                                                      \
-  X(NonFinite, 6001, kCorrupt, kExitNonFinite, "lower the learning rate, use warm-up or clipping, or --dtype fp32")                   \
-  X(CollectiveFailed, 6002, kUnavailable, kExitFailed, "see the output of the other ranks; check MASTER_ADDR and MASTER_PORT")        \
-  X(StepAbandoned, 6003, kUnavailable, kExitFailed, "the step was not sealed; the cause stands above")                                \
-  X(LibraryFailed, 9001, kInvalid, kExitFailed, "an error inside a library; report this with the text above")                         \
+#define TIDEPOOL_ERRORS(X)                                                                                                                \
+  X(UsageError, 1001, kInvalid, kExitUsage, "run the program with --help to see its flags")                                               \
+  X(ConfigUnreadable, 1101, kIo, kExitUsage, "check the path and the permissions of the configuration file")                              \
+  X(ConfigSyntax, 1102, kInvalid, kExitUsage, "correct the line named above; `memserver config --defaults` prints a valid file")          \
+  X(ConfigUnknownKey, 1103, kInvalid, kExitUsage, "remove the key or use the one suggested; `memserver config --defaults` lists all")     \
+  X(ConfigBadValue, 1104, kInvalid, kExitUsage, "give a value of the kind named above")                                                   \
+  X(HostMemoryShort, 2001, kRefused, kExitHostMemory, "give a smaller --pool, or free memory (limits of the cgroup count)")               \
+  X(MemoryMapFailed, 2002, kIo, kExitHostMemory, "check `ulimit -v`, free memory and the cgroup limit")                                   \
+  X(SocketInUse, 2003, kRefused, kExitFailed, "stop the other memserver, or give another --socket-dir")                                   \
+  X(SocketFailed, 2004, kIo, kExitFailed, "check that the socket directory exists, is yours and has a short path")                        \
+  X(KeeperFailed, 2005, kIo, kExitFailed, "see the lines of the process tp-keeper in the log; end it, or start with --keeper none")       \
+  X(KeptLayoutUnknown, 2006, kVersion, kExitVersion, "start the memserver release that made it, or give its jobs up with --discard-kept") \
+  X(KeptMemoryBad, 2007, kCorrupt, kExitCorrupt, "its jobs cannot go on; start them again from saved weights")                            \
+  X(PoolFull, 2101, kRefused, kExitRefused, "give memserver a larger --pool, end another job, or see `memctl ps`")                        \
+  X(RcacheRefused, 2102, kRefused, kExitRefused, "ask for a smaller --rcache, or give memserver a larger --rcache-limit")                 \
+  X(TooManySessions, 2103, kRefused, kExitRefused, "end another job, or raise `limits` in the configuration")                             \
+  X(NoServer, 3001, kUnavailable, kExitNoServer, "start one with `memserver run`, or use `trainer run --standalone`")                     \
+  X(AbiMismatch, 3002, kVersion, kExitVersion, "install memserver and trainer of the same release")                                       \
+  X(HandshakeBad, 3003, kInvalid, kExitFailed, "the peer does not speak this protocol; check what connects to this socket")               \
+  X(JobSpecBad, 3004, kInvalid, kExitFailed, "the trainer described its job wrongly; report this with the text above")                    \
+  X(JobMismatch, 3005, kRefused, kExitRefused, "start all ranks with the same flags, or choose another --job name")                       \
+  X(RankTaken, 3006, kRefused, kExitRefused, "each rank may attach once; choose another --job name for a second run")                     \
+  X(NotOwner, 3007, kRefused, kExitRefused, "attach as the user who owns the job or the socket")                                          \
+  X(SessionEnded, 3008, kUnavailable, kExitFailed, "the server ended this session; its log names the cause")                              \
+  X(ServerGone, 3009, kUnavailable, kExitJobKept,                                                                                         \
+    "see the memserver log; where its keeper lives, run the same command with --resume auto")                                             \
+  X(ProtocolViolation, 3010, kInvalid, kExitFailed, "a request in the ring was malformed; report this with the text above")               \
+  X(WaitTimeout, 3011, kTimeout, kExitTimeout, "the other side did not answer in time; raise --timeout or look at its log")               \
+  X(PeerLost, 3012, kUnavailable, kExitFailed, "another rank of the job ended; see its output")                                           \
+  X(RankCountMismatch, 3013, kRefused, kExitRefused, "start exactly as many ranks as the job was made for")                               \
+  X(StatesLost, 3014, kUnavailable, kExitCorrupt, "memserver and its keeper ended together; start the job again")                         \
+  X(VersionGone, 3015, kUnavailable, kExitFailed, "the step that these parameters belong to had ended; fetch the next version")           \
+  X(AdminNotFound, 3101, kNotFound, kExitNotFound, "`memctl ps` lists the jobs; docs/admin_protocol.md lists the paths")                  \
+  X(AdminBadRequest, 3102, kInvalid, kExitUsage, "correct the request; docs/admin_protocol.md shows each path and its parameters")        \
+  X(NotReady, 3103, kUnavailable, kExitFailed, "wait until memserver is ready (`memctl wait-ready`), or look at its log")                 \
+  X(RcacheTooSmall, 4001, kRefused, kExitDeviceMemory, "raise --rcache to at least the size named above")                                 \
+  X(ParameterTooLarge, 4002, kInvalid, kExitUsage, "raise --chunk-size to at least the largest parameter")                                \
+  X(TensorStateIllegal, 4003, kInvalid, kExitFailed, "declare the parameter as used several times, or report this model")                 \
+  X(ChunkNotReady, 4004, kInvalid, kExitFailed, "a chunk was used outside a step; report this model")                                     \
+  X(FileUnreadable, 5001, kIo, kExitNotFound, "check the path and its permissions")                                                       \
+  X(DataBad, 5002, kInvalid, kExitUsage, "give a text file or directory, or a token file of llm.c or nanoGPT")                            \
+  X(SafetensorsBad, 5003, kCorrupt, kExitCorrupt, "the file is damaged or not safetensors; write it again")                               \
+  X(SaveFailed, 5004, kIo, kExitFailed, "check free space and permissions of the directory; the former file is kept")                     \
+  X(FileWriteFailed, 5005, kIo, kExitFailed, "check free space and permissions")                                                          \
+  X(NonFinite, 6001, kCorrupt, kExitNonFinite, "lower the learning rate, use warm-up or clipping, or --dtype fp32")                       \
+  X(CollectiveFailed, 6002, kUnavailable, kExitFailed, "see the output of the other ranks; check MASTER_ADDR and MASTER_PORT")            \
+  X(StepAbandoned, 6003, kUnavailable, kExitFailed, "the step was not sealed; the cause stands above")                                    \
+  X(LibraryFailed, 9001, kInvalid, kExitFailed, "an error inside a library; report this with the text above")                             \
   X(Internal, 9002, kInvalid, kExitFailed, "a bug in Tidepool; report this with the text above")
 
 enum class ErrorId : uint16_t {

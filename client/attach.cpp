@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <variant>
 
@@ -14,15 +15,16 @@ namespace tidepool::client {
 
 namespace {
 
-Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, Rank rank, int64_t timeout_ns) {
+Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, int64_t timeout_ns) {
   const auto bytes = shm::Encode(spec);
   shm::HelloFrame hello;
   hello.abi = shm::kAbiVersion;
-  hello.rank = rank;
+  hello.rank = who.rank;
   hello.world = spec.world;
   hello.pid = getpid();
   hello.spec_bytes = bytes.size();
   hello.fingerprint = shm::Fingerprint(bytes);
+  hello.nonce = who.nonce;
   TP_RETURN_IF_ERROR(channel->Send(hello, timeout_ns));
   TP_POINT("client.hello_sent");
   for (size_t at = 0; at < bytes.size(); at += shm::kPartBytesMax) {
@@ -46,6 +48,7 @@ Attachment AttachmentOf(const shm::WelcomeFrame& welcome, std::byte* rcache) {
   attachment.scaler_steps = welcome.scaler_steps;
   attachment.random_state = welcome.random_state;
   attachment.pool_bytes = welcome.pool_bytes;
+  attachment.last_skipped = welcome.last_skipped != 0;
   return attachment;
 }
 
@@ -61,25 +64,55 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
                                                          std::move(fds[shm::kFdDoorbell])));
   TP_ASSIGN_OR_RETURN(session.rcache, shm::Segment::Map(std::move(fds[shm::kFdRcache]), welcome.rcache_bytes, shm::PeerAccess::kReadWrite));
   session.attachment = AttachmentOf(welcome, session.rcache->data());
+  session.job_nonce = welcome.job_nonce;
   return session;
+}
+
+// The answer that both handshakes end with: the frame that grants the session, or why there is none.
+template <typename Grant>
+Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, int64_t timeout_ns) {
+  TP_ASSIGN_OR_RETURN(ReceivedFrame answer, channel->Await(timeout_ns));
+  if (const auto* refused = std::get_if<shm::RefusedFrame>(&answer.frame)) return refused->why;
+  if (const auto* ended = std::get_if<shm::EndedFrame>(&answer.frame)) return ended->why;
+  if (const auto* lost = std::get_if<shm::PeerLostFrame>(&answer.frame)) {
+    return Status(ErrorId::kPeerLost, "rank " + std::to_string(lost->rank) + " of this job was lost while this one attached");
+  }
+  if (std::holds_alternative<Grant>(answer.frame)) return answer;
+  return Status(ErrorId::kHandshakeBad, std::string("the server answered the greeting with ") + shm::NameOf(answer.frame));
+}
+
+// A server that refuses early stops reading; its reason is then already on its way and says more than the broken connection.
+Status WhyRefused(const Status& sent, const Status& answer) {
+  return sent.ok() || answer.id() != ErrorId::kServerGone ? answer : sent;
 }
 
 }  // namespace
 
-Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, Rank rank, int64_t timeout_ns) {
+Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, int64_t timeout_ns) {
   TP_RETURN_IF_ERROR(shm::Validate(spec));
-  const Status sent = SendSpec(channel, spec, rank, timeout_ns);
-  // A server that refuses early stops reading; its reason is then already on its way and says more than the broken connection.
-  auto answer = channel->Await(timeout_ns);
-  if (!answer.ok()) return sent.ok() ? answer.status() : sent;
-  if (const auto* refused = std::get_if<shm::RefusedFrame>(&answer->frame)) return refused->why;
-  if (const auto* ended = std::get_if<shm::EndedFrame>(&answer->frame)) return ended->why;
-  if (!std::holds_alternative<shm::WelcomeFrame>(answer->frame)) {
-    return Status(ErrorId::kHandshakeBad, std::string("the server answered the greeting with ") + shm::NameOf(answer->frame));
-  }
+  const Status sent = SendSpec(channel, spec, who, timeout_ns);
+  auto answer = AwaitGrant<shm::WelcomeFrame>(channel, timeout_ns);
+  if (!answer.ok()) return WhyRefused(sent, answer.status());
   auto session = MapSession(std::move(answer).value(), spec.rcache_bytes);
   TP_POINT("client.attached");
   return session;
+}
+
+Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, int rcache_fd, int64_t timeout_ns) {
+  frame.abi = shm::kAbiVersion;
+  const std::array<int, 1> fds{rcache_fd};
+  const Status sent = channel->Send(frame, timeout_ns, fds);
+  TP_POINT("client.resume_sent");
+  auto answer = AwaitGrant<shm::ResumedFrame>(channel, timeout_ns);
+  if (!answer.ok()) return WhyRefused(sent, answer.status());
+  auto& granted = answer->fds;
+  ResumedSession resumed;
+  resumed.session = std::get<shm::ResumedFrame>(answer->frame).session;
+  TP_ASSIGN_OR_RETURN(resumed.port,
+                      shm::ClientPort::Map(std::move(granted[shm::kResumedSubmission]), std::move(granted[shm::kResumedCompletion]),
+                                           std::move(granted[shm::kResumedDoorbell])));
+  TP_POINT("client.resumed");
+  return resumed;
 }
 
 }  // namespace tidepool::client

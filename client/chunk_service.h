@@ -31,7 +31,8 @@ struct Attachment {
   float loss_scale = 1;        // of its step record, before that step's verdict
   uint32_t scaler_steps = 0;
   uint64_t random_state = 0;
-  uint64_t pool_bytes = 0;  // host memory that the job's states take
+  bool last_skipped = false;  // that step's verdict: a gradient overflowed, nothing was changed
+  uint64_t pool_bytes = 0;    // host memory that the job's states take
 };
 
 struct Range {
@@ -73,9 +74,11 @@ class ChunkService {
   // Answered when all ranks have ended the step and it is sealed (or skipped); parameters are updated after that.
   virtual Result<Ticket> StartEndStep(const StepEnd& end) = 0;
 
-  // True when Wait would not block. Never blocks; takes in what the server has answered.
+  // True when Wait would not block, or when only Wait can find out more (the server has ended and may come back). Never blocks; takes in
+  // what the server has answered.
   virtual bool Test(Ticket ticket) = 0;
-  // Blocks until the outcome is known. Errors: what the server answered, kWaitTimeout, kServerGone, kSessionEnded, kPeerLost.
+  // Blocks until the outcome is known. Errors: what the server answered, kWaitTimeout, kServerGone, kSessionEnded, kPeerLost,
+  // kStatesLost.
   virtual Result<Outcome> Wait(Ticket ticket) = 0;
 
   // The order in which the next steps' forward first uses chunks; updates run in this order. Advice: a wrong order costs time only.

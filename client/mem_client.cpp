@@ -1,5 +1,8 @@
 #include "client/mem_client.h"
 
+#include <sys/random.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -8,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/point.h"
+#include "base/random.h"
 #include "base/units.h"
 #include "shm/frames.h"
 #include "shm/messages.h"
@@ -26,6 +30,17 @@ const char* NameOf(shm::Op op) {
   return kNames[static_cast<uint32_t>(op)];
 }
 
+// For error texts: what was asked for.
+std::string Described(const shm::Request& request) {
+  const auto op = static_cast<shm::Op>(request.op);
+  const bool of_chunk = op != shm::Op::kEndStep;
+  return NameOf(op) + (of_chunk ? " chunk " + std::to_string(request.chunk) : std::string());
+}
+
+std::string Seconds(int64_t ns) {
+  return FormatDuration(static_cast<double>(ns) / static_cast<double>(kNsPerSecond));
+}
+
 shm::Request RequestOf(shm::Op op, const Range& range) {
   shm::Request request{};
   request.op = static_cast<uint32_t>(op);
@@ -36,19 +51,35 @@ shm::Request RequestOf(shm::Op op, const Range& range) {
   return request;
 }
 
+uint64_t RandomNonce() {
+  uint64_t nonce = 0;
+  if (getrandom(&nonce, sizeof nonce, 0) == sizeof nonce && nonce != 0) return nonce;
+  // Without the system's random numbers: two incarnations of one rank differ in pid and time.
+  const auto seed = static_cast<uint64_t>(SteadyClock().NowNs()) ^ (static_cast<uint64_t>(getpid()) << 40);
+  return SplitMix64(seed).Next() | 1;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& options, const shm::JobSpec& spec, Rank rank) {
   const std::string socket_dir = options.socket_dir.empty() ? shm::DefaultSocketDir() : options.socket_dir;
-  TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(socket_dir, options.connect_timeout_ns));
-  TP_POINT("client.connected");
-  TP_ASSIGN_OR_RETURN(AttachedSession session, AttachSession(&channel, spec, rank, options.attach_timeout_ns));
-  return std::unique_ptr<MemClient>(new MemClient(options, std::move(channel), std::move(session)));
+  const RankName who{rank, RandomNonce()};
+  TP_ASSIGN_OR_RETURN(Link link, Attach(options, socket_dir, spec, who));
+  return std::unique_ptr<MemClient>(new MemClient(options, socket_dir, who, std::move(link)));
 }
 
-MemClient::MemClient(const ClientOptions& options, ControlChannel channel, AttachedSession session)
-    : options_(options), channel_(std::move(channel)), session_(std::move(session)) {
-  tickets_.reserve(kTicketsMax);
+MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link)
+    : options_(options),
+      socket_dir_(std::move(socket_dir)),
+      who_(who),
+      channel_(std::move(link.channel)),
+      session_(std::move(link.session)) {}
+
+Status MemClient::Usable() const {
+  if (!fork_guard_.Inherited()) return ended_;
+  return Status(ErrorId::kProtocolViolation, "a forked child used the session of its parent")
+      .Where("rank " + std::to_string(who_.rank) + " of job " + std::to_string(session_.attachment.job))
+      .Fix("use the session in the process that attached, or let the child attach as a rank of its own");
 }
 
 Result<Ticket> MemClient::StartPutWeights(const Range& range) {
@@ -89,27 +120,24 @@ Result<Ticket> MemClient::StartEndStep(const StepEnd& end) {
 }
 
 Result<Ticket> MemClient::Start(shm::Request request) {
-  if (!ended_.ok()) return ended_;
-  TP_CHECK(tickets_.size() < kTicketsMax, "more tickets in flight than kTicketsMax; take outcomes with Wait first");
-  request.counter = last_counter_ + 1;
-  TP_RETURN_IF_ERROR(PushWhenRoom(request));
-  last_counter_ = request.counter;
-  PendingRequest pending;
-  pending.op = static_cast<shm::Op>(request.op);
-  pending.chunk = request.chunk;
-  pending.version = request.version;
-  if (pending.op == shm::Op::kEndStep) pending.chunk = 0;
-  tickets_.emplace(last_counter_, std::move(pending));
-  return last_counter_;
+  TP_RETURN_IF_ERROR(Usable());
+  TP_CHECK(requests_.size() < kTicketsMax, "more tickets in flight than kTicketsMax; take outcomes with Wait first");
+  const Ticket ticket = requests_.Add(&request);
+  const Status sent = PushWhenRoom(request);
+  if (sent.ok()) return ticket;
+  requests_.TakeBack(ticket);
+  return sent;
 }
 
 Status MemClient::PushWhenRoom(const shm::Request& request) {
   const SteadyClock clock;
-  const int64_t end = clock.NowNs() + options_.wait_timeout_ns;
+  const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
+  const uint64_t comebacks = comebacks_;
   // With at most kTicketsMax requests in flight the ring is never full for an honest server; a stopped one is waited for.
   while (!session_.port->Push(request)) {
     TP_RETURN_IF_ERROR(CheckSession());
-    if (clock.NowNs() > end) return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
+    if (comebacks_ != comebacks) return Status();  // sent with all the others
+    if (clock.NowNs() > end + parked_ns_) return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
     session_.port->WaitForCompletion(kSliceNs, options_.spin_ns);
   }
   return Status();
@@ -118,78 +146,77 @@ Status MemClient::PushWhenRoom(const shm::Request& request) {
 void MemClient::TakeCompletions() {
   shm::Completion completion{};
   while (session_.port->Pop(&completion)) {
-    const auto found = tickets_.find(completion.counter);
-    if (found == tickets_.end() || found->second.outcome) {
+    RequestLog::Entry* entry = requests_.FindUnanswered(completion.counter);
+    if (entry == nullptr) {
       if (ended_.ok()) {
         ended_ = Status(ErrorId::kProtocolViolation,
                         "memserver answered request " + std::to_string(completion.counter) + ", which is not in flight");
       }
       return;
     }
-    found->second.outcome.emplace(OutcomeOf(completion, found->second));
+    entry->outcome.emplace(OutcomeOf(completion, entry->request));
   }
 }
 
-Result<Outcome> MemClient::OutcomeOf(const shm::Completion& completion, const PendingRequest& pending) const {
+Result<Outcome> MemClient::OutcomeOf(const shm::Completion& completion, const shm::Request& request) const {
   if (completion.error != 0) {
     const ErrorId id = completion.error <= UINT16_MAX ? static_cast<ErrorId>(completion.error) : ErrorId::kInternal;
-    const bool of_chunk = pending.op != shm::Op::kEndStep;
-    return Status(id, std::string("memserver answered '") + NameOf(pending.op) +
-                          (of_chunk ? " chunk " + std::to_string(pending.chunk) : std::string()) + "' with " + ErrorEntryOf(id).name)
-        .Where("job " + std::to_string(session_.attachment.job) + ", version " + std::to_string(pending.version));
+    return Status(id, "memserver answered '" + Described(request) + "' with " + ErrorEntryOf(id).name)
+        .Where("job " + std::to_string(session_.attachment.job) + ", version " + std::to_string(request.version));
   }
   return Outcome{completion.version, completion.bytes, completion.grad_norm, completion.skipped != 0};
 }
 
 bool MemClient::Test(Ticket ticket) {
+  if (fork_guard_.Inherited()) return true;
   TakeCompletions();
-  const auto found = tickets_.find(ticket);
-  TP_CHECK(found != tickets_.end(), "a ticket was used after its outcome had been taken");
-  if (found->second.outcome.has_value() || !ended_.ok() || session_.port->Ended()) return true;
+  const RequestLog::Entry* entry = requests_.Find(ticket);
+  TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
+  if (entry->outcome.has_value() || !ended_.ok() || session_.port->Ended()) return true;
   // A caller may test often: the system call that looks at the socket is made once a slice.
   const int64_t now = SteadyClock().NowNs();
   if (now - socket_looked_ns_ < kSliceNs) return false;
   socket_looked_ns_ = now;
-  return !CheckSession().ok();
+  return !LookAtSession().ok();
 }
 
 Result<Outcome> MemClient::Wait(Ticket ticket) {
-  const auto found = tickets_.find(ticket);
-  TP_CHECK(found != tickets_.end(), "a ticket was used after its outcome had been taken");
+  if (fork_guard_.Inherited()) return Usable();
+  RequestLog::Entry* entry = requests_.Find(ticket);
+  TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
   const SteadyClock clock;
-  const int64_t end = clock.NowNs() + options_.wait_timeout_ns;
+  const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
   int64_t spin_ns = options_.spin_ns;  // only in the first slice: later ones are long waits
   for (;;) {
     TakeCompletions();
-    if (found->second.outcome) {
-      Result<Outcome> outcome = std::move(*found->second.outcome);
-      tickets_.erase(found);
+    if (entry->outcome) {
+      Result<Outcome> outcome = std::move(*entry->outcome);
+      requests_.Remove(ticket);
       TP_POINT("client.outcome_taken");
       return outcome;
     }
     if (!ended_.ok()) return ended_;
-    const int64_t left = end - clock.NowNs();
+    const int64_t left = end + parked_ns_ - clock.NowNs();
     if (left <= 0) break;
     session_.port->WaitForCompletion(std::min(left, kSliceNs), spin_ns);
     // The socket is looked at only when the slice brought nothing: a system call per request would double its cost.
     TakeCompletions();
-    if (!found->second.outcome) TP_RETURN_IF_ERROR(CheckSession());
+    if (!entry->outcome) TP_RETURN_IF_ERROR(CheckSession());
     spin_ns = 0;
   }
-  return Status(ErrorId::kWaitTimeout, std::string("no answer to '") + NameOf(found->second.op) + " chunk " +
-                                           std::to_string(found->second.chunk) + "' within " +
-                                           FormatDuration(static_cast<double>(options_.wait_timeout_ns) / 1e9));
+  return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " + Seconds(options_.wait_timeout_ns));
 }
 
-Status MemClient::CheckSession() {
+Status MemClient::LookAtSession() {
   if (!ended_.ok()) return ended_;
   const auto ring_end = session_.port->Ended();
   // An end mark in the ring has no text; its frame follows at once unless the server died in between.
-  const SteadyClock clock;
+  SteadyClock clock;
   const int64_t text_end = clock.NowNs() + kLastWordsNs;
   for (;;) {
     auto received = channel_.Poll();
     if (!received.ok() && ring_end) return EndSession(Status(*ring_end, "memserver ended this session"));
+    if (received.status().id() == ErrorId::kServerGone && options_.server_timeout_ns > 0) return received.status();
     if (!received.ok()) return EndSession(received.status());
     if (received->has_value()) {
       TP_RETURN_IF_ERROR(HandleFrame((*received)->frame));
@@ -197,8 +224,13 @@ Status MemClient::CheckSession() {
     }
     if (!ring_end) return Status();
     if (clock.NowNs() > text_end) return EndSession(Status(*ring_end, "memserver ended this session"));
-    SteadyClock().SleepNs(kNsPerMs);
+    clock.SleepNs(kNsPerMs);
   }
+}
+
+Status MemClient::CheckSession() {
+  const Status seen = LookAtSession();
+  return seen.ok() || !ended_.ok() ? seen : ComeBack();
 }
 
 Status MemClient::HandleFrame(const shm::Frame& frame) {
@@ -207,7 +239,7 @@ Status MemClient::HandleFrame(const shm::Frame& frame) {
     return EndSession(Status(ErrorId::kPeerLost, "rank " + std::to_string(lost->rank) + " of this job has died or lost its connection"));
   }
   if (const auto* done = std::get_if<shm::SaveDoneFrame>(&frame)) {
-    save_result_ = done->result;
+    if (save_) save_->result = done->result;
     return Status();
   }
   return EndSession(Status(ErrorId::kHandshakeBad, std::string("memserver sent an unexpected ") + shm::NameOf(frame) + " frame"));
@@ -218,50 +250,136 @@ Status MemClient::EndSession(Status why) {
   return ended_;
 }
 
-Status MemClient::DeclareSchedule(std::span<const ChunkId> order) {
-  TP_RETURN_IF_ERROR(CheckSession());
+Status MemClient::AfterSend(const Status& sent) {
+  if (sent.ok()) return sent;
+  return sent.id() == ErrorId::kServerGone ? CheckSession() : EndSession(sent);
+}
+
+// --- a server that ended ---
+
+Status MemClient::ComeBack() {
+  TP_POINT("client.server_lost");
+  Patience patience(options_.server_timeout_ns);
+  Tell(options_, "memserver has ended; waiting for it for up to " + Seconds(options_.server_timeout_ns));
+  size_t sent_again = 0;
+  for (;;) {
+    TakeCompletions();  // what the server before still answered is done
+    if (!ended_.ok()) return ended_;
+    const Status status = Rejoin(patience.LeftNs(), &sent_again);
+    if (status.ok()) break;
+    if (!MayComeBack(status.id())) return EndSession(status);
+    if (!patience.Pause()) return EndSession(WaitedInVain(patience, status));
+  }
+  parked_ns_ += patience.WaitedNs();
+  ++comebacks_;
+  TP_POINT("client.resubmitted");
+  Tell(options_, "memserver is back after " + Seconds(patience.WaitedNs()) + "; requests sent again: " + std::to_string(sent_again));
+  return Status();
+}
+
+Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
+  shm::ResumeFrame frame;
+  frame.rank = who_.rank;
+  frame.nonce = who_.nonce;
+  frame.job_nonce = session_.job_nonce;
+  frame.rcache_bytes = session_.attachment.rcache_bytes;
+  TP_ASSIGN_OR_RETURN(ReturnedLink link, ComeBackOnce(socket_dir_, frame, session_.rcache->fd(), timeout_ns));
+  channel_ = std::move(link.channel);
+  session_.port = std::move(link.session.port);
+  session_.attachment.session = link.session.session;
+  TP_ASSIGN_OR_RETURN(*sent_again, SendAgain());
+  return Status();
+}
+
+Result<size_t> MemClient::SendAgain() {
+  const std::vector<shm::Request> requests = requests_.Renumber();
+  for (const shm::Request& request : requests) {
+    if (!session_.port->Push(request)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
+  }
+  if (!schedule_.empty()) TP_RETURN_IF_ERROR(SendSchedule());
+  if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
+  return requests.size();
+}
+
+Status MemClient::SendSchedule() {
   constexpr size_t kUsesPerPart = shm::kPartBytesMax / sizeof(ChunkId) - 2;
+  const std::span<const ChunkId> order(schedule_);
   for (size_t at = 0; at < order.size(); at += kUsesPerPart) {
     const auto part = order.subspan(at, std::min(kUsesPerPart, order.size() - at));
-    const Status sent =
-        channel_.Send(shm::SchedulePartFrame{static_cast<uint32_t>(order.size()), {part.begin(), part.end()}}, kControlTimeoutNs);
-    if (!sent.ok()) return EndSession(sent);
+    TP_RETURN_IF_ERROR(
+        channel_.Send(shm::SchedulePartFrame{static_cast<uint32_t>(order.size()), {part.begin(), part.end()}}, kControlTimeoutNs));
   }
+  return Status();
+}
+
+Status MemClient::SendSave() {
+  const std::array<int, 1> fds{save_->dir_fd};
+  return channel_.Send(shm::SaveFrame{save_->version, save_->name}, kControlTimeoutNs, fds);
+}
+
+// --- schedules, saving, leaving ---
+
+Status MemClient::DeclareSchedule(std::span<const ChunkId> order) {
+  TP_RETURN_IF_ERROR(Usable());
+  TP_RETURN_IF_ERROR(CheckSession());
+  schedule_.assign(order.begin(), order.end());
+  TP_RETURN_IF_ERROR(AfterSend(SendSchedule()));
   TP_POINT("client.schedule_sent");
   return Status();
 }
 
 Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version version) {
+  TP_RETURN_IF_ERROR(Usable());
   TP_RETURN_IF_ERROR(CheckSession());
   if (!shm::IsPlainFileName(name)) return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
-  save_result_.reset();
-  const std::array<int, 1> fds{dir_fd};
-  const Status sent = channel_.Send(shm::SaveFrame{version, name}, kControlTimeoutNs, fds);
-  if (!sent.ok()) return EndSession(sent);
+  save_ = PendingSave{dir_fd, name, version, {}};
+  const Status result = RunSave();
+  save_.reset();
+  return result;
+}
+
+Status MemClient::RunSave() {
+  TP_RETURN_IF_ERROR(AfterSend(SendSave()));
   TP_POINT("client.save_sent");
   const SteadyClock clock;
-  const int64_t end = clock.NowNs() + options_.save_timeout_ns;
-  while (!save_result_) {
+  const int64_t end = clock.NowNs() + options_.save_timeout_ns - parked_ns_;
+  while (!save_->result) {
     TP_RETURN_IF_ERROR(CheckSession());
-    if (save_result_) break;
-    if (clock.NowNs() > end) return Status(ErrorId::kWaitTimeout, "memserver has not finished saving '" + name + "'");
+    if (save_->result) break;
+    if (clock.NowNs() > end + parked_ns_) return Status(ErrorId::kWaitTimeout, "memserver has not finished saving '" + save_->name + "'");
     session_.port->WaitForCompletion(kNsPerMs, 0);
     TakeCompletions();
   }
-  return *save_result_;
+  return *save_->result;
 }
 
 Status MemClient::Detach() {
+  TP_RETURN_IF_ERROR(Usable());
   TP_RETURN_IF_ERROR(CheckSession());
-  const Status sent = channel_.Send(shm::GoodbyeFrame{}, kControlTimeoutNs);
-  if (!sent.ok()) return EndSession(sent);
-  TP_POINT("client.goodbye_sent");
-  // The server closes the socket when it has taken the session down; then its memory is free for the next job.
-  Result<ReceivedFrame> last = channel_.Await(kControlTimeoutNs);
-  while (last.ok()) last = channel_.Await(kControlTimeoutNs);
-  const bool closed = last.status().id() == ErrorId::kServerGone;
+  bool sent = false;
+  Status left = SayGoodbye(&sent);
+  while (left.id() == ErrorId::kServerGone && options_.server_timeout_ns > 0) {
+    left = ComeBack();
+    // The server that ended had taken down the job, or this rank of it.
+    const bool was_done = sent && (left.id() == ErrorId::kStatesLost || left.id() == ErrorId::kPeerLost);
+    if (!left.ok() && !was_done) return left;
+    left = was_done ? Status() : SayGoodbye(&sent);
+  }
   ended_ = Status(ErrorId::kSessionEnded, "this rank has detached from its job");
-  return closed ? Status() : last.status();
+  // Who does not wait for a lost server takes its end for the answer.
+  return left.id() == ErrorId::kServerGone ? Status() : left;
+}
+
+Status MemClient::SayGoodbye(bool* sent) {
+  const Status status = channel_.Send(shm::GoodbyeFrame{}, kControlTimeoutNs);
+  if (status.ok()) *sent = true;
+  TP_POINT("client.goodbye_sent");
+  for (;;) {
+    // The server answers when it has taken the session down; then its memory is free for the next job.
+    const auto last = channel_.Await(kControlTimeoutNs);
+    if (!last.ok()) return status.ok() ? last.status() : status;
+    if (std::holds_alternative<shm::EndedFrame>(last.value().frame)) return Status();
+  }
 }
 
 }  // namespace tidepool::client

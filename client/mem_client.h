@@ -1,36 +1,36 @@
 // MemClient: the ChunkService of a real memserver: requests through shared-memory rings, the rest over the control socket.
 //
 // One thread. Invariants:
-//  1. a ticket is a request's counter; it stays in `tickets_` from the request until its outcome is taken by Wait;
+//  1. a request stays in `requests_` until its outcome is taken by Wait; each ticket has exactly one outcome, also when the server ended
+//     in between and the request was sent again;
 //  2. the first error that ends the session is kept, and every later call returns it;
-//  3. no wait is longer than `wait_timeout_ns`, and the end of the server or of a peer rank is noticed within about 20 ms of it.
+//  3. no wait is longer than `wait_timeout_ns`, and the end of the server or of a peer rank is noticed within about 20 ms of it;
+//  4. a server that ends without a word is waited for (server_timeout_ns > 0): the call in progress parks, comes back to the server that
+//     took the job over, sends again what was not answered, and goes on. A server that said why it ended the session is taken at its word;
+//  5. in a forked child every call is an error and touches nothing: the session stays its maker's.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <unordered_map>
+#include <vector>
 
 #include "client/attach.h"
 #include "client/chunk_service.h"
+#include "client/client_options.h"
 #include "client/control_channel.h"
+#include "client/fork_guard.h"
+#include "client/reconnect.h"
+#include "client/request_log.h"
 #include "shm/job_spec.h"
 
 namespace tidepool::client {
 
-struct ClientOptions {
-  std::string socket_dir;                                 // empty: shm::DefaultSocketDir()
-  int64_t connect_timeout_ns = int64_t{2} * 1000000000;   // until a server answers at the socket
-  int64_t attach_timeout_ns = int64_t{600} * 1000000000;  // until it has prepared the job's memory
-  int64_t wait_timeout_ns = int64_t{120} * 1000000000;    // of one Wait
-  int64_t save_timeout_ns = int64_t{600} * 1000000000;    // of SaveWeights
-  int64_t spin_ns = 20'000;                               // looking at the ring before sleeping; 0: sleep at once
-};
-
 class MemClient final : public ChunkService {
  public:
-  // Attaches `rank` of the job. Errors: kNoServer, and those of AttachSession.
+  // Attaches `rank` of the job. Errors: kNoServer, those of AttachSession, kServerGone (it was waited for in vain).
   static Result<std::unique_ptr<MemClient>> Connect(const ClientOptions& options, const shm::JobSpec& spec, Rank rank);
 
   const Attachment& attachment() const override { return session_.attachment; }
@@ -45,30 +45,52 @@ class MemClient final : public ChunkService {
   Status Detach() override;
 
  private:
-  struct PendingRequest {  // what an error text needs to say of a request, and its outcome
-    shm::Op op = shm::Op::kFetch;
-    ChunkId chunk = 0;
+  struct PendingSave {
+    int dir_fd = -1;  // the caller's, who waits in SaveWeights
+    std::string name;
     Version version = 0;
-    std::optional<Result<Outcome>> outcome;
+    std::optional<Status> result;
   };
 
-  MemClient(const ClientOptions& options, ControlChannel channel, AttachedSession session);
+  MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link);
+  // ok while the session can be used: not ended, and not inherited by fork.
+  Status Usable() const;
   Result<Ticket> Start(shm::Request request);
   Status PushWhenRoom(const shm::Request& request);
   void TakeCompletions();
-  Result<Outcome> OutcomeOf(const shm::Completion& completion, const PendingRequest& pending) const;
-  // Looks at the ring's end mark and the control socket without waiting; returns (and keeps) the error that ended the session.
+  Result<Outcome> OutcomeOf(const shm::Completion& completion, const shm::Request& request) const;
+  // Looks at the ring's end mark and the control socket without waiting; returns (and keeps) the error that ended the session. kServerGone
+  // is returned without being kept where such a server is waited for.
+  Status LookAtSession();
+  // The same, and waits for a lost server: ok when the session goes on.
   Status CheckSession();
   Status HandleFrame(const shm::Frame& frame);
   Status EndSession(Status why);
+  // After a frame was sent: a broken connection may have left last words, or may be repaired; then all frames have been sent again.
+  Status AfterSend(const Status& sent);
 
-  ClientOptions options_;
+  // --- a server that ended ---
+  Status ComeBack();
+  Status Rejoin(int64_t timeout_ns, size_t* sent_again);
+  Result<size_t> SendAgain();
+  Status SendSchedule();
+  Status SendSave();
+  Status RunSave();
+  // kServerGone when the server ended before it had confirmed the goodbye; `sent` becomes true when it may have read it.
+  Status SayGoodbye(bool* sent);
+
+  const ClientOptions options_;
+  const std::string socket_dir_;
+  const RankName who_;
+  const ForkGuard fork_guard_;
   ControlChannel channel_;
   AttachedSession session_;
-  std::unordered_map<Ticket, PendingRequest> tickets_;
-  uint64_t last_counter_ = 0;
+  RequestLog requests_;
+  std::vector<ChunkId> schedule_;  // declared last
+  std::optional<PendingSave> save_;
   int64_t socket_looked_ns_ = 0;  // by Test
-  std::optional<Status> save_result_;
+  int64_t parked_ns_ = 0;         // waiting for a lost server, in all
+  uint64_t comebacks_ = 0;
   Status ended_;
 };
 

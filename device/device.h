@@ -61,7 +61,9 @@ class Device {
   // Memory that another process can import, all zero. The descriptor is sealed against resizing. Touched before return (blocks: about 0.3
   // to 3 s/GiB). Errors: kMemoryMapFailed, kHostMemoryShort (told before anything is touched).
   virtual Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) = 0;
-  // Maps memory that CreateExportable of another process (or this one) made. Errors: kMemoryMapFailed.
+  // Maps memory that CreateExportable(`bytes`) of this process or of another one made; that one may have ended since. The descriptor may
+  // come from a peer: anything else, above all memory whose page faults somebody controls, is refused before it is touched (blocks: fills
+  // the page tables, about 0.06 s/GiB). Errors: kHandshakeBad (names what does not fit), kMemoryMapFailed.
   virtual Result<std::unique_ptr<Memory>> Import(const UniqueFd& exported, uint64_t bytes) = 0;
 };
 

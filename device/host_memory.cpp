@@ -1,8 +1,10 @@
 #include "device/host_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,6 +17,7 @@ namespace tidepool::device {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kSealExec = 0x0020;  // F_SEAL_EXEC, Linux 6.3: set by MFD_NOEXEC_SEAL or by the system's default
 
 Status MapError(const std::string& step, uint64_t bytes) {
   const std::string why = std::strerror(errno);
@@ -28,6 +31,28 @@ Status Populate(std::byte* data, uint64_t bytes) {
   if (errno != EINVAL) return MapError("touching", bytes);
   // Before Linux 5.14 there is no MADV_POPULATE_WRITE: write a zero to each page of the zeroed file.
   for (uint64_t at = 0; at < bytes; at += kPageBytes) *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+  return {};
+}
+
+Status NotOurs(const std::string& what) {
+  return Status(ErrorId::kHandshakeBad, "the descriptor is not memory that Tidepool made: " + what);
+}
+
+// The kernel alone serves the faults of a tmpfs file, so nobody can stall or kill a reader of it; a file of any other kind may do both.
+Status CheckMadeByCreate(int fd, uint64_t bytes) {
+  struct stat file {};
+  struct statfs system {};
+  if (fd < 0 || fstat(fd, &file) != 0 || fstatfs(fd, &system) != 0) return NotOurs("it is not open");
+  if (!S_ISREG(file.st_mode) || static_cast<uint64_t>(system.f_type) != TMPFS_MAGIC) return NotOurs("it is not a memfd");
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return NotOurs("it is not sealed against shrinking, growing and further seals");
+  if ((seals & ~kSeals & ~kSealExec) != 0) return NotOurs("it is sealed against writing");
+  const auto size = static_cast<uint64_t>(file.st_size);
+  if (size != RoundUp(bytes, kPageBytes)) {
+    return NotOurs("it holds " + std::to_string(size) + " bytes, " + std::to_string(RoundUp(bytes, kPageBytes)) + " are needed");
+  }
+  const uint64_t present = static_cast<uint64_t>(file.st_blocks) * 512;
+  if (present < size) return NotOurs("only " + std::to_string(present) + " of its " + std::to_string(size) + " bytes are present");
   return {};
 }
 
@@ -58,18 +83,11 @@ Result<std::unique_ptr<Memory>> HostMemory::Create(uint64_t bytes, UniqueFd* exp
 }
 
 Result<std::unique_ptr<Memory>> HostMemory::Map(const UniqueFd& exported, uint64_t bytes) {
-  struct stat file {};
   if (bytes == 0) return Status(ErrorId::kMemoryMapFailed, "a mapping of 0 bytes was asked for");
-  if (fstat(exported.get(), &file) != 0) return MapError("looking at", bytes);
-  const int seals = fcntl(exported.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return Status(ErrorId::kMemoryMapFailed, "the descriptor is not memory sealed against shrinking");
-  }
-  if (static_cast<uint64_t>(file.st_size) < bytes) {
-    return Status(ErrorId::kMemoryMapFailed, "the descriptor holds " + FormatBytes(static_cast<uint64_t>(file.st_size)) + ", " +
-                                                 FormatBytes(bytes) + " were asked for");
-  }
+  TP_RETURN_IF_ERROR(CheckMadeByCreate(exported.get(), bytes));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, MapShared(exported.get(), bytes));
+  // The pages are there: this fills the page tables, so that no later access faults.
+  TP_RETURN_IF_ERROR(Populate(memory->data_, bytes));
   return std::unique_ptr<Memory>(std::move(memory));
 }
 

@@ -100,7 +100,19 @@ Status ParseSessionsMax(const std::string& text, Config* config) {
   return ParseCount(text, 1, 4096, &config->sessions_max);
 }
 
-constexpr std::array<Setting, 13> kSettings{{
+Status ParseKeeper(const std::string& text, Config* config) {
+  return ParseChoice<KeeperChoice, 4>(text,
+                                      {{{"auto", KeeperChoice::kAuto},
+                                        {"process", KeeperChoice::kProcess},
+                                        {"systemd", KeeperChoice::kSystemd},
+                                        {"none", KeeperChoice::kNone}}},
+                                      &config->keeper);
+}
+Status ParseRespawn(const std::string& text, Config* config) {
+  return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->respawn);
+}
+
+constexpr std::array<Setting, 15> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -114,6 +126,11 @@ constexpr std::array<Setting, 13> kSettings{{
      "0: the serve loop copies; else one copy thread per session; auto: by the number of CPUs", ParseCopyThreads},
     {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},
     {"--spin", "spin", "DURATION|auto", "auto", "how long an idle serve loop looks for work before it sleeps", ParseSpin},
+    {"--keeper", "keeper.kind", "KIND", "auto",
+     "who holds the jobs' memory while memserver is gone: process, systemd (its fd store), none; auto: systemd where it offers, else "
+     "process",
+     ParseKeeper},
+    {"--respawn", "keeper.respawn", "on|off", "on", "the keeper process starts memserver again after a crash", ParseRespawn},
     {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel},
     {"--log-format", "log.format", "auto|text|json", "auto", "auto: text on a terminal, JSON lines otherwise", ParseLogFormat},
     {"--jobs-max", "limits.jobs", "N", "64", "jobs at once", ParseJobsMax},

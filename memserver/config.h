@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "memserver/keeper/kept_holder.h"
 #include "optim/isa.h"
 
 namespace tidepool::memserver {
@@ -33,6 +34,8 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kAuto;
   uint32_t jobs_max = 0, sessions_max = 0;
+  KeeperChoice keeper = KeeperChoice::kAuto;
+  bool respawn = true;
 };
 
 struct Setting {

@@ -23,11 +23,11 @@ shm::Completion Success(const Copy& copy) {
 
 // In a broken run puts, gradients and ends of steps are answered with kPeerLost whatever they are, because their counts have no meaning.
 const char* CheckPutRequest(Seat* seat, const Request& request) {
-  return seat->job->run_broken ? nullptr : CheckPut(*seat->job->states, seat->rank, request);
+  return seat->job->run_broken() ? nullptr : CheckPut(*seat->job->states, seat->rank, request);
 }
 
 Start StartPutRequest(Seat* seat, const Request& request) {
-  if (seat->job->run_broken) return Start::kPeerLost;
+  if (seat->job->run_broken()) return Start::kPeerLost;
   return StartPut(seat->job->states.get(), seat->session.get(), request);
 }
 
@@ -44,7 +44,7 @@ const char* CheckFetchRequest(Seat* seat, const Request& request) {
 }
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
-  if (seat->job->run_broken && request.version > seat->job->states->sealed_version()) return Start::kPeerLost;
+  if (seat->job->run_broken() && request.version > seat->job->states->sealed_version()) return Start::kPeerLost;
   return StartFetch(seat->job->states.get(), seat->session.get(), request);
 }
 
@@ -55,7 +55,7 @@ void EndFetchRequest(Seat* seat, const Copy& copy) {
 
 const char* CheckGradientRequest(Seat* seat, const Request& request) {
   Job* job = seat->job;
-  if (job->run_broken) return nullptr;
+  if (job->run_broken()) return nullptr;
   if (job->step.HasEnded(seat->rank)) return "a gradient came after the rank had ended the step";
   const char* why = CheckGradient(*job->states, seat->rank, request);
   if (why == nullptr) job->intake.Accept(seat->rank, request);
@@ -63,7 +63,7 @@ const char* CheckGradientRequest(Seat* seat, const Request& request) {
 }
 
 Start StartGradientRequest(Seat* seat, const Request& request) {
-  if (seat->job->run_broken) return Start::kPeerLost;
+  if (seat->job->run_broken()) return Start::kPeerLost;
   return seat->job->intake.StartGradient(seat->session.get(), request);
 }
 
@@ -102,9 +102,58 @@ bool StartOrWait(Seat* seat, const Request& request) {
   return false;
 }
 
+// The answer of the last sealed step.
+shm::Completion SealedAnswer(const Job& job, const Request& request) {
+  const StepRecord& step = job.states->last_step();
+  shm::Completion completion{};
+  completion.counter = request.counter;
+  completion.op = request.op;
+  completion.version = step.version;
+  completion.grad_norm = step.grad_norm;
+  completion.skipped = step.skipped;
+  return completion;
+}
+
+// A request that was sent before, to a server that ended without answering: is its effect in kept memory? (A fetch has none.)
+bool IsApplied(Seat* seat, const Request& request) {
+  JobStates& states = *seat->job->states;
+  const ShardIntake& intake = states.intake(request.chunk, seat->rank);
+  switch (static_cast<shm::Op>(request.op)) {
+    case shm::Op::kPutWeights: {
+      const uint64_t begin = states.ShardBegin(request.chunk, seat->rank);
+      return states.weights_ready() || request.element_begin + request.element_count <= begin + intake.put_elements;
+    }
+    case shm::Op::kSubmitGradient:
+      if (request.version == states.sealed_version()) return request.micro_batch < intake.micro_batches_accepted;
+      return request.version + 1 == states.sealed_version();
+    case shm::Op::kFetch:
+    case shm::Op::kEndStep: break;
+  }
+  return false;
+}
+
+// True when a resent end of step was answered from kept memory.
+bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
+  Job* job = seat->job;
+  if (request.version + 1 == job->states->sealed_version()) {
+    Answer(seat, SealedAnswer(*job, shm::AsRequest(request)));
+    return true;
+  }
+  // All gradients had been answered when the rank ended the step; if they are gone, the last server had found one that was not finite.
+  if (job->run_broken() || request.version != job->states->sealed_version() || job->intake.RankComplete(seat->rank)) return false;
+  Answer(seat, Failure(shm::AsRequest(request), ErrorId::kNonFinite));
+  return true;
+}
+
+// A fetch that was sent before the rank ended its step, to a server that ended: the sealed step was finished without waiting for it.
+bool IsPassedOver(const Job& job, const Request& request) {
+  return request.op == static_cast<uint32_t>(shm::Op::kFetch) && request.version < job.states->sealed_version();
+}
+
 void EndStep(Seat* seat, const shm::EndStepRequest& request) {
   Job* job = seat->job;
-  if (job->run_broken) {
+  if (request.flags == shm::kResubmitted && AnswerResentEnd(seat, request)) return;
+  if (job->run_broken()) {
     Answer(seat, Failure(shm::AsRequest(request), ErrorId::kPeerLost));
     return;
   }
@@ -149,6 +198,15 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
   }
   Session& session = *seat->session;
   const char* why = CheckRange(*seat->job->states, seat->rank, session.rcache_bytes(), request);
+  if (why == nullptr && request.flags == shm::kResubmitted && IsApplied(seat, request)) {
+    Answer(seat, Success({request, 0, 0, false}));
+    TP_POINT("server.resubmit_answered");
+    return;
+  }
+  if (why == nullptr && request.flags == shm::kResubmitted && IsPassedOver(*seat->job, request)) {
+    Answer(seat, Failure(request, ErrorId::kVersionGone));
+    return;
+  }
   if (why == nullptr) why = RowOf(request).check(seat, request);
   if (why != nullptr) {
     seat->violation = why;

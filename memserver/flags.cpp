@@ -63,6 +63,26 @@ Result<Command> CommandOf(const std::string& word) {
   return UsageError("there is no command \"" + word + "\"" + DidYouMean(word, names));
 }
 
+// memserver keep --listen-fd N --lease-ms N [--no-respawn] -- COMMAND...: memserver starts its keeper so; not for people, so not in --help.
+Status ParseKeep(std::vector<std::string> words, KeeperOptions* options) {
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  if (dashes == words.end()) return UsageError("`keep` is given a command after --");
+  options->command.assign(dashes + 1, words.end());
+  words.erase(dashes, words.end());
+  CLI::App app;
+  app.set_help_flag();
+  app.add_option("--listen-fd", options->listen_fd)->required()->check(CLI::Range(3, 1 << 20));
+  app.add_option("--lease-ms", options->lease_ms)->required();
+  app.add_flag("--no-respawn", options->no_respawn);
+  try {
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    return UsageError(error.what());
+  }
+  return Status();
+}
+
 Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   CLI::App app;
   app.set_help_flag();  // our own text instead
@@ -73,6 +93,8 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   if (flags->command == Command::kRun) {
     app.add_option("--parent-pid", flags->parent_pid)->check(CLI::PositiveNumber);
     app.add_option("--end-with-fd", flags->end_with_fd)->check(CLI::NonNegativeNumber);
+    app.add_flag("--discard-kept", flags->discard_kept);
+    app.add_flag_callback("--no-respawn", [flags] { flags->settings["--respawn"] = "off"; });
   }
   std::map<std::string, std::string> values;
   std::vector<std::pair<std::string, CLI::Option*>> options;
@@ -101,6 +123,12 @@ Result<Flags> ParseFlags(int argc, const char* const* argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   Flags flags;
   if (!words.empty() && words.front() == "--version") words.front() = "version";
+  if (!words.empty() && words.front() == "keep") {
+    flags.command = Command::kKeep;
+    words.erase(words.begin());
+    TP_RETURN_IF_ERROR(ParseKeep(std::move(words), &flags.keep));
+    return flags;
+  }
   if (!words.empty() && !words.front().empty() && words.front().front() != '-') {
     TP_ASSIGN_OR_RETURN(flags.command, CommandOf(words.front()));
     words.erase(words.begin());
@@ -118,6 +146,9 @@ std::string HelpText() {
     text += "  " + Padded(std::string(setting.flag) + " " + std::string(setting.value_kind), 26) + std::string(setting.description) +
             " (default " + std::string(setting.fallback) + ")\n";
   }
+  text += "\nof `run` alone:\n";
+  text += "  " + Padded("--no-respawn", 26) + "short for --respawn off\n";
+  text += "  " + Padded("--discard-kept", 26) + "start clean: give up the jobs that a keeper still holds\n";
   text += "\nfor programs that start a private server:\n";
   text += "  " + Padded("--parent-pid PID", 26) + "end when that process ends\n";
   text += "  " + Padded("--end-with-fd N", 26) + "end when the other end of this inherited pipe is closed\n";

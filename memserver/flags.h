@@ -7,10 +7,11 @@
 #include <string>
 
 #include "base/status.h"
+#include "memserver/keeper/keeper.h"
 
 namespace tidepool::memserver {
 
-enum class Command { kRun, kCheck, kConfig, kVersion, kHelp };
+enum class Command { kRun, kCheck, kConfig, kVersion, kHelp, kKeep };
 
 struct Flags {
   Command command = Command::kRun;
@@ -19,6 +20,8 @@ struct Flags {
   bool defaults = false;                        // of `config`
   int parent_pid = 0;                           // of `run`: end when this process ends; 0: never
   int end_with_fd = -1;                         // of `run`: end when this pipe closes; -1: never
+  bool discard_kept = false;                    // of `run`: give up the jobs that the keeper holds
+  KeeperOptions keep;                           // of `keep`, which memserver alone calls
 };
 
 // Errors: kUsageError, with the nearest known word.

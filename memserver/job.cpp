@@ -17,7 +17,7 @@ uint32_t ShardCount(JobStates* states) {
 Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool)
     : id(job_id),
       states(std::move(job_states)),
-      intake(states.get(), job_id),
+      intake(states.get(), job_id, pool),
       step(states->spec().world),
       updates(states.get(), job_id, pool),
       narrows(ShardCount(states.get())),
@@ -25,6 +25,30 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool)
 
 bool Job::HasSeats() const {
   return std::any_of(seats.begin(), seats.end(), [](const Seat* seat) { return seat != nullptr; });
+}
+
+bool Job::HasRanks() const {
+  for (Rank rank = 0; rank < seats.size(); ++rank) {
+    if (seats[rank] != nullptr || IsAwaited(rank)) return true;
+  }
+  return false;
+}
+
+bool Job::AllLeftWell() const {
+  const uint64_t all = spec().world == shm::kRanksMax ? ~uint64_t{0} : (uint64_t{1} << spec().world) - 1;
+  return states->record().ranks_left_well.load(std::memory_order_relaxed) == all;
+}
+
+RunState Job::run() const {
+  return IsRecorded() ? static_cast<RunState>(states->record().run.load(std::memory_order_relaxed)) : RunState::kWhole;
+}
+
+void Job::SetRun(RunState state) {
+  if (IsRecorded()) states->record().run.store(static_cast<uint32_t>(state), std::memory_order_release);
+}
+
+uint64_t Job::NonceOf(Rank rank) const {
+  return states->record().ranks[rank].nonce.load(std::memory_order_relaxed);
 }
 
 void CountLoadedShard(Job* job, ChunkId id) {

@@ -3,7 +3,8 @@
 // One thread (the serve loop). Plain structs: the rooms' classes inside them guard their own invariants; these hold besides:
 //  1. seats[rank] is the seat whose rank it is, or null;
 //  2. a *run* is one set of ranks from the first seat to the last; once a rank has left, the run is broken: its open step can never be
-//     sealed, and no new rank may join before all have left;
+//     sealed, and no new rank may join before all have left. A rank is *awaited* when it belonged to the run of the server before this one
+//     and has not come back: it has a nonce in kept memory, but no seat;
 //  3. a job in kRemoving gets no work and goes away when nothing of it is at the workers or at the checkpoint thread.
 #pragma once
 
@@ -33,6 +34,8 @@ struct Seat {
   Job* job = nullptr;
   Rank rank = 0;
   int32_t pid = 0;
+  uint64_t nonce = 0;  // of this incarnation of the rank
+  uint64_t process_start = 0;
   uint64_t rcache_bytes = 0;  // granted
   // An attach that waits until the job's memory is zeroed.
   std::unique_ptr<shm::ServerPort> held_port;
@@ -64,8 +67,10 @@ struct Job {
 
   // Fixed.
   const JobId id;
+  uint64_t nonce = 0;
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
+  uint32_t index_slot = 0;  // in the kept index, while recorded
   // The rooms' parts.
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
@@ -75,9 +80,8 @@ struct Job {
   // Life.
   JobPhase phase = JobPhase::kZeroing;
   ConnectionId zeroing_connection = 0;
-  std::vector<Seat*> seats;      // by rank
-  uint64_t ranks_left_well = 0;  // of this run: said goodbye
-  bool run_broken = false;
+  std::vector<Seat*> seats;             // by rank
+  int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
   std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
   int64_t detached_ns = 0;              // when the last seat was left
   uint32_t work_at_team = 0;
@@ -93,6 +97,16 @@ struct Job {
   const shm::JobSpec& spec() const { return states->spec(); }
   bool HasSeats() const;
   bool IsRecorded() const { return phase == JobPhase::kOpen; }  // its records in kept memory are valid
+  bool IsAwaited(Rank rank) const { return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0; }
+  // Any rank with a seat, or awaited.
+  bool HasRanks() const;
+  bool run_broken() const { return run() != RunState::kWhole; }
+  // Every rank of the run said goodbye. Requires IsRecorded().
+  bool AllLeftWell() const;
+  // Kept; the run is whole while the job is not recorded.
+  RunState run() const;
+  void SetRun(RunState state);
+  uint64_t NonceOf(Rank rank) const;
   uint64_t Changes() const { return changes + intake.changes(); }
 };
 

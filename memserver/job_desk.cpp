@@ -47,7 +47,11 @@ Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
     return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name + " differently from the ranks before it");
   }
   if (job.seats[event.rank] != nullptr) return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is attached");
-  if (job.run_broken && job.HasSeats()) {
+  if (job.IsAwaited(event.rank) && job.NonceOf(event.rank) != event.nonce) {
+    return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is expected back: memserver was restarted")
+        .Fix("wait until it has come back or ended");
+  }
+  if (job.run_broken() && job.HasRanks()) {
     return Status(ErrorId::kRankTaken, "a rank of job " + spec.name + " has left, and others of that run are still attached")
         .Fix("wait until they have ended, then start all ranks again");
   }
@@ -59,6 +63,7 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   TP_RETURN_IF_ERROR(AdmitJob(BuildLedger(parts_, options_, *tables_), spec.name, shm::StateBytesOf(spec).total()));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool));
   auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool);
+  job->nonce = parts_.index->NonceOf(job->id);
   job->fingerprint = event.fingerprint;
   job->uid = event.uid;
   job->zeroing_connection = event.connection;
@@ -77,25 +82,37 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   if (event.rank >= spec.world) {
     return Status(ErrorId::kRankCountMismatch, RankText(event.rank) + " of a job with " + std::to_string(spec.world) + " ranks");
   }
-  TP_RETURN_IF_ERROR(AdmitSession(BuildLedger(parts_, options_, *tables_), spec.name, spec.rcache_bytes));
+  // First whether its place is free: a limit that is as small as the job allows is full until the rank before it has gone.
   Job* job = tables_->FindJob(spec.name);
-  if (job != nullptr) {
-    TP_RETURN_IF_ERROR(CheckJoin(*job, event));
-  } else {
+  if (job != nullptr) TP_RETURN_IF_ERROR(CheckJoin(*job, event));
+  TP_RETURN_IF_ERROR(AdmitSession(BuildLedger(parts_, options_, *tables_), spec.name, spec.rcache_bytes));
+  if (job == nullptr) {
     TP_ASSIGN_OR_RETURN(job, CreateJob(event));
   }
-  if (!job->HasSeats()) {  // a new run
-    job->run_broken = false;
-    job->ranks_left_well = 0;
-  }
-  auto seat = std::make_unique<Seat>();
-  seat->connection = event.connection;
+  // The same incarnation asks again: the server before this one ended before its answer arrived. It has sent nothing yet.
+  if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce) job->states->ClearRank(event.rank);
+  if (!job->HasRanks()) BeginRun(job);
+  Seat seat;
+  seat.connection = event.connection;
+  seat.rank = event.rank;
+  seat.pid = event.pid;
+  seat.nonce = event.nonce;
+  seat.process_start = event.process_start;
+  return AddSeat(job, std::move(seat));
+}
+
+void JobDesk::BeginRun(Job* job) {
+  if (!job->IsRecorded()) return;
+  job->states->record().ranks_left_well.store(0, std::memory_order_release);
+  job->SetRun(RunState::kWhole);
+}
+
+Seat* JobDesk::AddSeat(Job* job, Seat made) {
+  auto seat = std::make_unique<Seat>(std::move(made));
   seat->session_id = ++tables_->last_session;
   seat->job = job;
-  seat->rank = event.rank;
-  seat->pid = event.pid;
-  seat->rcache_bytes = spec.rcache_bytes;
-  job->seats[event.rank] = seat.get();
+  seat->rcache_bytes = job->spec().rcache_bytes;
+  job->seats[seat->rank] = seat.get();
   tables_->seats.push_back(std::move(seat));
   return tables_->seats.back().get();
 }
@@ -115,6 +132,51 @@ void JobDesk::On(ReserveJob event) {
   Send(std::move(granted));
 }
 
+// The rank's seat at the server before this one: it comes back with the rCache that it had.
+Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
+  if (tables_->draining) return Status(ErrorId::kNotReady, "memserver is being replaced by another one");
+  if (tables_->FindSeat(event.connection) != nullptr) return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
+  Job* job = tables_->FindJobByNonce(event.job_nonce);
+  if (job == nullptr || event.rank >= job->spec().world) {
+    return Status(ErrorId::kStatesLost, "memserver holds no such job: its memory was lost, or its lease has ended");
+  }
+  if (job->uid != event.uid) return Status(ErrorId::kNotOwner, "job " + job->spec().name + " belongs to user " + std::to_string(job->uid));
+  if (!job->IsAwaited(event.rank) || job->NonceOf(event.rank) != event.nonce) {
+    return Status(ErrorId::kPeerLost, RankText(event.rank) + " of job " + job->spec().name + " was counted as lost before it came back");
+  }
+  TP_RETURN_IF_ERROR(AdmitSession(BuildLedger(parts_, options_, *tables_), job->spec().name, job->spec().rcache_bytes));
+  Seat seat;
+  seat.connection = event.connection;
+  seat.rank = event.rank;
+  seat.pid = event.pid;
+  seat.nonce = event.nonce;
+  seat.process_start = job->states->record().ranks[event.rank].process_start;
+  return AddSeat(job, std::move(seat));
+}
+
+void JobDesk::On(ResumeSession event) {
+  Result<Seat*> taken = TakeSeatAgain(event);
+  if (!taken.ok()) {
+    LogInfo("rank refused", {{"rank", event.rank}, {"why", taken.status().Line()}});
+    Send(Refused{event.connection, taken.status()});
+    return;
+  }
+  Send(ReserveGranted{event.connection, (*taken)->job->id, (*taken)->session_id, (*taken)->rcache_bytes, {}});
+  TP_POINT("server.rank_resuming");
+}
+
+void JobDesk::On(AwaitedRankLost event) {
+  Job* job = tables_->FindJob(event.job);
+  if (job == nullptr || event.rank >= job->seats.size() || !job->IsAwaited(event.rank) || job->NonceOf(event.rank) != event.nonce) return;
+  LoseAwaited(job, event.rank, "its process has ended");
+}
+
+void JobDesk::LoseAwaited(Job* job, Rank rank, const char* cause) {
+  LogWarn("awaited rank lost", {{"job", job->id}, {"rank", rank}, {"cause", cause}});
+  ++tables_->counters.sessions_ended_badly;
+  LeaveJob(job, rank, Leaving::kLost);
+}
+
 void JobDesk::On(AttachSession event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) {  // it was ended while the control side prepared its memory
@@ -129,7 +191,9 @@ void JobDesk::On(AttachSession event) {
   seat->held_rcache = std::move(event.rcache);
   Job* job = seat->job;
   if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection) {
-    job->states->WriteFirstRecords(job->id, job->fingerprint);
+    job->states->WriteFirstRecords({job->id, job->nonce, job->fingerprint, job->uid});
+    TP_POINT("server.records_written");
+    job->index_slot = parts_.index->Add(job->id, job->nonce, job->states->extents().front());
     job->phase = JobPhase::kOpen;
     TP_POINT("server.job_opened");
   }
@@ -152,6 +216,7 @@ void JobDesk::Attach(Seat* seat) {
   }
   Session::Parts parts{seat->session_id, seat->rank, std::move(seat->held_port), std::move(seat->held_rcache), std::move(stream).value()};
   seat->session = std::make_unique<Session>(std::move(parts));
+  seat->job->states->SetRank(seat->rank, {seat->nonce, seat->process_start, seat->pid});
   TP_POINT("server.session_attached");
   const JobStates& states = *seat->job->states;
   const StepRecord& step = states.last_step();
@@ -163,9 +228,13 @@ void JobDesk::Attach(Seat* seat) {
   attached.scaler_steps = step.scaler_steps;
   attached.random_state = step.random_state;
   attached.pool_bytes = states.pool_bytes();
+  attached.job_nonce = seat->job->nonce;
+  attached.last_skipped = step.skipped != 0;
   LogInfo("rank attached",
           {{"job", seat->job->id}, {"rank", seat->rank}, {"session", seat->session_id}, {"version", attached.sealed_version}});
   Send(std::move(attached));
+  // It may have been away when the others were told.
+  if (seat->job->run() == RunState::kPeerLost) Send(PeerGone{seat->connection, seat->rank});
 }
 
 void JobDesk::On(DeclareSchedule event) {

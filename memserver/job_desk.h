@@ -27,6 +27,8 @@ class JobDesk {
 
  private:
   void On(ReserveJob event);
+  void On(ResumeSession event);
+  void On(AwaitedRankLost event);
   void On(AttachSession event);
   void On(Goodbye event);
   void On(ConnectionLost event);
@@ -38,12 +40,18 @@ class JobDesk {
   Status CheckJoin(const Job& job, const ReserveJob& event) const;
   Result<Job*> CreateJob(const ReserveJob& event);
   Result<Seat*> TakeSeat(const ReserveJob& event);
+  Result<Seat*> TakeSeatAgain(const ResumeSession& event);
+  Seat* AddSeat(Job* job, Seat seat);
+  void BeginRun(Job* job);
   void Attach(Seat* seat);
   void AttachHeld(Job* job);
 
   // The one clean-up path; harmless when repeated for a connection that has no seat any more.
   void LeaveSeat(Seat* seat, Leaving how, const Status& why);
   void LeaveJob(Job* job, Rank rank, Leaving how);
+  void LoseAwaited(Job* job, Rank rank, const char* cause);
+  bool TendAwaited(Job* job);
+  bool EndHandOver();
   void CloseSession(Seat* seat, ErrorId reason);
   void SendFarewells(Job* job);
   void BeginRemoval(Job* job);

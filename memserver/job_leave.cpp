@@ -24,10 +24,6 @@ void StopWatching(WakeSet* wake_set, Session* session) {
   if (stream_fd >= 0) wake_set->Remove(stream_fd);
 }
 
-uint64_t RanksMask(uint32_t world) {
-  return world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1;
-}
-
 }  // namespace
 
 void JobDesk::On(Goodbye event) {
@@ -42,8 +38,11 @@ void JobDesk::On(ConnectionLost event) {
   LeaveSeat(seat, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
 }
 
-void JobDesk::On(StopServing) {
+void JobDesk::On(StopServing event) {
   tables_->draining = true;
+  const auto goes_on = [](const auto& job) { return job->phase == JobPhase::kOpen; };
+  tables_->handing_over = event.hand_over && std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on);
+  if (tables_->handing_over) return;  // the jobs stay as they are; TendJobs ends the loop when the work in hand is done
   while (!tables_->seats.empty()) {
     LeaveSeat(tables_->seats.back().get(), Leaving::kExpelled, Status(ErrorId::kSessionEnded, "memserver is stopping"));
   }
@@ -97,19 +96,28 @@ void JobDesk::SendFarewells(Job* job) {
 
 // A rank has left: the run can seal no further step.
 void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
-  if (how == Leaving::kGoodbye) job->ranks_left_well |= uint64_t{1} << rank;
-  job->run_broken = true;
-  AbandonOpenStep(job);
-  TP_POINT("server.step_abandoned");
+  if (job->IsRecorded()) {
+    JobRecord& record = job->states->record();
+    if (how == Leaving::kGoodbye) record.ranks_left_well.fetch_or(uint64_t{1} << rank, std::memory_order_release);
+    if (how != Leaving::kGoodbye || job->run() == RunState::kWhole) {
+      job->SetRun(how == Leaving::kGoodbye ? RunState::kLeft : RunState::kPeerLost);
+    }
+    TP_POINT("server.run_broken");
+    AbandonOpenStep(job);
+    TP_POINT("server.step_abandoned");
+    job->states->ClearRank(rank);
+    TP_POINT("server.rank_cleared");
+  }
   if (how != Leaving::kGoodbye) {
     for (const Seat* other : job->seats) {
       if (other != nullptr) Send(PeerGone{other->connection, rank});
     }
   }
-  if (job->HasSeats() || job->phase == JobPhase::kRemoving) return;
-  const bool all_said_goodbye = job->ranks_left_well == RanksMask(job->spec().world);
+  if (job->HasRanks() || job->phase == JobPhase::kRemoving) return;
+  const bool all_said_goodbye = job->IsRecorded() && job->AllLeftWell();
   const bool worth_keeping = job->phase == JobPhase::kOpen && job->states->weights_ready() && options_.lease_ns > 0;
-  if (all_said_goodbye || !worth_keeping || tables_->draining) {
+  const bool ending = tables_->draining && !tables_->handing_over;
+  if (all_said_goodbye || !worth_keeping || ending) {
     BeginRemoval(job);
     return;
   }
@@ -118,6 +126,8 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
 }
 
 void JobDesk::BeginRemoval(Job* job) {
+  if (job->IsRecorded()) parts_.index->Remove(job->index_slot);
+  TP_POINT("server.job_unrecorded");
   job->phase = JobPhase::kRemoving;
   job->waiting_saves.clear();
 }
@@ -157,11 +167,34 @@ bool JobDesk::ExpelViolators() {
   return expelled;
 }
 
+// Ranks of the server before this one that neither come back nor are seen to have ended (no process identity is known across a container).
+bool JobDesk::TendAwaited(Job* job) {
+  if (job->phase != JobPhase::kOpen || parts_.clock->NowNs() - job->awaiting_since_ns < options_.lease_ns) return false;
+  bool lost = false;
+  for (Rank rank = 0; rank < job->seats.size() && job->phase == JobPhase::kOpen; ++rank) {
+    if (!job->IsAwaited(rank)) continue;
+    LoseAwaited(job, rank, "it did not come back within the lease");
+    lost = true;
+  }
+  return lost;
+}
+
+// Another server takes over: the loop ends as soon as the workers have put down what they hold.
+bool JobDesk::EndHandOver() {
+  const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [](const auto& job) { return job->work_at_team > 0; });
+  if (tables_->stopped || at_work) return false;
+  tables_->stopped = true;
+  Send(Stopped{});
+  return true;
+}
+
 bool JobDesk::TendJobs() {
+  if (tables_->handing_over) return EndHandOver();
   bool worked = false;
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();
-    if (job->phase == JobPhase::kOpen && !job->HasSeats() && parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns) {
+    worked |= TendAwaited(job);
+    if (job->phase == JobPhase::kOpen && !job->HasRanks() && parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns) {
       LogInfo("lease of a detached job ended", {{"job", job->id}});
       BeginRemoval(job);
       worked = true;

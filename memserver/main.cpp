@@ -10,6 +10,7 @@
 #include "memserver/config.h"
 #include "memserver/flags.h"
 #include "memserver/host_check.h"
+#include "memserver/keeper/keeper.h"
 #include "memserver/run.h"
 #include "memserver/version.h"
 #include "shm/messages.h"
@@ -40,7 +41,7 @@ int Run(const Flags& flags) {
   if (!loaded.ok()) return Fail(loaded.status());
   const Config& config = loaded.value().config;
   InitLog("memserver", config.log_level, config.log_format);
-  const Status status = RunServer(config, {.parent_pid = flags.parent_pid, .end_with_fd = flags.end_with_fd});
+  const Status status = RunServer(config, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
   return status.ok() ? kExitOk : Fail(status);
 }
 
@@ -75,15 +76,18 @@ int PrintHelp(const Flags&) {
   return kExitOk;
 }
 
+int Keep(const Flags& flags) {
+  InitLog("keeper", LogLevel::kInfo, LogFormat::kAuto);
+  return RunKeeper(flags.keep);
+}
+
 struct CommandAction {
   Command command;
   int (*act)(const Flags& flags);
 };
-constexpr CommandAction kActions[] = {{Command::kRun, Run},
-                                      {Command::kCheck, Check},
-                                      {Command::kConfig, PrintConfig},
-                                      {Command::kVersion, PrintVersion},
-                                      {Command::kHelp, PrintHelp}};
+constexpr CommandAction kActions[] = {
+    {Command::kRun, Run},        {Command::kCheck, Check}, {Command::kConfig, PrintConfig}, {Command::kVersion, PrintVersion},
+    {Command::kHelp, PrintHelp}, {Command::kKeep, Keep}};
 
 int Main(int argc, char** argv) {
   ArmPointsFromEnvironment();

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstring>
 #include <cstdio>
 #include <sched.h>
 #include <string>
@@ -21,8 +22,9 @@
 #include "base/system_memory.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "memserver/keeper/sd_notify.h"
+#include "memserver/keeper/session_spawn.h"
 #include "memserver/limits.h"
-#include "memserver/sd_notify.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {
@@ -89,11 +91,12 @@ Result<EndConditions> WatchParent(const RunOptions& options) {
 // Reports how far the pool is. A signal in this phase ends the process at once: nothing is served yet, only the lock file exists.
 class TouchProgress {
  public:
-  TouchProgress(int signals, std::string socket_dir)
-      : signals_(signals), socket_dir_(std::move(socket_dir)), terminal_(isatty(STDERR_FILENO) != 0) {}
+  TouchProgress(int signals, std::string socket_dir, KeptHolder* keeper)
+      : signals_(signals), socket_dir_(std::move(socket_dir)), keeper_(keeper), terminal_(isatty(STDERR_FILENO) != 0) {}
 
   void operator()(uint64_t touched, uint64_t total) {
     if (TakenSignal(signals_) != 0) {
+      keeper_->End();
       unlink(shm::LockFilePath(socket_dir_).c_str());
       _exit(kExitOk);
     }
@@ -111,16 +114,18 @@ class TouchProgress {
  private:
   int signals_;
   std::string socket_dir_;
+  KeptHolder* keeper_;
   bool terminal_;
   SteadyClock clock_;
   int64_t last_ns_ = 0;
 };
 
-void LogReady(const ServerOptions& options, const Server& server) {
+void LogReady(const ServerOptions& options, const Server& server, const KeptHolder& keeper) {
   const uint64_t huge = server.huge_page_bytes();
   LogInfo("ready", {{"data_socket", shm::DataSocketPath(options.socket_dir)},
                     {"admin_socket", shm::AdminSocketPath(options.socket_dir)},
-                    {"pool", FormatBytes(server.pool_bytes())},
+                    {"pool", FormatBytes(server.pool_bytes()) + (server.adopted() ? " of the server before" : "")},
+                    {"keeper", keeper.Name()},
                     {"rcache_limit", FormatBytes(options.rcache_limit)},
                     {"huge_pages", huge == 0 ? std::string("none") : FormatBytes(huge)},
                     {"isa", optim::NameOf(options.isa)},
@@ -129,40 +134,69 @@ void LogReady(const ServerOptions& options, const Server& server) {
   NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " + FormatBytes(server.pool_bytes()));
 }
 
-void BeginStop(Server* server, const std::string& cause) {
-  LogInfo("stopping", {{"cause", cause}});
-  NotifyServiceManager("STOPPING=1");
-  server->Stop();
+void RemoveFiles(const std::string& socket_dir) {
+  for (const std::string& path : {shm::DataSocketPath(socket_dir), shm::AdminSocketPath(socket_dir), shm::LockFilePath(socket_dir)}) {
+    unlink(path.c_str());
+  }
 }
 
-// Returns when the loop has ended.
-void WaitForEnd(Server* server, int signals, const EndConditions& conditions, const std::string& socket_dir) {
+// A restart is what SIGTERM stands for where somebody holds the memory: jobs stay there for the next server. Ctrl-C ends them.
+void BeginStop(Server* server, const std::string& cause, bool hand_over) {
+  LogInfo("stopping", {{"cause", cause}, {"jobs", hand_over ? "stay for the next memserver" : "end"}});
+  NotifyServiceManager("STOPPING=1");
+  server->Stop(hand_over);
+}
+
+void RenewKeeper(Server* server, KeptHolder* keeper) {
+  const Status renewed = keeper->Renew(server->kept_parts());
+  if (renewed.ok()) {
+    LogWarn("the keeper died; a new one holds the memory", {{"keeper_pid", keeper->keeper_pid()}});
+  } else {
+    LogError("the keeper died and no new one could be started: the jobs would not outlive this process", {{"why", renewed.Line()}});
+  }
+}
+
+// Returns when the loop has ended, or at the second signal.
+void WaitForEnd(Server* server, KeptHolder* keeper, int signals, const EndConditions& conditions) {
   bool stopping = false;
   for (;;) {
     // Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
-    std::array<pollfd, 5> entries{{{signals, POLLIN, 0},
+    std::array<pollfd, 6> entries{{{signals, POLLIN, 0},
                                    {server->ended_fd(), POLLIN, 0},
                                    {server->snapshot_fd(), POLLIN, 0},
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
-                                   {stopping ? -1 : conditions.pipe.get(), 0, 0}}};
+                                   {stopping ? -1 : conditions.pipe.get(), 0, 0},
+                                   {stopping ? -1 : keeper->watch_fd(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), -1) < 0) continue;
     if (entries[1].revents != 0) return;
     if (entries[2].revents != 0) server->PublishSnapshots();
-    if (entries[0].revents != 0 && TakenSignal(signals) != 0) {
-      if (stopping) {
-        LogWarn("second signal: ending at once");
-        for (const std::string& path : {shm::DataSocketPath(socket_dir), shm::AdminSocketPath(socket_dir), shm::LockFilePath(socket_dir)}) {
-          unlink(path.c_str());
-        }
-        _exit(kExitFailed);
-      }
-      BeginStop(server, "signal");
+    if (entries[5].revents != 0) RenewKeeper(server, keeper);
+    const int taken = entries[0].revents != 0 ? TakenSignal(signals) : 0;
+    if (taken != 0 && stopping) return;
+    if (taken != 0) {
+      BeginStop(server, strsignal(taken), taken == SIGTERM && keeper->Holds());
       stopping = true;
     } else if (entries[3].revents != 0 || entries[4].revents != 0) {
-      BeginStop(server, "the process that started this server has ended");
+      BeginStop(server, "the process that started this server has ended", false);
       stopping = true;
     }
   }
+}
+
+// A private server ends with whoever started it, and its memory too.
+KeeperChoice KeeperOf(const Config& config, const RunOptions& options) {
+  const bool is_private = options.parent_pid != 0 || options.end_with_fd >= 0;
+  return config.keeper == KeeperChoice::kAuto && is_private ? KeeperChoice::kNone : config.keeper;
+}
+
+KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
+  KeeperStart start;
+  start.socket_path = shm::KeeperSocketPath(socket_dir);
+  start.argv = OwnCommand();
+  std::erase(start.argv, "--discard-kept");
+  start.no_respawn = !config.respawn;
+  start.lease_ms = static_cast<uint64_t>(config.lease_ns / kNsPerMs);
+  return start;
 }
 
 }  // namespace
@@ -193,11 +227,27 @@ Status RunServer(const Config& config, const RunOptions& options) {
   HardenProcess();
   TP_ASSIGN_OR_RETURN(const EndConditions conditions, WatchParent(options));
   TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config));
-  server_options.progress = TouchProgress(signals.get(), server_options.socket_dir);
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
-  LogReady(server_options, *server);
-  WaitForEnd(server.get(), signals.get(), conditions, server_options.socket_dir);
+  server_options.discard_kept = options.discard_kept;
+  KeptHolder keeper(KeeperOf(config, options), KeeperStartOf(config, server_options.socket_dir));
+  server_options.progress = TouchProgress(signals.get(), server_options.socket_dir, &keeper);
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options, &keeper));
+  LogReady(server_options, *server, keeper);
+  WaitForEnd(server.get(), &keeper, signals.get(), conditions);
+  pollfd ended{server->ended_fd(), POLLIN, 0};
+  if (poll(&ended, 1, 0) == 0) {
+    LogWarn("second signal: ending at once");
+    keeper.End();
+    RemoveFiles(server_options.socket_dir);
+    _exit(kExitFailed);
+  }
+  if (server->HandedOver()) {
+    keeper.Part(static_cast<uint64_t>(config.lease_ns / kNsPerMs));
+    RemoveFiles(server_options.socket_dir);
+    LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatDuration(static_cast<double>(config.lease_ns) / kNsPerSecond)}});
+    _exit(kExitOk);  // taking down gigabytes of mappings in order would only keep the ranks waiting
+  }
   server.reset();
+  keeper.End();
   prctl(PR_SET_DUMPABLE, 1);  // the pool is gone, so leak checkers may look now
   LogInfo("stopped");
   return Status();

@@ -10,8 +10,9 @@
 namespace tidepool::memserver {
 
 struct RunOptions {
-  int parent_pid = 0;    // end when this process ends; 0: never
-  int end_with_fd = -1;  // end when this pipe closes; -1: never
+  int parent_pid = 0;         // end when this process ends; 0: never
+  int end_with_fd = -1;       // end when this pipe closes; -1: never
+  bool discard_kept = false;  // give up the jobs that the keeper holds
 };
 
 // What the settings mean on this machine: shares become bytes, "auto" becomes numbers. Errors: kConfigBadValue.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "memserver/job_recovery.h"
+
 namespace tidepool::memserver {
 namespace {
 
@@ -21,14 +23,20 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
   for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) tables_.wake_set.Add(fd);
 }
 
+void ServeLoop::Recover(const IndexContents& contents) {
+  RecoverJobs(parts_, contents, &tables_);
+}
+
 bool ServeLoop::Turn() {
   ++tables_.counters.turns;
   bool worked = TakeControlEvents();
   worked |= TakeSaved();
   worked |= steps_.TakeDone();
-  worked |= ServeSeats();
-  worked |= steps_.FinishSteps();
-  worked |= steps_.FeedTeam();
+  if (!tables_.handing_over) {
+    worked |= ServeSeats();
+    worked |= steps_.FinishSteps();
+    worked |= steps_.FeedTeam();
+  }
   worked |= RunInlineWork();
   worked |= desk_.ExpelViolators();
   worked |= desk_.TendJobs();

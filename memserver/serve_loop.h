@@ -21,6 +21,8 @@ class ServeLoop {
  public:
   ServeLoop(const Parts& parts, const LoopOptions& options);
 
+  // Before the first turn, and before the workers have work: takes up the jobs that another server has left in kept memory.
+  void Recover(const IndexContents& contents);
   // One pass over everything; true when something was done.
   bool Turn();
   // Turns until StopServing was handled and the last job is gone; spins for a bounded time when idle, then sleeps.

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -11,7 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/event_queue.h"
-#include "base/system_memory.h"
+#include "base/log.h"
 #include "base/unique_fd.h"
 #include "device/host_device.h"
 #include "device/open_device.h"
@@ -21,7 +22,7 @@
 #include "memserver/checkpoint/checkpoint_writer.h"
 #include "memserver/jobs/control_server.h"
 #include "memserver/jobs/socket_directory.h"
-#include "memserver/residency/host_pool.h"
+#include "memserver/kept_memory.h"
 #include "memserver/serve_loop.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/version.h"
@@ -34,7 +35,7 @@ namespace tidepool::memserver {
 struct Server::Rooms {
   SteadyClock clock;
   std::unique_ptr<SocketDirectory> directory;
-  std::unique_ptr<HostPool> pool;
+  KeptMemory kept;
   EventQueue<ControlEvent> events;
   EventQueue<ControlReply> replies;
   EventQueue<SaveRequest> saves;
@@ -59,13 +60,24 @@ void NameThread(std::thread* thread, const char* name) {
   pthread_setname_np(thread->native_handle(), name);
 }
 
-Result<std::unique_ptr<HostPool>> ReservePool(const ServerOptions& options) {
-  HostPoolOptions pool;
-  pool.bytes = options.pool_bytes;
-  pool.own_bytes = WorkerTeam::UndoBytes(options.adam_threads);
-  pool.huge_pages = options.huge_pages;
-  pool.progress = options.progress;
-  return HostPool::Reserve(pool, ReadMemoryBudget());
+// Undo areas for so many workers at least: a later server on the same memory may have more of them.
+constexpr uint32_t kUndoWorkers = 64;
+
+KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
+  KeptMemoryOptions memory;
+  memory.pool.bytes = options.pool_bytes;
+  memory.pool.own_bytes = WorkerTeam::UndoBytes(std::max(options.adam_threads, kUndoWorkers));
+  memory.pool.huge_pages = options.huge_pages;
+  memory.pool.progress = options.progress;
+  memory.discard_kept = options.discard_kept;
+  return memory;
+}
+
+uint32_t WorkersThatFit(const ServerOptions& options, const HostPool& pool) {
+  uint32_t threads = options.adam_threads;
+  while (threads > 1 && WorkerTeam::UndoBytes(threads) > pool.own_records().size()) --threads;
+  if (threads < options.adam_threads) LogWarn("the kept memory has undo areas for fewer workers", {{"workers", threads}});
+  return threads;
 }
 
 ServerFacts FactsOf(const ServerOptions& options) {
@@ -89,25 +101,28 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, KeptHolder* keeper) {
   auto rooms = std::make_unique<Rooms>();
   Rooms& r = *rooms;
   TP_CHECK(r.ended.valid(), "eventfd");
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
-  TP_ASSIGN_OR_RETURN(r.pool, ReservePool(options));
+  TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), keeper));
+  HostPool* pool = r.kept.pool.get();
   r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = options.copy_threads});
-  const WorkerTeamOptions team{.threads = options.adam_threads, .pin = options.pin_workers, .isa = options.isa};
-  r.team = std::make_unique<WorkerTeam>(team, r.pool->own_records());
+  const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool), .pin = options.pin_workers, .isa = options.isa};
+  r.team = std::make_unique<WorkerTeam>(team, pool->own_records());
   r.writer = std::make_unique<CheckpointWriter>(&r.saves, &r.saved, &r.clock);
   const Parts parts{.clock = &r.clock,
                     .device = r.device.get(),
-                    .pool = r.pool.get(),
+                    .pool = pool,
+                    .index = r.kept.index.get(),
                     .team = r.team.get(),
                     .events = &r.events,
                     .replies = &r.replies,
                     .saves = &r.saves,
                     .saved = &r.saved};
   r.loop = std::make_unique<ServeLoop>(parts, LoopOptionsOf(options));
+  r.loop->Recover(r.kept.contents);
   const ControlOptions control{.socket_dir = options.socket_dir, .connections_max = 2 * options.sessions_max};
   const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
@@ -140,9 +155,21 @@ Server::~Server() {
   rooms_->control.reset();
 }
 
-void Server::Stop() {
+void Server::Stop(bool hand_over) {
   if (std::exchange(rooms_->stopping, true)) return;
-  rooms_->events.Push(StopServing{});
+  rooms_->events.Push(StopServing{hand_over});
+}
+
+bool Server::HandedOver() const {
+  return rooms_->loop->tables().handing_over;
+}
+
+std::vector<MemoryToHold> Server::kept_parts() const {
+  return PartsOf(rooms_->kept);
+}
+
+bool Server::adopted() const {
+  return rooms_->kept.adopted;
 }
 
 int Server::ended_fd() const {
@@ -159,10 +186,10 @@ void Server::PublishSnapshots() {
 }
 
 uint64_t Server::pool_bytes() const {
-  return rooms_->pool->total_bytes();
+  return rooms_->kept.pool->total_bytes();
 }
 uint64_t Server::huge_page_bytes() const {
-  return rooms_->pool->huge_page_bytes();
+  return rooms_->kept.pool->huge_page_bytes();
 }
 
 }  // namespace tidepool::memserver

@@ -8,8 +8,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
+#include "memserver/keeper/kept_holder.h"
 #include "optim/isa.h"
 
 namespace tidepool::memserver {
@@ -26,6 +28,7 @@ struct ServerOptions {
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic
   uint32_t jobs_max = 64, sessions_max = 256;
+  bool discard_kept = false;                                                   // give up what the keeper holds
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
 };
 
@@ -33,15 +36,22 @@ class Server {
  public:
   // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves.
   // Errors: kSocketInUse, kSocketFailed, kHostMemoryShort, kMemoryMapFailed.
-  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  // Errors also: kKeptLayoutUnknown, kKeeperFailed. `keeper` outlives the server; it is used by the owner's thread only.
+  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, KeptHolder* keeper);
   // Stops first when that has not been done; waits for all threads; removes the sockets.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   // Tells sessions and takes no new ones; ended_fd() becomes readable when all of them are down. Harmless when repeated.
-  void Stop();
+  // With hand_over, jobs that there are stay in kept memory for the next server, and their ranks are not told.
+  void Stop(bool hand_over = false);
   int ended_fd() const;
+  // Once ended_fd() is readable: jobs were left for the next server.
+  bool HandedOver() const;
+  // What a keeper has to hold.
+  std::vector<MemoryToHold> kept_parts() const;
+  bool adopted() const;  // the pool is that of the server before
   // Readable when a snapshot is to be handed to the admin thread.
   int snapshot_fd() const;
   void PublishSnapshots();

@@ -7,7 +7,8 @@ namespace {
 
 const char* StateOf(const Job& job) {
   if (job.phase == JobPhase::kRemoving) return "ending";
-  if (!job.HasSeats()) return "detached";
+  if (!job.HasRanks()) return "detached";
+  if (!job.HasSeats()) return "awaiting";
   if (!job.IsRecorded() || !job.states->weights_ready()) return "loading";
   return job.updates.active() ? "updating" : "training";
 }
@@ -36,7 +37,7 @@ ChunkRow RowOf(const Job& job, const Chunk& chunk) {
   row.data_group = chunk.data_group;
   row.elements = chunk.elements;
   row.bytes = chunk.elements * (3 * sizeof(float) + param16 + BytesOf(job.states->gradient_type()));
-  const Version version = job.IsRecorded() ? chunk.version() : kNoVersion;
+  const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
   row.version = version == kNoVersion ? 0 : version;
   row.ranks_cached = chunk.ranks_cached;
   row.fetches = chunk.fetches;

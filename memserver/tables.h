@@ -13,6 +13,7 @@
 #include "memserver/job.h"
 #include "memserver/jobs/mailbox.h"
 #include "memserver/limits.h"
+#include "memserver/residency/kept_index.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/wake_set.h"
 
@@ -32,6 +33,7 @@ struct Parts {
   Clock* clock = nullptr;
   device::Device* device = nullptr;
   HostPool* pool = nullptr;
+  KeptIndex* index = nullptr;
   WorkerTeam* team = nullptr;
   EventQueue<ControlEvent>* events = nullptr;   // from the control thread
   EventQueue<ControlReply>* replies = nullptr;  // to it
@@ -52,6 +54,7 @@ struct Tables {
   JobId last_job = 0;
   SessionId last_session = 0;
   bool draining = false;
+  bool handing_over = false;  // another server takes the jobs: nothing new is begun
   bool stopped = false;
   int64_t started_ns = 0;
   Counters counters;
@@ -66,6 +69,12 @@ struct Tables {
   Job* FindJob(JobId id) const {
     for (const auto& job : jobs) {
       if (job->id == id) return job.get();
+    }
+    return nullptr;
+  }
+  Job* FindJobByNonce(uint64_t nonce) const {
+    for (const auto& job : jobs) {
+      if (job->phase == JobPhase::kOpen && job->nonce == nonce) return job.get();
     }
     return nullptr;
   }

@@ -1,6 +1,7 @@
 #include "optim/undo_tile.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -22,15 +23,33 @@ void OrderForKill() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-void CopyTile(float* to, const float* from, uint64_t count) {
-  std::memcpy(to, from, count * sizeof(float));
+constexpr uint32_t kPlanesMax = 3;
+
+// The areas' planes, as the planes of a piece are numbered.
+float* PlaneOf(UndoArea* area, uint32_t plane) {
+  return std::array{area->master, area->momentum, area->variance}[plane];
+}
+const float* PlaneOf(const UndoArea& area, uint32_t plane) {
+  return std::array{area.master, area.momentum, area.variance}[plane];
 }
 
-uint64_t FirstTile(const Piece& piece, const Progress& at) {
-  TP_CHECK(piece.identity != 0, "piece identity 0 means an empty undo area");
+}  // namespace
+
+struct Tiles {
+  uint64_t identity;
+  uint64_t version;
+  uint64_t count;
+  ProgressWord* progress;
+  std::array<float*, kPlanesMax> planes;  // those that change; null behind the last
+};
+
+namespace {
+
+uint64_t FirstTile(uint64_t identity, uint64_t version, const Progress& at) {
+  TP_CHECK(identity != 0, "piece identity 0 means an empty undo area");
   TP_CHECK(at.state != Progress::State::kOpen, "restore the open tile before the update goes on");
-  TP_CHECK(at.version <= piece.version, "the piece is newer than its update");
-  if (at.version == piece.version) return at.tile;
+  TP_CHECK(at.version <= version, "the piece is newer than its update");
+  if (at.version == version) return at.tile;
   TP_CHECK(at.state == Progress::State::kFinished || at.tile == 0, "the update before this one was not finished");
   return 0;
 }
@@ -53,37 +72,51 @@ void ProgressWord::Store(const Progress& progress) {
 TileUpdate::TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas) : kernels_(kernels), areas_(areas) {}
 
 void TileUpdate::Run(const Piece& piece) {
-  const Progress at = piece.progress->Load();
-  if (at.state == Progress::State::kFinished && at.version == piece.version) return;
-  const uint64_t count = piece.planes.count;
-  for (uint64_t tile = FirstTile(piece, at); tile * kTileElements < count; ++tile) {
+  const UpdateSpan& planes = piece.planes;
+  const Tiles tiles{piece.identity, piece.version, planes.count, piece.progress, {planes.master, planes.momentum, planes.variance}};
+  RunTiles(tiles, [&](uint64_t first, uint64_t count) { UpdateTile(piece, first, count); });
+}
+
+void TileUpdate::Add(const AddPiece& piece) {
+  const Tiles tiles{piece.identity, piece.sequence, piece.count, piece.progress, {piece.sum, nullptr, nullptr}};
+  const auto* addend = static_cast<const std::byte*>(piece.addend);
+  RunTiles(tiles, [&](uint64_t first, uint64_t count) {
+    kernels_.accumulate_gradient(piece.sum + first, addend + first * BytesOf(piece.dtype), piece.dtype, count);
+  });
+}
+
+template <typename Apply>
+void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
+  const Progress at = tiles.progress->Load();
+  if (at.state == Progress::State::kFinished && at.version == tiles.version) return;
+  for (uint64_t tile = FirstTile(tiles.identity, tiles.version, at); tile * kTileElements < tiles.count; ++tile) {
     const uint64_t first = tile * kTileElements;
-    const uint64_t tile_count = std::min(kTileElements, count - first);
-    SaveTile(piece, tile, tile_count);
+    const uint64_t count = std::min(kTileElements, tiles.count - first);
+    SaveTile(tiles, tile, count);
     TP_POINT("optim.tile_saved");
-    piece.progress->Store({piece.version, tile, Progress::State::kOpen});
+    tiles.progress->Store({tiles.version, tile, Progress::State::kOpen});
     TP_POINT("optim.tile_progress");
-    UpdateTile(piece, first, tile_count);
+    apply(first, count);
     TP_POINT("optim.tile_written");
   }
-  piece.progress->Store({piece.version, 0, Progress::State::kFinished});
+  tiles.progress->Store({tiles.version, 0, Progress::State::kFinished});
   TP_POINT("optim.piece_finished");
 }
 
 // The area is empty while it is written: a half-written one must not pass for the tile that it held before.
-void TileUpdate::SaveTile(const Piece& piece, uint64_t tile, uint64_t count) const {
+void TileUpdate::SaveTile(const Tiles& tiles, uint64_t tile, uint64_t count) const {
   UndoArea& area = areas_[tile % 2];
   const uint64_t first = tile * kTileElements;
   area.piece.store(0, std::memory_order_relaxed);
   OrderForKill();
-  area.version = piece.version;
+  area.version = tiles.version;
   area.tile = tile;
   area.count = count;
-  kernels_.copy(area.master, piece.planes.master + first, count);
-  kernels_.copy(area.momentum, piece.planes.momentum + first, count);
-  kernels_.copy(area.variance, piece.planes.variance + first, count);
+  for (uint32_t plane = 0; plane < kPlanesMax && tiles.planes[plane] != nullptr; ++plane) {
+    kernels_.copy(PlaneOf(&area, plane), tiles.planes[plane] + first, count);
+  }
   OrderForKill();
-  area.piece.store(piece.identity, std::memory_order_release);
+  area.piece.store(tiles.identity, std::memory_order_release);
 }
 
 void TileUpdate::UpdateTile(const Piece& piece, uint64_t first, uint64_t count) const {
@@ -95,24 +128,34 @@ void TileUpdate::UpdateTile(const Piece& piece, uint64_t first, uint64_t count) 
   }
 }
 
-RestoreOutcome RestoreOpenTile(const Piece& piece, std::span<const UndoArea> areas) {
-  const Progress at = piece.progress->Load();
+static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea> areas) {
+  const Progress at = tiles.progress->Load();
   if (at.state != Progress::State::kOpen) return RestoreOutcome::kNothingOpen;
   const uint64_t first = at.tile * kTileElements;
-  if (at.version != piece.version || first >= piece.planes.count) return RestoreOutcome::kUndoLost;
-  const uint64_t count = std::min(kTileElements, piece.planes.count - first);
+  if (at.version != tiles.version || first >= tiles.count) return RestoreOutcome::kUndoLost;
+  const uint64_t count = std::min(kTileElements, tiles.count - first);
   for (const UndoArea& area : areas) {
-    if (area.piece.load(std::memory_order_acquire) != piece.identity) continue;
+    if (area.piece.load(std::memory_order_acquire) != tiles.identity) continue;
     if (area.version != at.version || area.tile != at.tile || area.count != count) continue;
-    CopyTile(piece.planes.master + first, area.master, count);
-    CopyTile(piece.planes.momentum + first, area.momentum, count);
-    CopyTile(piece.planes.variance + first, area.variance, count);
+    for (uint32_t plane = 0; plane < kPlanesMax && tiles.planes[plane] != nullptr; ++plane) {
+      std::memcpy(tiles.planes[plane] + first, PlaneOf(area, plane), count * sizeof(float));
+    }
     // From here on the area is free for any worker: the tile needs no undo until it is saved again.
-    piece.progress->Store({at.version, at.tile, Progress::State::kClosed});
+    tiles.progress->Store({at.version, at.tile, Progress::State::kClosed});
     TP_POINT("optim.tile_restored");
     return RestoreOutcome::kRestored;
   }
   return RestoreOutcome::kUndoLost;
+}
+
+RestoreOutcome RestoreOpenTile(const Piece& piece, std::span<const UndoArea> areas) {
+  const UpdateSpan& planes = piece.planes;
+  return RestoreTiles({piece.identity, piece.version, planes.count, piece.progress, {planes.master, planes.momentum, planes.variance}},
+                      areas);
+}
+
+RestoreOutcome RestoreOpenTile(const AddPiece& piece, std::span<const UndoArea> areas) {
+  return RestoreTiles({piece.identity, piece.sequence, piece.count, piece.progress, {piece.sum, nullptr, nullptr}}, areas);
 }
 
 }  // namespace tidepool::optim

@@ -1,9 +1,9 @@
-// TileUpdate: the crash-safe update, in place and tile by tile, with two alternating undo areas per worker. Areas, progress words and
-// planes lie in kept memory, which outlives a killed process.
+// TileUpdate: the crash-safe update (and addition of gradients), in place and tile by tile, with two alternating undo areas per worker.
+// Areas, progress words and planes lie in kept memory, which outlives a killed process.
 //
 // One worker thread per TileUpdate and its two areas; one worker at a time per piece; recovery runs before any worker starts.
 // For tile k of a piece:
-//   1. save the old values (master, momentum, variance) into area k mod 2     optim.tile_saved
+//   1. save the old values (master, momentum, variance; or the sum) into area k mod 2     optim.tile_saved
 //   2. progress word := (version, tile k open)                                optim.tile_progress
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/dtype.h"
 #include "optim/kernels.h"
 #include "optim/update_rule.h"
 
@@ -90,6 +91,21 @@ struct Piece {
   ProgressWord* progress;
 };
 
+// sum[i] += addend[i] for one micro-batch of one shard, exactly once.
+struct AddPiece {
+  uint64_t identity;  // as above
+  uint64_t sequence;  // takes the version's place: grows with every addition that uses this progress word
+  float* sum;
+  const void* addend;  // does not change before the piece is finished
+  DType dtype;         // of the addend
+  uint64_t count;
+  ProgressWord* progress;
+};
+// A piece's progress counts its tiles in 22 bits.
+inline constexpr uint64_t kPieceElementsMax = (uint64_t{1} << 22) * kTileElements;
+
+struct Tiles;  // what an update and an addition have in common
+
 class TileUpdate {
  public:
   // `areas` are this worker's own, in kept memory, and outlive the object.
@@ -98,9 +114,12 @@ class TileUpdate {
   // Brings `piece` to its version: from its first tile, or from where an interrupted run stopped; nothing if it is finished. No tile of it
   // may be open (see RestoreOpenTile).
   void Run(const Piece& piece);
+  void Add(const AddPiece& piece);
 
  private:
-  void SaveTile(const Piece& piece, uint64_t tile, uint64_t count) const;
+  template <typename Apply>
+  void RunTiles(const Tiles& tiles, Apply apply);
+  void SaveTile(const Tiles& tiles, uint64_t tile, uint64_t count) const;
   void UpdateTile(const Piece& piece, uint64_t first, uint64_t count) const;
 
   const Kernels& kernels_;
@@ -116,5 +135,6 @@ enum class RestoreOutcome {
 // Recovery of one piece. Call it for *every* piece before any worker runs, because a worker overwrites its areas; `areas` are those of all
 // workers. May itself be interrupted and repeated.
 RestoreOutcome RestoreOpenTile(const Piece& piece, std::span<const UndoArea> areas);
+RestoreOutcome RestoreOpenTile(const AddPiece& piece, std::span<const UndoArea> areas);
 
 }  // namespace tidepool::optim

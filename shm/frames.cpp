@@ -39,6 +39,7 @@ void PutPayload(const HelloFrame& frame, ByteWriter* out) {
   out->Put<uint32_t>(0);
   out->Put(frame.spec_bytes);
   out->Put(frame.fingerprint);
+  out->Put(frame.nonce);
 }
 void PutPayload(const SpecPartFrame& frame, ByteWriter* out) {
   out->PutBytes(frame.bytes);
@@ -54,7 +55,8 @@ void PutPayload(const WelcomeFrame& frame, ByteWriter* out) {
   out->Put(frame.random_state);
   out->Put(frame.pool_bytes);
   out->Put(frame.scaler_steps);
-  out->Put<uint32_t>(0);
+  out->Put(frame.last_skipped);
+  out->Put(frame.job_nonce);
 }
 void PutPayload(const RefusedFrame& frame, ByteWriter* out) {
   PutStatus(frame.why, out);
@@ -79,6 +81,17 @@ void PutPayload(const PeerLostFrame& frame, ByteWriter* out) {
   out->Put(frame.rank);
 }
 
+void PutPayload(const ResumeFrame& frame, ByteWriter* out) {
+  out->Put(frame.abi);
+  out->Put(frame.rank);
+  out->Put(frame.job_nonce);
+  out->Put(frame.nonce);
+  out->Put(frame.rcache_bytes);
+}
+void PutPayload(const ResumedFrame& frame, ByteWriter* out) {
+  out->Put(frame.session);
+}
+
 // --- payloads in: each reads everything and says whether the values are within their limits ---
 
 bool GetStatus(ByteReader* in, Status* status) {
@@ -101,8 +114,13 @@ bool GetPayload(ByteReader* in, HelloFrame* frame) {
   frame->spec_bytes = in->Get<uint64_t>();
   frame->fingerprint = in->Get<uint64_t>();
   // A frame of another version is let through, so that the answer can name both versions.
-  if (frame->abi != kAbiVersion) return true;
-  return frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world && frame->spec_bytes <= kSpecBytesMax;
+  if (frame->abi != kAbiVersion) {
+    *in = ByteReader({});
+    return true;
+  }
+  frame->nonce = in->Get<uint64_t>();
+  return frame->nonce != 0 && frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world &&
+         frame->spec_bytes <= kSpecBytesMax;
 }
 bool GetPayload(ByteReader* in, SpecPartFrame* frame) {
   const auto rest = in->rest();
@@ -121,7 +139,8 @@ bool GetPayload(ByteReader* in, WelcomeFrame* frame) {
   frame->random_state = in->Get<uint64_t>();
   frame->pool_bytes = in->Get<uint64_t>();
   frame->scaler_steps = in->Get<uint32_t>();
-  in->Get<uint32_t>();
+  frame->last_skipped = in->Get<uint32_t>();
+  frame->job_nonce = in->Get<uint64_t>();
   return true;
 }
 bool GetPayload(ByteReader* in, RefusedFrame* frame) {
@@ -154,6 +173,23 @@ bool GetPayload(ByteReader* in, PeerLostFrame* frame) {
   return frame->rank < kRanksMax;
 }
 
+bool GetPayload(ByteReader* in, ResumeFrame* frame) {
+  frame->abi = in->Get<uint32_t>();
+  if (frame->abi != kAbiVersion) {  // let through, as a greeting is
+    *in = ByteReader({});
+    return true;
+  }
+  frame->rank = in->Get<uint32_t>();
+  frame->job_nonce = in->Get<uint64_t>();
+  frame->nonce = in->Get<uint64_t>();
+  frame->rcache_bytes = in->Get<uint64_t>();
+  return frame->rank < kRanksMax && frame->nonce != 0 && frame->rcache_bytes != 0;
+}
+bool GetPayload(ByteReader* in, ResumedFrame* frame) {
+  frame->session = in->Get<uint32_t>();
+  return true;
+}
+
 // --- the table of types ---
 
 struct TypeEntry {
@@ -178,6 +214,8 @@ constexpr std::array<TypeEntry, kFrameTypes> kTypes{{
     {"Goodbye", 0, DecodeAs<7>},
     {"Ended", 0, DecodeAs<8>},
     {"PeerLost", 0, DecodeAs<9>},
+    {"Resume", 1, DecodeAs<10>},
+    {"Resumed", kResumedFds, DecodeAs<11>},
 }};
 
 }  // namespace

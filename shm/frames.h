@@ -8,7 +8,12 @@
 //                                          <-   Welcome (+ submission, completion, rCache, doorbell) | Refused
 //   SchedulePart x n, Save (+ directory)   ->
 //                                          <-   SaveDone, PeerLost, Ended
-//   Goodbye                                ->   (closes the socket when the session is taken down)
+//   Goodbye                                ->
+//                                          <-   Ended (ok), when the session is taken down; a server that dies says nothing
+//
+// after memserver has ended and another one serves the same kept memory:
+//   Resume (+ rCache)                      ->
+//                                          <-   Resumed (+ submission, completion, doorbell) | Refused
 #pragma once
 
 #include <cstddef>
@@ -31,6 +36,8 @@ inline constexpr size_t kFrameTextMax = 2048;                   // of each part 
 inline constexpr size_t kFileNameMax = 128;                     // of a saved file
 // Order of the descriptors that come with Welcome.
 enum WelcomeFd : uint32_t { kFdSubmission = 0, kFdCompletion = 1, kFdRcache = 2, kFdDoorbell = 3, kWelcomeFds = 4 };
+// Order of the descriptors that come with Resumed.
+enum ResumedFd : uint32_t { kResumedSubmission = 0, kResumedCompletion = 1, kResumedDoorbell = 2, kResumedFds = 3 };
 
 struct HelloFrame {
   uint32_t abi = 0;
@@ -39,6 +46,7 @@ struct HelloFrame {
   int32_t pid = 0;  // for messages only; the kernel's word is asked for everything else
   uint64_t spec_bytes = 0;
   uint64_t fingerprint = 0;
+  uint64_t nonce = 0;  // chosen at random by the client, not 0: names this incarnation of the rank, also when it comes back
 };
 struct SpecPartFrame {
   std::vector<std::byte> bytes;
@@ -50,6 +58,8 @@ struct WelcomeFrame {
   float loss_scale = 1;
   uint64_t sealed_version = 0, data_cursor = 0, random_state = 0, pool_bytes = 0;
   uint32_t scaler_steps = 0;
+  uint64_t job_nonce = 0;     // names the job's states in kept memory
+  uint32_t last_skipped = 0;  // 1: the sealed step was skipped because a gradient overflowed
 };
 struct RefusedFrame {
   Status why;
@@ -73,9 +83,19 @@ struct PeerLostFrame {
   uint32_t rank = 0;
 };
 
+// A rank comes back to the server that adopted the kept memory. + one descriptor: the rCache memory of its Welcome, as a memserver made it.
+struct ResumeFrame {
+  uint32_t abi = 0;
+  uint32_t rank = 0;
+  uint64_t job_nonce = 0, nonce = 0, rcache_bytes = 0;
+};
+struct ResumedFrame {
+  uint32_t session = 0;
+};
+
 // The position of a type in this list, plus 1, is its number on the wire.
 using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame, SaveFrame, SaveDoneFrame, GoodbyeFrame,
-                           EndedFrame, PeerLostFrame>;
+                           EndedFrame, PeerLostFrame, ResumeFrame, ResumedFrame>;
 
 std::vector<std::byte> EncodeFrame(const Frame& frame);
 // Errors: kHandshakeBad.

@@ -98,6 +98,9 @@ Status CheckChunks(const JobSpec& spec) {
       return Bad(Nth("chunk", i) + " has " + std::to_string(chunk.elements) + " elements, not a positive multiple of " +
                  std::to_string(multiple));
     }
+    if (spec.micro_batches > 1 && chunk.elements / multiple * kShardAlignElements > kAddedShardElementsMax) {
+      return Bad(Nth("chunk", i) + " has shards of more than 2^30 elements, too large for gradient accumulation");
+    }
     if (chunk.elements > kElementsMax - total) return Bad("the job has more than 2^56 elements");
     total += chunk.elements;
   }
@@ -305,6 +308,14 @@ DType GradientSlotType(const JobSpec& spec) {
   return spec.micro_batches > 1 ? DType::kF32 : spec.dtype;
 }
 
+uint64_t ExtentCount(const JobSpec& spec) {
+  const uint64_t planes = spec.dtype == DType::kF32 ? 4 : 5;
+  uint64_t members = 0;  // ranks with a shard
+  for (const ChunkSpec& chunk : spec.chunks) members |= spec.data_groups[chunk.data_group].rank_mask;
+  const uint64_t staging = spec.micro_batches > 1 ? static_cast<uint64_t>(std::popcount(members)) : 0;
+  return 1 + staging + planes * spec.chunks.size();
+}
+
 StateBytes StateBytesOf(const JobSpec& spec) {
   StateBytes sum;
   const uint64_t wire_bytes = BytesOf(spec.dtype);
@@ -323,9 +334,14 @@ StateBytes StateBytesOf(const JobSpec& spec) {
   if (spec.micro_batches > 1) {
     for (const uint64_t shard : largest_shard) sum.staging += RoundUp(shard * wire_bytes, kPageBytes);
   }
-  uint64_t pieces = 0;
-  for (const ChunkSpec& chunk : spec.chunks) pieces += DivideUp(chunk.elements, kPieceElements);
-  sum.records = RoundUp(kJobRecordBytes + spec.chunks.size() * kChunkRecordBytes + (pieces + spec.parameters.size()) * 8, kPageBytes);
+  uint64_t pieces = 0, shards = 0;
+  for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
+    pieces += DivideUp(spec.chunks[id].elements, kPieceElements);
+    shards += spec.ShardCount(id);
+  }
+  const uint64_t tables = spec.chunks.size() * kChunkRecordBytes + spec.world * kStagingRecordBytes + shards * kShardRecordBytes;
+  const uint64_t words = pieces + spec.parameters.size() + ExtentCount(spec);
+  sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + Encode(spec).size(), kPageBytes);
   return sum;
 }
 

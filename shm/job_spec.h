@@ -38,8 +38,12 @@ inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
 // Kept memory of a job (memserver/residency/kept_records.h): an update runs in pieces of a chunk, each with one 8-byte progress word.
 inline constexpr uint64_t kPieceElements = 256 * 1024;
+// A shard whose gradients are added up is one piece, whose progress counts tiles of 256 elements in 22 bits.
+inline constexpr uint64_t kAddedShardElementsMax = uint64_t{1} << 30;
 inline constexpr uint64_t kJobRecordBytes = 4096;
 inline constexpr uint64_t kChunkRecordBytes = 64;
+inline constexpr uint64_t kShardRecordBytes = 16;
+inline constexpr uint64_t kStagingRecordBytes = 64;
 
 enum class Optimizer : uint32_t { kAdamW = 0, kAdam = 1 };
 
@@ -102,7 +106,8 @@ uint64_t Fingerprint(std::span<const std::byte> bytes);
 // whole pages, so each plane of each chunk, each rank's staging buffer and the records are rounded up to 4 KiB:
 //   plane of a chunk   RoundUp(elements x bytes per element, 4 KiB)
 //   staging of a rank  RoundUp(elements of its largest shard x bytes of the job's dtype, 4 KiB), 0 when it is member of no chunk
-//   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + pieces x 8 + parameters x 8, 4 KiB)
+//   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + shards x kShardRecordBytes
+//                              + (pieces + parameters + extents) x 8 + encoded specification, 4 KiB)
 struct StateBytes {
   uint64_t master = 0, momentum = 0, variance = 0;  // 4 bytes an element each
   uint64_t param16 = 0;                             // 2 bytes an element for 16-bit jobs, else 0 (master is fetched)
@@ -112,6 +117,8 @@ struct StateBytes {
   uint64_t total() const { return master + momentum + variance + param16 + gradient + staging + records; }
 };
 StateBytes StateBytesOf(const JobSpec& spec);
+// Extents of the pool that a job takes: its records, the staging buffers, and the planes of each chunk.
+uint64_t ExtentCount(const JobSpec& spec);
 // Element type of the gradient slot.
 DType GradientSlotType(const JobSpec& spec);
 

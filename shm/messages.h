@@ -11,7 +11,7 @@
 namespace tidepool::shm {
 
 // Any change of a struct in this file, of channel_layout.h, of job_spec.h or of frames.h obliges a new number.
-inline constexpr uint32_t kAbiVersion = 1;
+inline constexpr uint32_t kAbiVersion = 2;
 
 enum class Op : uint32_t {
   kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training)
@@ -20,6 +20,10 @@ enum class Op : uint32_t {
   kEndStep = 4,         // this rank has submitted all gradients of the step; answered when the step is sealed
 };
 inline constexpr uint32_t kOpMin = 1, kOpMax = 4;
+
+// Set in `flags` of a request that was sent before, to a memserver that ended without answering it. The server then answers it without
+// applying it where its effect is already in kept memory.
+inline constexpr uint32_t kResubmitted = 1;
 
 // kPutWeights, kFetch, kSubmitGradient. Element ranges count elements of the whole chunk (all shards), not bytes.
 struct Request {
@@ -31,7 +35,7 @@ struct Request {
   uint64_t element_begin;  // first element in the chunk
   uint64_t element_count;  // kPutWeights reads 4-byte elements, the others elements of the job's dtype
   uint32_t micro_batch;    // kSubmitGradient: 0 .. micro_batches - 1; else 0
-  uint32_t reserved;       // 0
+  uint32_t flags;          // 0 or kResubmitted
 };
 
 // kEndStep, in the same 56 bytes.
@@ -44,7 +48,8 @@ struct EndStepRequest {
   float loss_scale;       // gradients were multiplied by this; > 0, finite; 1 without scaling
   uint32_t scaler_steps;  // loss scaler's count of good steps, kept in the step record
   uint64_t random_state;  // trainer's random state, kept in the step record
-  uint64_t reserved;      // 0
+  uint32_t reserved;      // 0
+  uint32_t flags;         // 0 or kResubmitted
 };
 
 struct Completion {

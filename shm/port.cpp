@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "shm/futex.h"
+#include "shm/shared_load.h"
 
 namespace tidepool::shm {
 
@@ -37,7 +38,7 @@ RingSlot* SlotAt(const Segment& segment, uint64_t position) {
 template <typename T>
 T LoadPayload(const RingSlot& slot) {
   Payload words;
-  for (uint32_t i = 0; i < kPayloadWords; ++i) words[i] = slot.words[i].load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < kPayloadWords; ++i) words[i] = SharedLoad(slot.words[i], std::memory_order_relaxed);
   return std::bit_cast<T>(words);
 }
 
@@ -77,7 +78,7 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session) {
 
 PopResult ServerPort::Pop(Request* request) {
   const RingSlot* slot = SlotAt(*submission_, submissions_popped_);
-  const uint64_t sequence = slot->sequence.load(std::memory_order_seq_cst);
+  const uint64_t sequence = SharedLoad(slot->sequence, std::memory_order_seq_cst);
   if (sequence == submissions_popped_ + 1) {
     *request = LoadPayload<Request>(*slot);
     ++submissions_popped_;
@@ -97,7 +98,7 @@ void ServerPort::PublishPopped() {
 }
 
 bool ServerPort::ReadConsumed() {
-  const uint64_t consumed = Submission(*submission_)->completions_consumed.load(std::memory_order_acquire);
+  const uint64_t consumed = SharedLoad(Submission(*submission_)->completions_consumed, std::memory_order_acquire);
   if (consumed < completions_consumed_ || consumed > completions_pushed_) return false;
   completions_consumed_ = consumed;
   return true;
@@ -115,7 +116,7 @@ bool ServerPort::Push(const Completion& completion) {
 void ServerPort::Wake() {
   CompletionHeader* header = Completions(*completion_);
   header->wake_word.fetch_add(1, std::memory_order_seq_cst);
-  if (Submission(*submission_)->client_waiting.load(std::memory_order_seq_cst) != 0) WakeWord(&header->wake_word);
+  if (SharedLoad(Submission(*submission_)->client_waiting, std::memory_order_seq_cst) != 0) WakeWord(&header->wake_word);
 }
 
 void ServerPort::SetSleeping(bool sleeping) {

@@ -29,13 +29,16 @@ std::string DataSocketPath(const std::string& socket_dir) {
 std::string AdminSocketPath(const std::string& socket_dir) {
   return socket_dir + "/admin.sock";
 }
+std::string KeeperSocketPath(const std::string& socket_dir) {
+  return socket_dir + "/keeper.sock";
+}
 std::string LockFilePath(const std::string& socket_dir) {
   return socket_dir + "/memserver.lock";
 }
 
 Status CheckSocketDir(const std::string& socket_dir) {
   const size_t length_max = sizeof(sockaddr_un{}.sun_path) - 1;
-  const std::string longest = AdminSocketPath(socket_dir);
+  const std::string longest = KeeperSocketPath(socket_dir);
   if (longest.size() <= length_max) return Status();
   return Status(ErrorId::kSocketFailed,
                 "the socket path has " + std::to_string(longest.size()) + " characters; a Unix socket allows " + std::to_string(length_max))

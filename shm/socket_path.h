@@ -1,6 +1,7 @@
 // Where memserver's sockets lie: the one rule that memserver, memctl and trainer share.
 //
-// Any thread. A socket directory holds data.sock (trainers), admin.sock (HTTP) and memserver.lock (pid of the server that owns it).
+// Any thread. A socket directory holds data.sock (trainers), admin.sock (HTTP), keeper.sock (memserver's
+// keeper) and memserver.lock (pid of the server that owns it).
 #pragma once
 
 #include <string>
@@ -15,6 +16,7 @@ std::string DefaultSocketDir();
 
 std::string DataSocketPath(const std::string& socket_dir);
 std::string AdminSocketPath(const std::string& socket_dir);
+std::string KeeperSocketPath(const std::string& socket_dir);
 std::string LockFilePath(const std::string& socket_dir);
 
 // The paths above must fit into a Unix socket address (107 bytes). Errors: kSocketFailed.

@@ -1,13 +1,10 @@
 #include "memserver/jobs/control_server.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <cerrno>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -16,10 +13,12 @@
 
 #include "base/log.h"
 #include "base/point.h"
+#include "memserver/jobs/acceptor.h"
 #include "memserver/jobs/handshake.h"
 #include "memserver/jobs/log_limiter.h"
 #include "memserver/jobs/memory_preparer.h"
 #include "memserver/jobs/peer_identity.h"
+#include "memserver/jobs/rank_watch.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
 #include "shm/socket_path.h"
@@ -32,7 +31,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr uint32_t kFdsOfClientMax = 1;     // only Save brings one
+constexpr uint32_t kFdsOfClientMax = 1;     // only Save and Resume bring one
 constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
 constexpr uint32_t kAcceptsPerWakeUp = 16;
 constexpr int64_t kLogIntervalNs = 60 * kNsPerSecond;
@@ -41,23 +40,24 @@ constexpr std::chrono::milliseconds kAcceptPause{50};  // after a failed accept,
 UniqueFd Duplicate(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
-UniqueFd SpareDescriptor() {
-  return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-}
 
 }  // namespace
 
 // One accepted socket. `death` is the pidfd of the process that connected.
 struct Connection {
   Connection(asio::io_context& context, ConnectionId id, UniqueFd fd, PeerIdentity peer)
-      : protocol(id, peer.uid, peer.pid), pid(peer.pid), socket(context, fd.Release()), death(context), greeting(context) {
+      : protocol(id, peer.uid, peer.pid, peer.process_start),
+        pid(peer.pid),
+        socket(context, fd.Release()),
+        death(context),
+        greeting(context) {
     if (peer.pidfd.valid()) death.assign(peer.pidfd.Release());
   }
   ConnectionProtocol protocol;
   int32_t pid;
   Descriptor socket, death;
   asio::steady_timer greeting;
-  std::array<UniqueFd, shm::kWelcomeFds> welcome_fds;  // from the end of preparation to Welcome
+  std::vector<UniqueFd> granted;  // in the order of Welcome or Resumed; from the end of preparation until it is sent
 };
 
 struct ControlServer::Reactor {
@@ -65,16 +65,18 @@ struct ControlServer::Reactor {
       : options(control_options),
         neighbours(control_neighbours),
         preparer(control_neighbours.device),
+        acceptor(listening.get()),
         listener(context, listening.Release()),
         replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
         prepared(context, Duplicate(preparer.results().event_fd()).Release()),
+        lost_ranks(context, Duplicate(awaited.event_fd()).Release()),
         accept_pause(context) {}
 
   // --- accepting ---
   void WatchListener();
   void AcceptWaiting();
   void Admit(UniqueFd socket);
-  void RefuseWithSpare();
+  void LogRefusal(const Status& why);
   // --- one connection ---
   void WatchSocket(ConnectionId id);
   void WatchDeath(ConnectionId id);
@@ -89,8 +91,10 @@ struct ControlServer::Reactor {
   // --- from the loop and the preparer ---
   void WatchReplies();
   void WatchPrepared();
+  void WatchLostRanks();
   void Attach(PreparedMemory memory);
   void On(ReserveGranted reply);
+  void On(AwaitRank reply);
   void On(Refused reply);
   void On(Attached reply);
   void On(SessionOver reply);
@@ -104,10 +108,11 @@ struct ControlServer::Reactor {
   ControlNeighbours neighbours;
   SteadyClock clock;
   MemoryPreparer preparer;
+  RankWatch awaited;
   asio::io_context context{1};
-  Descriptor listener, replies, prepared;
+  Acceptor acceptor;
+  Descriptor listener, replies, prepared, lost_ranks;
   asio::steady_timer accept_pause;
-  UniqueFd spare = SpareDescriptor();  // given up for a moment to refuse a client when no descriptor is left
   std::map<ConnectionId, std::unique_ptr<Connection>> connections;
   std::map<ConnectionId, std::string> lost_in_preparation;  // the loop is told when the preparer no longer touches their memory
   ConnectionId last_id = 0;
@@ -124,18 +129,17 @@ void ControlServer::Reactor::WatchListener() {
 
 void ControlServer::Reactor::AcceptWaiting() {
   for (uint32_t i = 0; i < kAcceptsPerWakeUp; ++i) {
-    UniqueFd socket(accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.valid()) {
-      Admit(std::move(socket));
-      continue;
+    auto socket = acceptor.Next();
+    if (!socket.ok()) {
+      LogRefusal(socket.status());
+      accept_pause.expires_after(kAcceptPause);
+      accept_pause.async_wait([this](const error_code& error) {
+        if (!error) WatchListener();
+      });
+      return;
     }
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) break;
-    RefuseWithSpare();  // no descriptor left, here or in the system
-    accept_pause.expires_after(kAcceptPause);
-    accept_pause.async_wait([this](const error_code& error) {
-      if (!error) WatchListener();
-    });
-    return;
+    if (!socket->valid()) break;
+    Admit(std::move(socket).value());
   }
   WatchListener();
 }
@@ -149,7 +153,7 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
   }
   if (!status.ok()) {
     shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{status}));
-    if (const auto left_out = refusal_log.Allow(clock.NowNs())) LogWarn(status.Line(), {{"left_out", *left_out}});
+    LogRefusal(status);
     return;
   }
   const ConnectionId id = ++last_id;
@@ -159,13 +163,7 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
   WatchDeath(id);
 }
 
-void ControlServer::Reactor::RefuseWithSpare() {
-  spare.Reset();
-  UniqueFd socket(accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  const Status why(ErrorId::kTooManySessions, "memserver has no file descriptor left");
-  if (socket.valid()) shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{why}));
-  socket.Reset();
-  spare = SpareDescriptor();
+void ControlServer::Reactor::LogRefusal(const Status& why) {
   if (const auto left_out = refusal_log.Allow(clock.NowNs())) LogWarn(why.Line(), {{"left_out", *left_out}});
 }
 
@@ -292,6 +290,14 @@ void ControlServer::Reactor::WatchPrepared() {
   });
 }
 
+void ControlServer::Reactor::WatchLostRanks() {
+  lost_ranks.async_wait(Descriptor::wait_read, [this](const error_code& error) {
+    if (error) return;
+    for (const AwaitedRankLost& rank : awaited.TakeLost()) neighbours.to_loop->Push(rank);
+    WatchLostRanks();
+  });
+}
+
 void ControlServer::Reactor::Attach(PreparedMemory memory) {
   const ConnectionId id = memory.connection;
   if (const auto lost = lost_in_preparation.extract(id)) {
@@ -303,11 +309,13 @@ void ControlServer::Reactor::Attach(PreparedMemory memory) {
   connection->protocol.SetState(ConnectionState::kAttaching);
   Status status = std::move(memory.result);
   if (status.ok()) {
-    auto& fds = connection->welcome_fds;
-    fds[shm::kFdSubmission] = Duplicate(memory.port->submission_fd());
-    fds[shm::kFdCompletion] = Duplicate(memory.port->completion_fd());
-    fds[shm::kFdRcache] = std::move(memory.rcache_fd);
-    fds[shm::kFdDoorbell] = Duplicate(memory.port->doorbell_fd());
+    static_assert(shm::kFdSubmission == 0 && shm::kFdCompletion == 1 && shm::kFdRcache == 2 && shm::kFdDoorbell == 3);
+    static_assert(shm::kResumedSubmission == 0 && shm::kResumedCompletion == 1 && shm::kResumedDoorbell == 2);
+    auto& fds = connection->granted;
+    fds.push_back(Duplicate(memory.port->submission_fd()));
+    fds.push_back(Duplicate(memory.port->completion_fd()));
+    if (!connection->protocol.resume()) fds.push_back(std::move(memory.rcache_fd));
+    fds.push_back(Duplicate(memory.port->doorbell_fd()));
     for (const UniqueFd& fd : fds) {
       if (!fd.valid()) status = Status(ErrorId::kTooManySessions, "memserver has no file descriptor left");
     }
@@ -320,7 +328,11 @@ void ControlServer::Reactor::On(ReserveGranted reply) {
   Connection* connection = Find(reply.connection);
   if (connection == nullptr) return;  // lost in between; the loop has been told
   connection->protocol.SetState(ConnectionState::kPreparing);
-  preparer.Start(std::move(reply));
+  preparer.Start(std::move(reply), connection->protocol.TakeRcache());
+}
+
+void ControlServer::Reactor::On(AwaitRank reply) {
+  if (!awaited.Watch(reply)) neighbours.to_loop->Push(AwaitedRankLost{reply.job, reply.rank, reply.nonce});
 }
 
 void ControlServer::Reactor::On(Refused reply) {
@@ -332,26 +344,16 @@ void ControlServer::Reactor::On(Attached reply) {
   Connection* connection = Find(reply.connection);
   if (connection == nullptr) return;
   connection->protocol.SetState(ConnectionState::kOpen);
-  shm::WelcomeFrame welcome;
-  welcome.session = reply.session;
-  welcome.job = reply.job;
-  welcome.weights_ready = reply.weights_ready ? 1 : 0;
-  welcome.loss_scale = reply.loss_scale;
-  welcome.sealed_version = reply.sealed_version;
-  welcome.data_cursor = reply.data_cursor;
-  welcome.random_state = reply.random_state;
-  welcome.pool_bytes = reply.pool_bytes;
-  welcome.scaler_steps = reply.scaler_steps;
-  const auto fds = std::exchange(connection->welcome_fds, {});
-  welcome.rcache_bytes = connection->protocol.rcache_bytes();
-  Send(reply.connection, welcome, std::array{fds[0].get(), fds[1].get(), fds[2].get(), fds[3].get()});
+  if (const auto& resume = connection->protocol.resume()) awaited.Forget({reply.job, resume->rank, resume->nonce});
+  const auto granted = std::exchange(connection->granted, {});
+  std::vector<int> fds;
+  for (const UniqueFd& fd : granted) fds.push_back(fd.get());
+  Send(reply.connection, connection->protocol.AnswerTo(reply), fds);
 }
 
 void ControlServer::Reactor::On(SessionOver reply) {
-  const Connection* connection = Find(reply.connection);
-  if (connection == nullptr) return;
-  // After a goodbye the closed socket is the answer: the session's memory is free.
-  if (connection->protocol.state() != ConnectionState::kLeaving) Send(reply.connection, shm::EndedFrame{reply.why});
+  // Also the answer to a goodbye, which a trainer must tell from the end of a server that dies before it has taken the session down.
+  Send(reply.connection, shm::EndedFrame{reply.why});
   Close(reply.connection, "session over: " + reply.why.Line());
 }
 
@@ -389,6 +391,7 @@ void ControlServer::Run() {
   reactor_->WatchListener();
   reactor_->WatchReplies();
   reactor_->WatchPrepared();
+  reactor_->WatchLostRanks();
   reactor_->context.run();
 }
 

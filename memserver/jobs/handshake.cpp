@@ -24,6 +24,12 @@ const char* NameOf(ConnectionState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+Status CheckAbi(uint32_t abi) {
+  if (abi == shm::kAbiVersion) return Status();
+  return Status(ErrorId::kAbiMismatch, "the trainer speaks protocol version " + std::to_string(abi) + ", this memserver speaks " +
+                                           std::to_string(shm::kAbiVersion));
+}
+
 }  // namespace
 
 Status ConnectionProtocol::Unexpected(const shm::Frame& frame) const {
@@ -41,14 +47,20 @@ Result<FrameAction> ConnectionProtocol::On(Other frame, std::vector<UniqueFd>) {
 
 Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<UniqueFd>) {
   if (state_ != ConnectionState::kHello) return Unexpected(frame);
-  if (frame.abi != shm::kAbiVersion) {
-    return Status(ErrorId::kAbiMismatch, "the trainer speaks protocol version " + std::to_string(frame.abi) + ", this memserver speaks " +
-                                             std::to_string(shm::kAbiVersion));
-  }
+  TP_RETURN_IF_ERROR(CheckAbi(frame.abi));
   if (frame.spec_bytes == 0) return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
   hello_ = frame;
   state_ = ConnectionState::kSpec;
   return FrameAction{};
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::ResumeFrame frame, std::vector<UniqueFd> fds) {
+  if (state_ != ConnectionState::kHello) return Unexpected(frame);
+  TP_RETURN_IF_ERROR(CheckAbi(frame.abi));
+  rcache_ = std::move(fds[0]);
+  resume_ = frame;
+  state_ = ConnectionState::kReserving;
+  return FrameAction{ResumeSession{connection_, frame.rank, frame.job_nonce, frame.nonce, frame.rcache_bytes, uid_, pid_}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SpecPartFrame frame, std::vector<UniqueFd>) {
@@ -69,12 +81,13 @@ Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   if (spec.world != hello_.world) return Status(ErrorId::kHandshakeBad, "greeting and job description name different numbers of ranks");
   spec_ = std::make_shared<const shm::JobSpec>(std::move(spec));
   state_ = ConnectionState::kReserving;
-  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_}, {}};
+  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::vector<UniqueFd>) {
   if (state_ != ConnectionState::kOpen) return Unexpected(std::move(frame));
-  const auto known = [this](ChunkId chunk) { return chunk < spec_->chunks.size(); };
+  // The job of a rank that came back is known to the loop alone, which checks every schedule once more.
+  const auto known = [this](ChunkId chunk) { return spec_ == nullptr || chunk < spec_->chunks.size(); };
   if (frame.total > kScheduleUsesMax || frame.order.size() > frame.total - std::min<size_t>(frame.total, schedule_.size()) ||
       !std::all_of(frame.order.begin(), frame.order.end(), known)) {
     return Status(ErrorId::kProtocolViolation, "a schedule names unknown chunks or is longer than announced");
@@ -97,6 +110,24 @@ Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<
   if (state_ != ConnectionState::kOpen) return Unexpected(frame);
   state_ = ConnectionState::kLeaving;
   return FrameAction{Goodbye{connection_}, {}};
+}
+
+shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
+  if (resume_) return shm::ResumedFrame{attached.session};
+  shm::WelcomeFrame welcome;
+  welcome.session = attached.session;
+  welcome.job = attached.job;
+  welcome.weights_ready = attached.weights_ready ? 1 : 0;
+  welcome.loss_scale = attached.loss_scale;
+  welcome.sealed_version = attached.sealed_version;
+  welcome.data_cursor = attached.data_cursor;
+  welcome.random_state = attached.random_state;
+  welcome.pool_bytes = attached.pool_bytes;
+  welcome.scaler_steps = attached.scaler_steps;
+  welcome.job_nonce = attached.job_nonce;
+  welcome.last_skipped = attached.last_skipped ? 1 : 0;
+  welcome.rcache_bytes = spec_->rcache_bytes;
+  return welcome;
 }
 
 Status CheckSaveDirectory(int fd, uint32_t uid) {

@@ -5,6 +5,7 @@
 //
 //   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing -memory made-> kAttaching -Attached-> kOpen -Goodbye->
 //   kLeaving
+//   kHello -Resume-> kReserving, for a rank that comes back to another memserver
 // While the server works (kReserving to kAttaching) and after Goodbye the trainer has nothing to say: a frame ends the connection.
 #pragma once
 
@@ -30,15 +31,21 @@ struct FrameAction {
 
 class ConnectionProtocol {
  public:
-  ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid) : connection_(connection), uid_(uid), pid_(pid) {}
+  // `process_start` is that of `pid` (ReadProcessStart).
+  ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid, uint64_t process_start)
+      : connection_(connection), uid_(uid), pid_(pid), process_start_(process_start) {}
 
   // `fds` are exactly as many as the frame must bring. An error ends the connection; its text is for the trainer and the log.
   // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation.
   Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
 
   ConnectionState state() const { return state_; }
-  // Of the job description; 0 before it is complete.
-  uint64_t rcache_bytes() const { return spec_ ? spec_->rcache_bytes : 0; }
+  // The rank that comes back as which it was known before; nothing for a rank that attaches anew.
+  const std::optional<shm::ResumeFrame>& resume() const { return resume_; }
+  // The rCache memory that came with Resume, once; nothing about it is checked yet. Invalid for a rank that attaches anew.
+  UniqueFd TakeRcache() { return std::move(rcache_); }
+  // What the trainer hears when it is attached: Welcome or Resumed.
+  shm::Frame AnswerTo(const Attached& attached) const;
   // The loop's and the preparer's progress.
   void SetState(ConnectionState state) { state_ = state; }
   void SaveEnded() { save_in_flight_ = false; }
@@ -47,6 +54,7 @@ class ConnectionProtocol {
 
  private:
   Result<FrameAction> On(shm::HelloFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::ResumeFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::SpecPartFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::SchedulePartFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::SaveFrame frame, std::vector<UniqueFd> fds);
@@ -59,10 +67,13 @@ class ConnectionProtocol {
   ConnectionId connection_;
   uint32_t uid_;
   int32_t pid_;
+  uint64_t process_start_;
   ConnectionState state_ = ConnectionState::kHello;
   shm::HelloFrame hello_;
   std::vector<std::byte> spec_bytes_;
-  std::shared_ptr<const shm::JobSpec> spec_;
+  std::shared_ptr<const shm::JobSpec> spec_;  // null for a rank that comes back
+  std::optional<shm::ResumeFrame> resume_;
+  UniqueFd rcache_;
   std::vector<ChunkId> schedule_;
   bool save_in_flight_ = false;
 };

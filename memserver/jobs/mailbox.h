@@ -2,6 +2,7 @@
 //
 // control thread -> loop: ControlEvent; loop -> control thread: ControlReply. Neither side ever waits for the other.
 // A connection is one accepted socket, numbered by the control thread from 1 and never reused; it carries at most one session.
+// A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then the same way; nothing is zeroed for it.
 // Life of a session:  ReserveJob -> ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached | Refused
 //   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also when it never attached).
 #pragma once
@@ -32,6 +33,22 @@ struct ReserveJob {
   Rank rank = 0;
   uint32_t uid = 0;
   int32_t pid = 0;
+  uint64_t nonce = 0;          // of this incarnation of the rank
+  uint64_t process_start = 0;  // of pid; see ReadProcessStart in peer_identity.h
+};
+struct ResumeSession {
+  ConnectionId connection = 0;
+  Rank rank = 0;
+  uint64_t job_nonce = 0, nonce = 0;
+  uint64_t rcache_bytes = 0;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+};
+// The process of a rank that AwaitRank named has ended, or ended before it could be watched.
+struct AwaitedRankLost {
+  JobId job = 0;
+  Rank rank = 0;
+  uint64_t nonce = 0;
 };
 struct AttachSession {
   ConnectionId connection = 0;
@@ -56,10 +73,14 @@ struct SaveWeights {
   Version version = 0;
 };
 struct SnapshotWanted {};
-struct StopServing {};  // drain: refuse new jobs, end sessions, then the loop returns
+// Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are
+// in kept memory, and only the work in hand is finished.
+struct StopServing {
+  bool hand_over = false;
+};
 
-using ControlEvent =
-    std::variant<ReserveJob, AttachSession, Goodbye, ConnectionLost, DeclareSchedule, SaveWeights, SnapshotWanted, StopServing>;
+using ControlEvent = std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost, DeclareSchedule,
+                                  SaveWeights, SnapshotWanted, StopServing>;
 
 struct ReserveGranted {
   ConnectionId connection = 0;
@@ -68,6 +89,14 @@ struct ReserveGranted {
   uint64_t rcache_bytes = 0;
   // Pool memory that the control side must zero before AttachSession (no byte of a former job is ever seen); only for a job's first rank.
   std::vector<std::span<std::byte>> to_zero;
+};
+// A rank of a job found in kept memory: watch its process until it comes back; AwaitedRankLost when it ends.
+struct AwaitRank {
+  JobId job = 0;
+  Rank rank = 0;
+  uint64_t nonce = 0;
+  int32_t pid = 0;
+  uint64_t process_start = 0;  // the pid may belong to another process by now
 };
 struct Refused {
   ConnectionId connection = 0;
@@ -84,6 +113,8 @@ struct Attached {
   uint32_t scaler_steps = 0;
   uint64_t random_state = 0;
   uint64_t pool_bytes = 0;
+  uint64_t job_nonce = 0;
+  bool last_skipped = false;
 };
 // Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's memory is free: the client waits for it.
 struct SessionOver {
@@ -109,6 +140,7 @@ struct Discard {
 };
 struct Stopped {};
 
-using ControlReply = std::variant<ReserveGranted, Refused, Attached, SessionOver, PeerGone, SaveDone, SnapshotReady, Discard, Stopped>;
+using ControlReply =
+    std::variant<ReserveGranted, AwaitRank, Refused, Attached, SessionOver, PeerGone, SaveDone, SnapshotReady, Discard, Stopped>;
 
 }  // namespace tidepool::memserver

@@ -20,25 +20,31 @@ MemoryPreparer::MemoryPreparer(device::Device* device) : device_(device), thread
 
 MemoryPreparer::~MemoryPreparer() {
   stopping_.store(true, std::memory_order_release);
-  tasks_.Push(ReserveGranted{});  // wakes the thread
+  tasks_.Push(Task{});  // wakes the thread
   thread_.join();
 }
 
 void MemoryPreparer::Run() {
-  std::vector<ReserveGranted> grants;
+  std::vector<Task> tasks;
   while (!stopping_.load(std::memory_order_acquire)) {
     pollfd entry{tasks_.event_fd(), POLLIN, 0};
     poll(&entry, 1, -1);
     tasks_.ClearEvent();
-    tasks_.TakeAll(&grants);
-    for (const ReserveGranted& grant : grants) {
+    tasks_.TakeAll(&tasks);
+    for (const Task& task : tasks) {
       if (stopping_.load(std::memory_order_acquire)) return;
-      results_.Push(Prepare(grant));
+      results_.Push(Prepare(task));
     }
   }
 }
 
-PreparedMemory MemoryPreparer::Prepare(const ReserveGranted& grant) {
+Result<std::unique_ptr<device::Memory>> MemoryPreparer::RcacheOf(const Task& task, UniqueFd* exported) {
+  if (!task.returned.valid()) return device_->CreateExportable(task.grant.rcache_bytes, exported);
+  return device_->Import(task.returned, task.grant.rcache_bytes);
+}
+
+PreparedMemory MemoryPreparer::Prepare(const Task& task) {
+  const ReserveGranted& grant = task.grant;
   PreparedMemory prepared;
   prepared.connection = grant.connection;
   for (std::span<std::byte> rest : grant.to_zero) {
@@ -48,7 +54,7 @@ PreparedMemory MemoryPreparer::Prepare(const ReserveGranted& grant) {
       rest = rest.subspan(piece);
     }
   }
-  auto rcache = device_->CreateExportable(grant.rcache_bytes, &prepared.rcache_fd);
+  auto rcache = RcacheOf(task, &prepared.rcache_fd);
   if (!rcache.ok()) {
     prepared.result = rcache.status();
     return prepared;

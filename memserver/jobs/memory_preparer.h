@@ -1,4 +1,5 @@
-// MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the rCache and the rings.
+// MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the rCache and the rings. For a rank that
+// comes back it maps the rCache memory that the rank still has, which a memserver before this one made.
 //
 // Start and Take... belong to the control thread. One thread does all tasks in the order in which they were given; so the pool memory of
 // a job is zero before any rank of that job attaches, because its first rank's task comes first.
@@ -27,7 +28,7 @@ struct PreparedMemory {
   Status result;  // the rest is empty unless ok
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
-  UniqueFd rcache_fd;  // to be sent to the client
+  UniqueFd rcache_fd;  // to be sent to the client; invalid where it was the client's already
 };
 
 class MemoryPreparer {
@@ -38,16 +39,23 @@ class MemoryPreparer {
   MemoryPreparer(const MemoryPreparer&) = delete;
   MemoryPreparer& operator=(const MemoryPreparer&) = delete;
 
-  void Start(ReserveGranted grant) { tasks_.Push(std::move(grant)); }
+  // `returned` is the rCache memory of a rank that comes back; else invalid.
+  void Start(ReserveGranted grant, UniqueFd returned) { tasks_.Push({std::move(grant), std::move(returned)}); }
   // Results come out here, one for every Start.
   EventQueue<PreparedMemory>& results() { return results_; }
 
  private:
+  struct Task {
+    ReserveGranted grant;
+    UniqueFd returned;
+  };
   void Run();
-  PreparedMemory Prepare(const ReserveGranted& grant);
+  PreparedMemory Prepare(const Task& task);
+  // The session's rCache: mapped when it was returned, else new, with its descriptor in `exported`.
+  Result<std::unique_ptr<device::Memory>> RcacheOf(const Task& task, UniqueFd* exported);
 
   device::Device* device_;
-  EventQueue<ReserveGranted> tasks_;
+  EventQueue<Task> tasks_;
   EventQueue<PreparedMemory> results_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;  // last: it uses all of the above

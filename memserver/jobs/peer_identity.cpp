@@ -6,7 +6,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <utility>
 
 namespace tidepool::memserver {
 
@@ -29,11 +32,25 @@ Result<PeerIdentity> IdentifyPeer(int socket) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
     return Status(ErrorId::kHandshakeBad, "the peer of a connection cannot be identified").Why(std::strerror(errno));
   }
-  PeerIdentity peer{credentials.uid, credentials.pid, PidFdOf(socket, credentials.pid)};
-  if (!peer.pidfd.valid() && errno != ESRCH && errno != EINVAL) {
+  UniqueFd pidfd = PidFdOf(socket, credentials.pid);
+  if (!pidfd.valid() && errno != ESRCH && errno != EINVAL) {
     return Status(ErrorId::kHandshakeBad, "process " + std::to_string(credentials.pid) + " cannot be watched").Why(std::strerror(errno));
   }
-  return peer;
+  return PeerIdentity{credentials.uid, credentials.pid, ReadProcessStart(credentials.pid), std::move(pidfd)};
+}
+
+uint64_t ReadProcessStart(int32_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line, '\0');
+  // The name in field 2 may hold anything, also spaces and brackets: counting starts behind its last bracket, with field 3.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  uint64_t start = 0;
+  return fields >> start ? start : 0;
 }
 
 Status CheckSameUser(const PeerIdentity& peer) {

@@ -14,11 +14,15 @@ namespace tidepool::memserver {
 struct PeerIdentity {
   uint32_t uid = 0;
   int32_t pid = 0;
-  UniqueFd pidfd;  // invalid where the peer is already gone
+  uint64_t process_start = 0;  // see ReadProcessStart
+  UniqueFd pidfd;              // invalid where the peer is already gone
 };
 
 // SO_PEERCRED and SO_PEERPIDFD (pidfd_open before Linux 6.5). Errors: kHandshakeBad (no descriptor left, or not a Unix socket).
 Result<PeerIdentity> IdentifyPeer(int socket);
+// When a process started, in clock ticks since the system did (field 22 of /proc/<pid>/stat): with the pid it names a process beyond the
+// life of a pidfd, since a pid that is used again starts later. 0 when there is no such process or /proc cannot be read.
+uint64_t ReadProcessStart(int32_t pid);
 // The same user as this process, or root. Errors: kNotOwner.
 Status CheckSameUser(const PeerIdentity& peer);
 

@@ -16,6 +16,9 @@ namespace tidepool::memserver {
 
 namespace {
 
+// An owner that was killed keeps its lock until its memory is taken down, while a keeper may have started the next one already.
+constexpr int64_t kDyingOwnerNs = kNsPerSecond / 2;
+
 Status Failed(const std::string& what, const std::string& path) {
   return Status(ErrorId::kSocketFailed, what).Where(path).Why(std::strerror(errno));
 }
@@ -56,10 +59,16 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
   TP_RETURN_IF_ERROR(MakeDirectory(path));
   const std::string lock_path = shm::LockFilePath(path);
   UniqueFd lock;
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + kDyingOwnerNs;
   do {
     lock = UniqueFd(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
     if (!lock.valid()) return Failed("cannot open the lock file", lock_path);
-    if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? InUse(lock.get(), path) : Failed("cannot lock", lock_path);
+    while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return Failed("cannot lock", lock_path);
+      if (clock.NowNs() > end) return InUse(lock.get(), path);
+      clock.SleepNs(kDyingOwnerNs / 50);
+    }
   } while (!IsSameFile(lock.get(), lock_path));
   const std::string owner = std::to_string(getpid()) + " " + std::to_string(WallSeconds()) + "\n";
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), owner.data(), owner.size(), 0) != static_cast<ssize_t>(owner.size())) {

@@ -34,6 +34,22 @@ std::optional<uint64_t> ExtentAllocator::Take(uint64_t bytes) {
   return std::nullopt;
 }
 
+bool ExtentAllocator::TakeAt(uint64_t offset, uint64_t bytes) {
+  if (bytes == 0 || bytes % kPageBytes != 0 || offset % kPageBytes != 0 || offset >= total_bytes_) return false;
+  Piece& piece = PieceOf(offset);
+  auto it = piece.free.upper_bound(offset);
+  if (it == piece.free.begin()) return false;
+  --it;
+  const auto [begin, available] = *it;
+  if (offset - begin >= available || bytes > available - (offset - begin)) return false;
+  piece.free.erase(it);
+  if (offset > begin) piece.free.emplace(begin, offset - begin);
+  const uint64_t end = offset + bytes;
+  if (begin + available > end) piece.free.emplace(end, begin + available - end);
+  free_bytes_ -= bytes;
+  return true;
+}
+
 ExtentAllocator::Piece& ExtentAllocator::PieceOf(uint64_t offset) {
   const auto it = std::find_if(pieces_.begin(), pieces_.end(), [offset](const Piece& piece) { return offset < piece.end; });
   TP_CHECK(it != pieces_.end(), "an extent lies inside the pool");

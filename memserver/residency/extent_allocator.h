@@ -22,6 +22,8 @@ class ExtentAllocator {
 
   // Offset of `bytes` free bytes (the first that fit), now taken; nothing when no free range is large enough.
   std::optional<uint64_t> Take(uint64_t bytes);
+  // Takes this range; false when any byte of it is taken, or when it does not lie inside one piece.
+  bool TakeAt(uint64_t offset, uint64_t bytes);
   // Gives back exactly what a Take of `bytes` returned; anything else is a bug and stops the process.
   void Release(uint64_t offset, uint64_t bytes);
 

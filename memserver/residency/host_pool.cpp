@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,8 @@ namespace {
 
 constexpr uint64_t kTouchSliceBytes = 64 * kMiB;
 constexpr uint32_t kTouchThreadsMax = 16;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr uint64_t kBytesMax = uint64_t{1} << 48;  // the whole address space of a process
 
 Status MapError(const char* call, uint64_t bytes) {
   return Status(ErrorId::kMemoryMapFailed, std::string(call) + " failed for " + FormatBytes(bytes) + " of the host pool")
@@ -76,20 +79,55 @@ Result<std::unique_ptr<HostPool>> HostPool::Reserve(const HostPoolOptions& wante
   std::unique_ptr<HostPool> pool(new HostPool());
   TP_RETURN_IF_ERROR(pool->MapPieces(options));
   pool->Touch(options);
+  pool->Settle(options.own_bytes);
+  return pool;
+}
+
+Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces, const PoolGeometry& geometry) {
+  const auto bad = [](const std::string& what) { return Status(ErrorId::kKeptMemoryBad, "the kept pool cannot be used: " + what); };
+  const uint64_t total = geometry.bytes + geometry.own_bytes;
+  const bool sound = geometry.bytes > 0 && geometry.bytes < kBytesMax && geometry.own_bytes < geometry.piece_bytes &&
+                     geometry.piece_bytes < kBytesMax && geometry.bytes % kPageBytes == 0 && geometry.own_bytes % kPageBytes == 0 &&
+                     geometry.piece_bytes % kPageBytes == 0;
+  if (!sound) return bad("its geometry is impossible");
+  if (pieces.size() != DivideUp(total, geometry.piece_bytes)) {
+    return bad(std::to_string(pieces.size()) + " of " + std::to_string(DivideUp(total, geometry.piece_bytes)) + " pieces are there");
+  }
+  std::unique_ptr<HostPool> pool(new HostPool());
+  pool->piece_bytes_ = geometry.piece_bytes;
+  for (UniqueFd& fd : pieces) {
+    Piece piece;
+    piece.begin = pool->pieces_.size() * geometry.piece_bytes;
+    piece.bytes = std::min(geometry.piece_bytes, total - piece.begin);
+    struct stat about {};
+    const int seals = fcntl(fd.get(), F_GET_SEALS);
+    if (fstat(fd.get(), &about) != 0 || static_cast<uint64_t>(about.st_size) != piece.bytes || seals < 0 || (seals & kSeals) != kSeals) {
+      return bad("piece " + std::to_string(pool->pieces_.size()) + " is not the sealed memory of " + FormatBytes(piece.bytes) +
+                 " that it was");
+    }
+    piece.fd = std::move(fd);
+    TP_RETURN_IF_ERROR(pool->MapPiece(std::move(piece), true));
+  }
+  pool->Settle(geometry.own_bytes);
+  return pool;
+}
+
+// All pieces are mapped: the own records take the start, the allocator the rest.
+void HostPool::Settle(uint64_t own_bytes) {
   std::vector<uint64_t> sizes;
-  for (const Piece& piece : pool->pieces_) {
-    pool->huge_page_bytes_ += HugePageBytes(piece.data, piece.bytes);
-    const uint64_t own = piece.begin == 0 ? options.own_bytes : 0;
+  for (const Piece& piece : pieces_) {
+    huge_page_bytes_ += HugePageBytes(piece.data, piece.bytes);
+    const uint64_t own = piece.begin == 0 ? own_bytes : 0;
     if (piece.bytes > own) sizes.push_back(piece.bytes - own);
   }
-  pool->own_data_ = pool->pieces_.front().data;
-  pool->own_bytes_ = options.own_bytes;
-  pool->allocator_ = std::make_unique<ExtentAllocator>(sizes);
-  return pool;
+  own_data_ = pieces_.front().data;
+  own_bytes_ = own_bytes;
+  allocator_ = std::make_unique<ExtentAllocator>(sizes);
 }
 
 Status HostPool::MapPieces(const HostPoolOptions& options) {
   const uint64_t total = options.bytes + options.own_bytes;
+  piece_bytes_ = options.piece_bytes_max;
   for (uint64_t begin = 0; begin < total; begin += options.piece_bytes_max) {
     Piece piece;
     piece.begin = begin;
@@ -97,17 +135,21 @@ Status HostPool::MapPieces(const HostPoolOptions& options) {
     piece.fd = CreateMemfd();
     if (!piece.fd.valid()) return MapError("memfd_create", piece.bytes);
     if (ftruncate(piece.fd.get(), static_cast<off_t>(piece.bytes)) != 0) return MapError("ftruncate", piece.bytes);
-    void* data = mmap(nullptr, piece.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, piece.fd.get(), 0);
-    if (data == MAP_FAILED) return MapError("mmap", piece.bytes);
-    piece.data = static_cast<std::byte*>(data);
-    const uint64_t bytes = piece.bytes;
-    const int fd = piece.fd.get();
-    pieces_.push_back(std::move(piece));
-    // Huge pages are a wish: a system that grants none still serves, only slower.
-    if (options.huge_pages) madvise(data, bytes, MADV_HUGEPAGE);
-    if (madvise(data, bytes, MADV_DONTFORK) != 0 || madvise(data, bytes, MADV_DONTDUMP) != 0) return MapError("madvise", bytes);
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return MapError("sealing", bytes);
+    if (fcntl(piece.fd.get(), F_ADD_SEALS, kSeals) != 0) return MapError("sealing", piece.bytes);
+    TP_RETURN_IF_ERROR(MapPiece(std::move(piece), options.huge_pages));
   }
+  return Status();
+}
+
+Status HostPool::MapPiece(Piece piece, bool huge_pages) {
+  const uint64_t bytes = piece.bytes;
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, piece.fd.get(), 0);
+  if (data == MAP_FAILED) return MapError("mmap", bytes);
+  piece.data = static_cast<std::byte*>(data);
+  pieces_.push_back(std::move(piece));
+  // Huge pages are a wish: a system that grants none still serves, only slower.
+  if (huge_pages) madvise(data, bytes, MADV_HUGEPAGE);
+  if (madvise(data, bytes, MADV_DONTFORK) != 0 || madvise(data, bytes, MADV_DONTDUMP) != 0) return MapError("madvise", bytes);
   return Status();
 }
 
@@ -155,16 +197,40 @@ bool HostPool::Take(std::span<const uint64_t> sizes, std::vector<Extent>* extent
       extents->resize(before);
       return false;
     }
-    // The allocator counts from the end of the own records, which lie at the start of the first piece.
-    const uint64_t offset = *taken + own_bytes_;
-    const Piece& piece = pieces_[offset / pieces_.front().bytes];
-    extents->push_back({piece.data + (offset - piece.begin), bytes, offset});
+    extents->push_back(ExtentAt(*taken + own_bytes_, bytes));
   }
   return true;
 }
 
+bool HostPool::TakeAt(uint64_t offset, uint64_t bytes, std::vector<Extent>* extents) {
+  if (offset < own_bytes_ || !allocator_->TakeAt(offset - own_bytes_, bytes)) return false;
+  extents->push_back(ExtentAt(offset, bytes));
+  return true;
+}
+
+// The allocator counts from the end of the own records, which lie at the start of the first piece.
+Extent HostPool::ExtentAt(uint64_t offset, uint64_t bytes) const {
+  const Piece& piece = pieces_[offset / piece_bytes_];
+  return {piece.data + (offset - piece.begin), bytes, offset};
+}
+
+std::vector<PoolPiece> HostPool::pieces() const {
+  std::vector<PoolPiece> pieces;
+  for (const Piece& piece : pieces_) pieces.push_back({piece.fd.get(), piece.bytes});
+  return pieces;
+}
+
 void HostPool::Release(std::span<const Extent> extents) {
   for (const Extent& extent : extents) allocator_->Release(extent.offset - own_bytes_, extent.bytes);
+}
+
+std::span<const std::byte> HostPool::Look(uint64_t offset, uint64_t bytes) const {
+  for (const Piece& piece : pieces_) {
+    if (offset < piece.begin || offset - piece.begin >= piece.bytes) continue;
+    if (offset < own_bytes_ || offset % kPageBytes != 0 || bytes > piece.bytes - (offset - piece.begin)) return {};
+    return {piece.data + (offset - piece.begin), bytes};
+  }
+  return {};
 }
 
 uint64_t HostPool::OffsetOf(const void* address) const {

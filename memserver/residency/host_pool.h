@@ -27,6 +27,18 @@ struct Extent {
   uint64_t offset = 0;  // in the pool; names the place across restarts
 };
 
+// How a pool lies in its memfds: one behind the other, of piece_bytes each but the last; the server's own bytes come first.
+struct PoolGeometry {
+  uint64_t bytes = 0;  // for jobs
+  uint64_t own_bytes = 0;
+  uint64_t piece_bytes = 0;
+};
+
+struct PoolPiece {
+  int fd = -1;  // stays the pool's
+  uint64_t bytes = 0;
+};
+
 struct HostPoolOptions {
   uint64_t bytes = 0;                     // for jobs; rounded up to 4 KiB
   uint64_t own_bytes = 0;                 // beside it, for the server's own kept records (undo areas)
@@ -42,12 +54,17 @@ class HostPool {
  public:
   // Blocks for about 0.3 to 3 s/GiB. Errors: kHostMemoryShort (told before anything is touched), kMemoryMapFailed.
   static Result<std::unique_ptr<HostPool>> Reserve(const HostPoolOptions& options, const MemoryBudget& budget);
+  // The pool of a server that has ended, from its memfds in order; nothing is touched (about 60 ms/GiB later, as pages are used). Nothing
+  // is taken yet: TakeAt gives the jobs back what is theirs. Errors: kKeptMemoryBad (descriptors that do not fit), kMemoryMapFailed.
+  static Result<std::unique_ptr<HostPool>> Adopt(std::vector<UniqueFd> pieces, const PoolGeometry& geometry);
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
   // All sizes or nothing: appends one extent per size and returns true, or changes nothing and returns false. Sizes are whole pages.
   bool Take(std::span<const uint64_t> sizes, std::vector<Extent>* extents);
+  // Exactly this place; false when it is taken or not in the pool. Appends the extent.
+  bool TakeAt(uint64_t offset, uint64_t bytes, std::vector<Extent>* extents);
   void Release(std::span<const Extent> extents);
 
   uint64_t total_bytes() const { return allocator_->total_bytes(); }
@@ -57,6 +74,10 @@ class HostPool {
   uint64_t huge_page_bytes() const { return huge_page_bytes_; }
   // The server's own kept memory (own_bytes), zero at first.
   std::span<std::byte> own_records() const { return {own_data_, own_bytes_}; }
+  // The bytes of a place that may or may not be an extent; empty when it does not lie inside one piece, behind the own records.
+  std::span<const std::byte> Look(uint64_t offset, uint64_t bytes) const;
+  PoolGeometry geometry() const { return {allocator_->total_bytes(), own_bytes_, piece_bytes_}; }
+  std::vector<PoolPiece> pieces() const;
   // Pool offset of a byte inside an extent or the own records; the same after a restart that maps the same memfds.
   uint64_t OffsetOf(const void* address) const;
 
@@ -69,12 +90,16 @@ class HostPool {
   };
   HostPool() = default;
   Status MapPieces(const HostPoolOptions& options);
+  Status MapPiece(Piece piece, bool huge_pages);
+  Extent ExtentAt(uint64_t offset, uint64_t bytes) const;
+  void Settle(uint64_t own_bytes);
   void Touch(const HostPoolOptions& options);
 
   std::vector<Piece> pieces_;
   std::unique_ptr<ExtentAllocator> allocator_;  // of what lies behind the own records
   std::byte* own_data_ = nullptr;
   uint64_t own_bytes_ = 0;
+  uint64_t piece_bytes_ = 0;
   uint64_t huge_page_bytes_ = 0;
 };
 

@@ -1,12 +1,13 @@
 #include "memserver/residency/job_states.h"
 
 #include <algorithm>
-#include <bit>
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -29,16 +30,60 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
                                           " of host memory; that much is free, but in runs of at most " +
                                           FormatBytes(pool->largest_free_bytes()));
   }
-  for (const Extent& extent : states->extents_) states->pool_bytes_ += extent.bytes;
-  TP_CHECK(states->pool_bytes_ == shm::StateBytesOf(states->spec()).total(), "admission counts exactly what a job takes");
-  states->LayOutChunks();
-  states->LayOutPlanes();
-  states->LayOutRecords();
+  states->LayOut();
   return states;
 }
 
+Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostPool* pool) {
+  std::unique_ptr<JobStates> states(new JobStates(kept.spec, pool));
+  if (!states->TakeExtents(kept.extent_offsets)) {
+    return Status(ErrorId::kKeptMemoryBad, "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
+  }
+  states->LayOut();
+  TP_RETURN_IF_ERROR(states->ReadChunks(kept.sealed_version));
+  return states;
+}
+
+bool JobStates::TakeExtents(std::span<const uint64_t> offsets) {
+  const std::vector<uint64_t> sizes = ExtentSizes();
+  if (sizes.size() != offsets.size()) return false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (!pool_->TakeAt(offsets[i], sizes[i], &extents_)) return false;
+  }
+  return true;
+}
+
+void JobStates::LayOut() {
+  for (const Extent& extent : extents_) pool_bytes_ += extent.bytes;
+  TP_CHECK(pool_bytes_ == shm::StateBytesOf(*spec_).total(), "admission counts exactly what a job takes");
+  LayOutChunks();
+  LayOutPlanes();
+  LayOutRecords();
+}
+
+// The rule of trust, chunk by chunk: a stamp that fits its name, and the sealed version or the one before it.
+Status JobStates::ReadChunks(Version sealed) {
+  for (ChunkId id = 0; id < chunks_.size(); ++id) {
+    Chunk& chunk = chunks_[id];
+    const ChunkRecord& record = *chunk.record;
+    const auto version = VersionOf(record);
+    const bool named = record.chunk == id && record.elements == chunk.elements && record.job_nonce == record_->nonce;
+    const bool possible = version && (*version == kNoVersion ? sealed == 0 : *version == sealed || *version + 1 == sealed);
+    if (!named || !possible) {
+      const std::string found = version && named ? "version " + std::to_string(*version) : "a name that does not fit its check";
+      return Status(ErrorId::kKeptMemoryBad,
+                    "chunk " + std::to_string(id) + " of a job at version " + std::to_string(sealed) + " has " + found);
+    }
+    chunk.version = *version;
+    if (*version == kNoVersion) continue;
+    chunk.state = *version == sealed ? ChunkState::kResident : ChunkState::kUpdateDue;
+    ++chunks_loaded_;
+  }
+  return Status();
+}
+
 JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool)
-    : spec_(std::move(spec)), pool_(pool), gradient_type_(shm::GradientSlotType(*spec_)) {}
+    : spec_(std::move(spec)), pool_(pool), encoded_spec_(shm::Encode(*spec_)), gradient_type_(shm::GradientSlotType(*spec_)) {}
 
 JobStates::~JobStates() {
   pool_->Release(extents_);
@@ -110,38 +155,85 @@ void JobStates::LayOutPlanes() {
 }
 
 void JobStates::LayOutRecords() {
-  std::byte* at = extents_.front().data;
-  record_ = reinterpret_cast<JobRecord*>(at);
-  at += shm::kJobRecordBytes;
-  for (Chunk& chunk : chunks_) {
-    chunk.record = reinterpret_cast<ChunkRecord*>(at);
-    at += shm::kChunkRecordBytes;
+  std::byte* records = extents_.front().data;
+  const RecordsLayout layout = RecordsLayoutOf(*spec_, encoded_spec_.size());
+  TP_CHECK(layout.end <= extents_.front().bytes, "the records fit their extent");
+  record_ = reinterpret_cast<JobRecord*>(records);
+  staging_records_ = reinterpret_cast<StagingRecord*>(records + layout.staging);
+  std::byte* progress = records + layout.progress;
+  for (ChunkId id = 0; id < chunks_.size(); ++id) {
+    chunks_[id].record = reinterpret_cast<ChunkRecord*>(records + layout.chunks) + id;
+    chunks_[id].progress_words = progress;
+    progress += chunks_[id].pieces * sizeof(uint64_t);
   }
-  for (Chunk& chunk : chunks_) {
-    chunk.progress_words = at;
-    at += chunk.pieces * sizeof(uint64_t);
-  }
-  norm_sums_ = {reinterpret_cast<double*>(at), spec_->parameters.size()};
-  at += norm_sums_.size_bytes();
-  TP_CHECK(at <= extents_.front().data + extents_.front().bytes, "the records fit their extent");
+  for (size_t i = 0; i < intakes_.size(); ++i) intakes_[i].record = reinterpret_cast<ShardRecord*>(records + layout.shards) + i;
+  norm_sums_ = {reinterpret_cast<double*>(records + layout.norm_sums), spec_->parameters.size()};
 }
 
-void JobStates::WriteFirstRecords(JobId job, uint64_t fingerprint) {
+void JobStates::WriteFirstRecords(const JobIdentity& identity) {
+  std::byte* records = extents_.front().data;
+  const RecordsLayout layout = RecordsLayoutOf(*spec_, encoded_spec_.size());
+  std::memcpy(records + layout.spec, encoded_spec_.data(), encoded_spec_.size());
+  auto* offsets = reinterpret_cast<uint64_t*>(records + layout.extents);
+  for (size_t i = 0; i < extents_.size(); ++i) offsets[i] = extents_[i].offset;
   record_ = new (record_) JobRecord{};
   record_->layout = kKeptLayout;
-  record_->job = job;
-  record_->chunk_count = static_cast<uint32_t>(chunks_.size());
-  record_->fingerprint = fingerprint;
+  record_->job = identity.job;
+  record_->nonce = identity.nonce;
+  record_->fingerprint = identity.fingerprint;
+  record_->uid = identity.uid;
   record_->parameter_count = spec_->parameters.size();
+  record_->chunk_count = static_cast<uint32_t>(chunks_.size());
+  record_->extent_count = static_cast<uint32_t>(extents_.size());
+  record_->extents_at = layout.extents;
+  record_->spec_at = layout.spec;
+  record_->spec_bytes = encoded_spec_.size();
+  record_->spec_crc = Crc32c(encoded_spec_);
+  record_->extents_crc = Crc32c(std::as_bytes(std::span(offsets, extents_.size())));
+  record_->crc = CrcOf(*record_);
   record_->steps[0].loss_scale = 1;
+  record_->steps[0].crc = CrcOf(record_->steps[0]);
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     auto* record = new (chunks_[id].record) ChunkRecord{};
-    record->chunk = id;
-    record->elements = chunks_[id].elements;
-    record->version.store(kNoVersion, std::memory_order_relaxed);
     record->magic = kChunkRecordMagic;
+    record->chunk = id;
+    record->job_nonce = identity.nonce;
+    record->elements = chunks_[id].elements;
+    record->stamp.store(StampOf(*record, kNoVersion), std::memory_order_relaxed);
   }
+  for (Rank rank = 0; rank < spec_->world; ++rank) new (&staging_records_[rank]) StagingRecord{};
+  for (ShardIntake& intake : intakes_) new (intake.record) ShardRecord{};
   record_->magic.store(kJobRecordMagic, std::memory_order_release);
+}
+
+void JobStates::SetPut(ChunkId id, Rank rank, uint64_t elements) {
+  intake(id, rank).record->put_elements.store(elements, std::memory_order_release);
+}
+
+void JobStates::AddStored(ChunkId id, Rank rank) {
+  ShardIntake& shard = intake(id, rank);
+  ++shard.micro_batches_stored;
+  shard.record->gradients.store(GradientWord(open_step(), shard.micro_batches_stored), std::memory_order_release);
+}
+
+void JobStates::SetRank(Rank rank, const RankIdentity& identity) {
+  RankRecord& record = record_->ranks[rank];
+  record.nonce.store(0, std::memory_order_release);
+  record.process_start = identity.process_start;
+  record.pid = identity.pid;
+  record.nonce.store(identity.nonce, std::memory_order_release);
+}
+
+void JobStates::ClearRank(Rank rank) {
+  record_->ranks[rank].nonce.store(0, std::memory_order_release);
+}
+
+void JobStates::NextAttempt() {
+  record_->open_step.store(OpenStepWord(sealed_version(), open_step() + 1), std::memory_order_release);
+}
+
+void JobStates::OpenNextStep() {
+  record_->open_step.store(OpenStepWord(sealed_version(), 0), std::memory_order_release);
 }
 
 const std::byte* JobStates::ParameterBytes(const Chunk& chunk, uint64_t element) const {
@@ -154,17 +246,22 @@ std::byte* JobStates::GradientBytes(const Chunk& chunk, uint64_t element) const 
 }
 
 void JobStates::MarkLoaded(Chunk* chunk) {
-  TP_CHECK(chunk->state == ChunkState::kEmpty && chunk->version() == kNoVersion, "weights arrive once");
+  TP_CHECK(chunk->state == ChunkState::kEmpty && chunk->version == kNoVersion, "weights arrive once");
   chunk->state = ChunkState::kResident;
-  chunk->record->version.store(0, std::memory_order_release);
+  SetVersion(chunk, 0);
   ++chunks_loaded_;
 }
 
 void JobStates::Publish(Chunk* chunk, Version version) {
-  TP_CHECK(version == chunk->version() + 1 && version == sealed_version(), "versions neither skip nor outrun the sealed step");
+  TP_CHECK(version == chunk->version + 1 && version == sealed_version(), "versions neither skip nor outrun the sealed step");
   chunk->state = ChunkState::kResident;
   chunk->ranks_cached = 0;
-  chunk->record->version.store(version, std::memory_order_release);
+  SetVersion(chunk, version);
+}
+
+void JobStates::SetVersion(Chunk* chunk, Version version) {
+  chunk->version = version;
+  chunk->record->stamp.store(StampOf(*chunk->record, version), std::memory_order_release);
 }
 
 void JobStates::ForgetOpenStep() {

@@ -5,7 +5,8 @@
 //  1. planes of all chunks, staging buffers and records were taken from the pool at once, and go back at once (destructor);
 //  2. a chunk's version never goes back and never skips; Publish is the only way forward;
 //  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk starts while it is not 0;
-//  4. a gradient slot is written only while its chunk's version is the sealed one.
+//  4. a gradient slot is written only while its chunk's version is the sealed one;
+//  5. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "memserver/residency/host_pool.h"
+#include "memserver/residency/job_records.h"
 #include "memserver/residency/kept_records.h"
 #include "memserver/residency/snapshot.h"
 #include "shm/job_spec.h"
@@ -43,6 +45,7 @@ struct ShardIntake {
   uint64_t put_elements = 0;            // weights accepted, from the shard's start
   uint32_t micro_batches_accepted = 0;  // of the open step: checked and on their way
   uint32_t micro_batches_stored = 0;    // of the open step: in the slot
+  ShardRecord* record = nullptr;
 };
 
 struct Chunk {
@@ -67,8 +70,15 @@ struct Chunk {
   uint32_t readers = 0;
   uint64_t ranks_cached = 0;
   uint64_t fetches = 0;
+  Version version = kNoVersion;  // as the record's stamp says
+};
 
-  Version version() const { return record->version.load(std::memory_order_relaxed); }
+// By what a job is known for ever.
+struct JobIdentity {
+  JobId job = 0;
+  uint64_t nonce = 0;
+  uint64_t fingerprint = 0;
+  uint32_t uid = 0;
 };
 
 class JobStates {
@@ -76,12 +86,15 @@ class JobStates {
   // Takes all memory of the job. The bytes are not zeroed: whoever gets `extents()` does that before the first write of a session.
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
   static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
+  // The states of a job that another server has left, exactly where they lie. Chunks are empty, resident or due for their update; what the
+  // open step had got is for GradientIntake to find. Errors: kKeptMemoryBad.
+  static Result<std::unique_ptr<JobStates>> Recover(const KeptJob& kept, HostPool* pool);
   ~JobStates();
   JobStates(const JobStates&) = delete;
   JobStates& operator=(const JobStates&) = delete;
 
   // Writes the first records into zeroed memory. Call once, before anything else changes.
-  void WriteFirstRecords(JobId job, uint64_t fingerprint);
+  void WriteFirstRecords(const JobIdentity& identity);
 
   const shm::JobSpec& spec() const { return *spec_; }
   std::span<const Extent> extents() const { return extents_; }
@@ -105,6 +118,24 @@ class JobStates {
   // The record of the last sealed step; all zero but loss_scale 1 before the first.
   const StepRecord& last_step() const { return record_->steps[sealed_version() % 2]; }
 
+  StagingRecord& staging_record(Rank rank) const { return staging_records_[rank]; }
+  // Weights up to `elements` of the rank's shard are in the master plane.
+  void SetPut(ChunkId id, Rank rank, uint64_t elements);
+  // One more micro-batch of the open step is in the slot.
+  void AddStored(ChunkId id, Rank rank);
+  // Who holds a place in the run; kept, so that it is known again after a restart.
+  struct RankIdentity {
+    uint64_t nonce = 0, process_start = 0;
+    int32_t pid = 0;
+  };
+  void SetRank(Rank rank, const RankIdentity& identity);
+  void ClearRank(Rank rank);
+  uint64_t open_step() const { return record_->open_step.load(std::memory_order_relaxed); }
+  // Gradients of the open step that were stored so far do not count any more.
+  void NextAttempt();
+  // The step after the sealed one is open.
+  void OpenNextStep();
+
   // The weights of a chunk are all in: it becomes version 0.
   void MarkLoaded(Chunk* chunk);
   uint32_t chunks_loaded() const { return chunks_loaded_; }
@@ -117,12 +148,17 @@ class JobStates {
  private:
   JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
   std::vector<uint64_t> ExtentSizes() const;
+  bool TakeExtents(std::span<const uint64_t> offsets);
+  void LayOut();
   void LayOutChunks();
   void LayOutPlanes();
   void LayOutRecords();
+  Status ReadChunks(Version sealed);
+  void SetVersion(Chunk* chunk, Version version);
 
   const std::shared_ptr<const shm::JobSpec> spec_;
   HostPool* const pool_;
+  const std::vector<std::byte> encoded_spec_;
   const DType gradient_type_;
   std::vector<Extent> extents_;  // records, staging of each rank, planes of each chunk
   uint64_t pool_bytes_ = 0;
@@ -131,6 +167,7 @@ class JobStates {
   std::vector<ParameterRun> runs_;
   std::vector<std::byte*> staging_;  // by rank
   JobRecord* record_ = nullptr;
+  StagingRecord* staging_records_ = nullptr;
   std::span<double> norm_sums_;
   uint32_t chunks_loaded_ = 0;
 };

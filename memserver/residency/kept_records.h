@@ -1,19 +1,25 @@
-// The records of a job that lie in kept memory (the host pool), so that a server that comes after this one can finish a sealed step.
+// The records of a job that lie in kept memory (the host pool), so that a server that comes after this one can finish a sealed step and go
+// on with the open one. The kept index (kept_index.h) names the place of each job's records.
 //
 // Written by the serve loop only, but for the progress words, which belong to the worker that holds the piece. Layout of a job's records:
 //
-//   +0                 JobRecord        identity, the two step records, the sealed version
+//   +0                 JobRecord        identity, the two step records, the sealed version, the open step, the ranks
 //   +kJobRecordBytes   ChunkRecord      one a chunk, in order of ChunkId
-//   then               progress words   8 bytes a piece, chunk by chunk (optim/undo_tile.h)
+//   then               StagingRecord    one a rank
+//   then               ShardRecord      one a chunk and member rank
+//   then               progress words   8 bytes an update piece, chunk by chunk (optim/undo_tile.h)
 //   then               norm sums        one double a parameter, in order of ParameterId
+//   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the first is the records' own
+//   then               the encoded JobSpec
 //
 // The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the commit): the record of version v is
 // written to steps[v % 2], then sealed_version := v by one 64-bit store. A chunk whose version is below sealed_version is still to be
-// updated; it is published by one 64-bit store of its new version. Any change of a struct here obliges a new kKeptLayout.
+// updated; it is published by one 64-bit store of its stamp. Any change of a struct here obliges a new kKeptLayout (kept_index.h).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "base/ids.h"
 #include "shm/job_spec.h"
@@ -22,9 +28,10 @@ namespace tidepool::memserver {
 
 inline constexpr uint32_t kJobRecordMagic = 0x4b445054;    // "TPDK"
 inline constexpr uint32_t kChunkRecordMagic = 0x43525054;  // "TPRC"
-inline constexpr uint32_t kKeptLayout = 1;
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
+// Versions are kept in 40 bits: at one step a millisecond, 34 years.
+inline constexpr Version kVersionLimit = (Version{1} << 40) - 1;
 
 // Everything that decides the update to `version`, and what a restarted trainer needs.
 struct StepRecord {
@@ -38,30 +45,84 @@ struct StepRecord {
   uint64_t random_state;
   double grad_norm;  // unscaled, before clipping
   uint32_t skipped;  // 1: a gradient was not finite; versions advance, nothing else changes
+  uint32_t crc;      // of all above
+};
+
+// A rank's incarnation. Cleared (nonce 0) when it leaves; process fields are written before the nonce.
+struct RankRecord {
+  std::atomic<uint64_t> nonce;  // 0: nobody
+  uint64_t process_start;
+  int32_t pid;
   uint32_t reserved;
 };
 
+// Of the run: the set of ranks from the first seat to the last.
+enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2 };  // kLeft: a rank said goodbye
+
 struct JobRecord {
   std::atomic<uint32_t> magic;  // stored last: a record without it was never complete
+  uint32_t crc;                 // of the identity: from `layout` to `extents_crc`
+  // The identity; never changes.
   uint32_t layout;
   JobId job;
-  uint32_t chunk_count;
+  uint64_t nonce;
   uint64_t fingerprint;  // of the job's specification
   uint64_t parameter_count;
+  uint32_t chunk_count;
+  uint32_t extent_count;
+  uint64_t extents_at, spec_at, spec_bytes;  // from the start of the records
+  uint32_t uid;
+  uint32_t spec_crc, extents_crc;
+  uint32_t reserved;
   alignas(64) std::atomic<Version> sealed_version;
+  std::atomic<uint64_t> open_step;  // OpenStepWord: gradients of any other attempt do not count
+  std::atomic<uint32_t> run;        // RunState
+  std::atomic<uint64_t> ranks_left_well;
   alignas(64) StepRecord steps[2];  // of version v at v % 2
+  alignas(64) RankRecord ranks[shm::kRanksMax];
 };
 
+// Names the chunk's planes; its stamp is the version with a check over the whole name, so that one store publishes both.
 struct ChunkRecord {
   uint32_t magic;
   ChunkId chunk;
+  uint64_t job_nonce;
   uint64_t elements;
-  std::atomic<Version> version;  // kNoVersion until the weights are in
-  uint64_t reserved[5];
+  std::atomic<uint64_t> stamp;  // StampOf
+  uint64_t reserved[4];
 };
 
+// How far one rank's shard of a chunk has come.
+struct ShardRecord {
+  std::atomic<uint64_t> put_elements;  // weights that are in the master plane, from the shard's start
+  std::atomic<uint64_t> gradients;     // GradientWord: micro-batches of the open step that are in the slot
+};
+
+// A gradient in a rank's staging buffer that is to be widened into, or added to, its slot.
+struct StagingRecord {
+  std::atomic<uint64_t> pending;  // 0: nothing; else its sequence number, stored after all below
+  uint64_t open_step;             // OpenStepWord that it belongs to
+  ChunkId chunk;
+  uint32_t micro_batch;
+  std::atomic<uint64_t> last_sequence;  // of all that ever pended: sequence numbers are not used twice
+  std::byte progress[8];                // optim::ProgressWord of the addition; its version is the sequence number
+  uint64_t reserved[3];
+};
+
+uint64_t OpenStepWord(Version version, uint64_t attempt);
+uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches);
+// Micro-batches that `word` counts for the attempt `open_step`; 0 when it was written in another one.
+uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step);
+// `version` may be kNoVersion.
+uint64_t StampOf(const ChunkRecord& record, Version version);
+// The version of the record's stamp; nothing when its check does not fit the name.
+std::optional<Version> VersionOf(const ChunkRecord& record);
+uint32_t CrcOf(const StepRecord& record);
+uint32_t CrcOf(const JobRecord& record);  // of the identity
+
 static_assert(sizeof(JobRecord) <= shm::kJobRecordBytes);
-static_assert(sizeof(ChunkRecord) == shm::kChunkRecordBytes);
+static_assert(sizeof(ChunkRecord) == shm::kChunkRecordBytes && sizeof(ShardRecord) == shm::kShardRecordBytes &&
+              sizeof(StagingRecord) == shm::kStagingRecordBytes);
 static_assert(sizeof(std::atomic<Version>) == 8 && std::atomic<Version>::is_always_lock_free);
 
 }  // namespace tidepool::memserver

@@ -47,7 +47,7 @@ struct JobRow {
   JobId job = 0;
   std::string name;
   uint32_t uid = 0;
-  std::string state;  // "loading", "training", "updating", "detached", "ending"
+  std::string state;  // "loading", "training", "updating", "detached", "awaiting" (its ranks, after a restart), "ending"
   uint32_t world = 0;
   DType dtype = DType::kF32;
   Version version = 0;  // sealed steps

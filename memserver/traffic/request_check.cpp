@@ -18,7 +18,7 @@ uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
 }  // namespace
 
 const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes, const shm::Request& request) {
-  if (request.reserved != 0) return "a reserved field is not zero";
+  if ((request.flags & ~shm::kResubmitted) != 0) return "a reserved flag is set";
   if (request.chunk >= states.spec().chunks.size()) return "the job has no such chunk";
   if (!states.spec().IsMember(request.chunk, rank)) return "the rank is not a member of the chunk's data-parallel group";
   const uint64_t elements = states.spec().chunks[request.chunk].elements;
@@ -52,7 +52,7 @@ const char* CheckFetch(JobStates& states, const shm::Request& request) {
   const Chunk& chunk = states.chunk(request.chunk);
   if (request.version < states.sealed_version()) return "the version asked for is already overwritten";
   if (request.version > states.sealed_version() + 1) return "the version asked for is more than one step ahead";
-  if (chunk.version() != kNoVersion && request.version < chunk.version()) return "the version asked for is already overwritten";
+  if (chunk.version != kNoVersion && request.version < chunk.version) return "the version asked for is already overwritten";
   return nullptr;
 }
 
@@ -68,7 +68,7 @@ const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& requ
 }
 
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request) {
-  if (request.reserved != 0) return "a reserved field is not zero";
+  if (request.reserved != 0 || (request.flags & ~shm::kResubmitted) != 0) return "a reserved field is not zero";
   if (!std::isfinite(request.learning_rate) || request.learning_rate < 0) return "the learning rate is not a finite number from 0";
   if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) return "the loss scale is not a finite number above 0";
   if (!states.weights_ready()) return "a step ended before the weights came";

@@ -22,7 +22,10 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   const Chunk& chunk = states->chunk(copy.request.chunk);
   const uint64_t end = copy.request.element_begin + copy.request.element_count;
   // Weights of a shard come in order, so the copy that reaches its end is the last.
-  return end == states->ShardBegin(copy.request.chunk, session->rank()) + chunk.shard_elements;
+  const uint64_t elements = end - states->ShardBegin(copy.request.chunk, session->rank());
+  states->SetPut(copy.request.chunk, session->rank(), elements);
+  TP_POINT("server.put_kept");
+  return elements == chunk.shard_elements;
 }
 
 void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request, bool holds_chunk) {
@@ -35,7 +38,7 @@ void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& 
 
 Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {
   Chunk& chunk = states->chunk(request.chunk);
-  const Version present = chunk.version();
+  const Version present = chunk.version;
   // Before all weights are in, nobody starts: a rank that ran ahead would submit gradients of a step that cannot be open yet.
   if (!states->weights_ready() || present == kNoVersion || present < request.version) return Start::kWait;
   if (present > request.version) return Start::kTooLate;
@@ -52,7 +55,7 @@ void EndFetch(JobStates* states, Session* session, const Copy& copy) {
   Chunk& chunk = states->chunk(copy.request.chunk);
   TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
   --chunk.readers;
-  if (chunk.version() == copy.request.version) chunk.ranks_cached |= uint64_t{1} << session->rank();
+  if (chunk.version == copy.request.version) chunk.ranks_cached |= uint64_t{1} << session->rank();
   session->bytes_h2d += copy.bytes;
   TP_POINT("server.fetch_copied");
 }

@@ -1,6 +1,7 @@
 #include "memserver/update/gradient_intake.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/check.h"
 #include "base/point.h"
@@ -13,11 +14,16 @@ uint32_t TasksMax(const shm::JobSpec& spec) {
   return spec.world + static_cast<uint32_t>(spec.chunks.size());
 }
 
+WorkKind StagedKindOf(uint32_t micro_batch) {
+  return micro_batch == 0 ? WorkKind::kWiden : WorkKind::kAccumulate;
+}
+
 }  // namespace
 
-GradientIntake::GradientIntake(JobStates* states, JobId job)
+GradientIntake::GradientIntake(JobStates* states, JobId job, const HostPool* pool)
     : states_(states),
       job_(job),
+      pool_(pool),
       chunk_count_(static_cast<uint32_t>(states->chunks().size())),
       shards_of_rank_(states->spec().world, 0),
       shards_complete_(states->spec().world, 0),
@@ -42,7 +48,7 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   Chunk& chunk = states_->chunk(request.chunk);
   const Rank rank = session->rank();
   // The slot is the redo log of the running update until the chunk has the version that the gradient was computed from.
-  if (chunk.version() != request.version || stale_at_workers_ > 0) return Start::kWait;
+  if (chunk.version != request.version || stale_at_workers_ > 0) return Start::kWait;
   const bool straight = GoesStraight(request);
   if (!straight && staging_busy_[rank]) return Start::kWait;
   if (!straight) staging_busy_[rank] = true;
@@ -64,15 +70,86 @@ bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
     EndShard(chunk, session->rank());
     return true;
   }
-  tasks_.Push({copy.request.micro_batch == 0 ? WorkKind::kWiden : WorkKind::kAccumulate, chunk, session->rank()});
+  KeepStaged(copy, session->rank());
+  tasks_.Push({StagedKindOf(copy.request.micro_batch), chunk, session->rank()});
   return true;
+}
+
+// From here on the gradient may be forgotten by the trainer: what is to be done with it is in kept memory.
+void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
+  StagingRecord& staged = states_->staging_record(rank);
+  const uint64_t sequence = staged.last_sequence.load(std::memory_order_relaxed) + 1;
+  staged.pending.store(0, std::memory_order_release);
+  staged.last_sequence.store(sequence, std::memory_order_release);
+  // An addition that a dead server had begun may have been dropped before it was gone on with; its slot does not count any more.
+  reinterpret_cast<optim::ProgressWord*>(staged.progress)->Store({sequence - 1, 0, optim::Progress::State::kFinished});
+  staged.open_step = states_->open_step();
+  staged.chunk = copy.request.chunk;
+  staged.micro_batch = copy.request.micro_batch;
+  staged.pending.store(sequence, std::memory_order_release);
+  TP_POINT("server.gradient_staged");
+}
+
+Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
+  // The last server may have ended between the seal and the opening of the next step.
+  if (states_->open_step() < OpenStepWord(states_->sealed_version(), 0)) states_->OpenNextStep();
+  for (ChunkId id = 0; id < chunk_count_; ++id) {
+    for (Rank rank = 0; rank < states_->spec().world; ++rank) {
+      if (!states_->spec().IsMember(id, rank)) continue;
+      ShardIntake& intake = states_->intake(id, rank);
+      intake.put_elements = intake.record->put_elements.load(std::memory_order_acquire);
+      const uint32_t stored = MicroBatchesOf(intake.record->gradients.load(std::memory_order_acquire), states_->open_step());
+      if (intake.put_elements > states_->chunk(id).shard_elements || stored > states_->spec().micro_batches) {
+        return Status(ErrorId::kKeptMemoryBad, "the shard of rank " + std::to_string(rank) + " in chunk " + std::to_string(id) +
+                                                   " has more in it than there is room");
+      }
+      intake.micro_batches_accepted = intake.micro_batches_stored = stored;
+      if (stored == 0) continue;
+      Chunk& chunk = states_->chunk(id);
+      if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
+      if (stored == states_->spec().micro_batches) ++shards_complete_[rank];
+      CountStored(id, rank);
+    }
+  }
+  if (states_->spec().micro_batches == 1) return Status();
+  for (Rank rank = 0; rank < states_->spec().world; ++rank) TP_RETURN_IF_ERROR(RecoverStaged(rank, areas));
+  return Status();
+}
+
+// A gradient that the last server had taken, but perhaps not added: the addition goes on where it stopped.
+Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea> areas) {
+  StagingRecord& staged = states_->staging_record(rank);
+  const uint64_t sequence = staged.pending.load(std::memory_order_acquire);
+  auto* progress = reinterpret_cast<optim::ProgressWord*>(staged.progress);
+  const bool named = sequence != 0 && staged.open_step == states_->open_step() && staged.chunk < chunk_count_ &&
+                     states_->spec().IsMember(staged.chunk, rank);
+  const ShardIntake* intake = named ? &states_->intake(staged.chunk, rank) : nullptr;
+  if (!named || staged.micro_batch != intake->micro_batches_stored) {
+    // Of an attempt that does not count any more, or stored already: nobody reads that slot before it is overwritten.
+    progress->Store({staged.last_sequence.load(std::memory_order_relaxed), 0, optim::Progress::State::kFinished});
+    staged.pending.store(0, std::memory_order_release);
+    return Status();
+  }
+  if (staged.micro_batch > 0 &&
+      optim::RestoreOpenTile(AddPieceOf(rank, staged.chunk, sequence), areas) == optim::RestoreOutcome::kUndoLost) {
+    return Status(ErrorId::kKeptMemoryBad, "the gradient of rank " + std::to_string(rank) + " in chunk " + std::to_string(staged.chunk) +
+                                               " was being added, and its undo area is gone");
+  }
+  staging_busy_[rank] = true;
+  if (++states_->intake(staged.chunk, rank).micro_batches_accepted == states_->spec().micro_batches) ++shards_complete_[rank];
+  tasks_.Push({StagedKindOf(staged.micro_batch), staged.chunk, rank});
+  return Status();
 }
 
 // One more micro-batch of a shard lies in its slot.
 void GradientIntake::EndShard(ChunkId id, Rank rank) {
-  ShardIntake& intake = states_->intake(id, rank);
-  ++intake.micro_batches_stored;
+  states_->AddStored(id, rank);
   TP_POINT("server.gradient_stored");
+  CountStored(id, rank);
+}
+
+void GradientIntake::CountStored(ChunkId id, Rank rank) {
+  const ShardIntake& intake = states_->intake(id, rank);
   if (intake.micro_batches_stored < states_->spec().micro_batches) return;
   Chunk& chunk = states_->chunk(id);
   if (++chunk.shards_stored == chunk.shards) tasks_.Push({WorkKind::kScan, id, 0});
@@ -84,6 +161,25 @@ void GradientIntake::FillShardWork(const Task& task, Work* work) const {
   work->from = states_->staging(task.rank);
   work->count = chunk.shard_elements;
   work->dtype = states_->spec().dtype;
+  if (task.kind != WorkKind::kAccumulate) return;
+  const optim::AddPiece piece = AddPieceOf(task.rank, task.chunk, states_->staging_record(task.rank).pending);
+  work->identity = piece.identity;
+  work->version = piece.sequence;
+  work->progress = piece.progress;
+}
+
+optim::AddPiece GradientIntake::AddPieceOf(Rank rank, ChunkId id, uint64_t sequence) const {
+  StagingRecord& staged = states_->staging_record(rank);
+  optim::AddPiece piece{};
+  // As for pieces of an update: the place of the progress word is the name.
+  piece.identity = pool_->OffsetOf(staged.progress) / sizeof(optim::ProgressWord) + 1;
+  piece.sequence = sequence;
+  piece.sum = reinterpret_cast<float*>(states_->GradientBytes(states_->chunk(id), states_->ShardBegin(id, rank)));
+  piece.addend = states_->staging(rank);
+  piece.dtype = states_->spec().dtype;
+  piece.count = states_->chunk(id).shard_elements;
+  piece.progress = reinterpret_cast<optim::ProgressWord*>(staged.progress);
+  return piece;
 }
 
 bool GradientIntake::NextWork(Work* work) {
@@ -123,6 +219,8 @@ void GradientIntake::EndWork(const WorkDone& done) {
   }
   staging_busy_[done.name.index] = false;
   EndShard(done.name.chunk, done.name.index);
+  states_->staging_record(done.name.index).pending.store(0, std::memory_order_release);
+  TP_POINT("server.staging_free");
 }
 
 void GradientIntake::ResetCounts() {
@@ -135,10 +233,12 @@ void GradientIntake::ResetCounts() {
 
 void GradientIntake::BeginStep() {
   TP_CHECK(at_workers_ == 0 && tasks_.empty(), "a sealed step has no work left");
+  states_->OpenNextStep();
   ResetCounts();
 }
 
 void GradientIntake::Drop() {
+  states_->NextAttempt();
   ResetCounts();
   tasks_.Clear();
   std::fill(staging_busy_.begin(), staging_busy_.end(), false);

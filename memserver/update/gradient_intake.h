@@ -10,17 +10,23 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "memserver/traffic/fixed_ring.h"
 #include "memserver/traffic/transfers.h"
 #include "memserver/update/work.h"
+#include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
 
 class GradientIntake {
  public:
-  GradientIntake(JobStates* states, JobId job);
+  GradientIntake(JobStates* states, JobId job, const HostPool* pool);
+
+  // After JobStates::Recover: counts what the open step has in kept memory, finishes what was open, and names the work that is due again.
+  // `areas` are the undo areas of all workers of the server that has ended. Errors: kKeptMemoryBad.
+  Status Recover(std::span<const optim::UndoArea> areas);
 
   // Counts a checked request. Call once a request, before its first StartGradient.
   void Accept(Rank rank, const shm::Request& request);
@@ -53,11 +59,16 @@ class GradientIntake {
   };
   bool GoesStraight(const shm::Request& request) const;
   void EndShard(ChunkId id, Rank rank);
+  void CountStored(ChunkId id, Rank rank);
+  void KeepStaged(const Copy& copy, Rank rank);
+  Status RecoverStaged(Rank rank, std::span<const optim::UndoArea> areas);
+  optim::AddPiece AddPieceOf(Rank rank, ChunkId id, uint64_t sequence) const;
   void ResetCounts();
   void FillShardWork(const Task& task, Work* work) const;
 
   JobStates* const states_;
   const JobId job_;
+  const HostPool* const pool_;
   const uint32_t chunk_count_;
   std::vector<uint32_t> shards_of_rank_;   // chunks that the rank is a member of
   std::vector<uint32_t> shards_complete_;  // of those, with all micro-batches accepted

@@ -26,11 +26,13 @@ StepRecord JudgeStep(const JobStates& states, const shm::EndStepRequest& end, bo
 void SealStep(JobStates* states, const StepRecord& record) {
   TP_CHECK(record.version == states->sealed_version() + 1, "steps are sealed one after the other");
   for (Chunk& chunk : states->chunks()) {
-    TP_CHECK(chunk.state == ChunkState::kComplete && chunk.version() + 1 == record.version, "a sealed step has all its gradients");
+    TP_CHECK(chunk.state == ChunkState::kComplete && chunk.version + 1 == record.version, "a sealed step has all its gradients");
     chunk.state = ChunkState::kUpdateDue;
   }
   TP_POINT("server.step_sealing");
-  states->record().steps[record.version % 2] = record;
+  StepRecord& kept = states->record().steps[record.version % 2];
+  kept = record;
+  kept.crc = CrcOf(kept);
   TP_POINT("server.step_recorded");
   states->record().sealed_version.store(record.version, std::memory_order_release);
   TP_POINT("server.step_sealed");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 
 #include "base/check.h"
 #include "base/point.h"
@@ -15,7 +16,7 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool)
 }
 
 void UpdateQueue::SetOrder(std::span<const ChunkId> declared) {
-  std::vector<bool> named(order_.size(), false);
+  std::vector<bool> named(states_->chunks().size(), false);
   next_order_.clear();
   for (const ChunkId id : declared) {
     TP_CHECK(id < named.size(), "the schedule was checked");
@@ -30,13 +31,49 @@ void UpdateQueue::SetOrder(std::span<const ChunkId> declared) {
 
 void UpdateQueue::Begin(const StepRecord& record) {
   TP_CHECK(!active(), "one step is updated at a time");
+  order_ = next_order_;
+  Prepare(record);
+}
+
+Status UpdateQueue::Resume(const StepRecord& record, std::span<const optim::UndoArea> areas) {
+  order_.clear();
+  for (const ChunkId id : next_order_) {
+    if (states_->chunk(id).state == ChunkState::kUpdateDue) order_.push_back(id);
+  }
+  Prepare(record);
+  if (skipped_) return Status();
+  for (const ChunkId id : order_) TP_RETURN_IF_ERROR(RestoreChunk(id, areas));
+  return Status();
+}
+
+Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> areas) const {
+  const auto bad = [&](uint32_t piece, const char* why) {
+    return Status(ErrorId::kKeptMemoryBad, "piece " + std::to_string(piece) + " of chunk " + std::to_string(id) +
+                                               ", on its way to version " + std::to_string(version_) + ", " + why);
+  };
+  for (uint32_t piece = 0; piece < states_->chunk(id).pieces; ++piece) {
+    Work work;
+    FillWork(id, piece, &work);
+    const optim::Progress at = work.progress->Load();
+    const bool begun = at.version == version_;
+    const bool possible = begun ? at.tile * optim::kTileElements <= work.planes.count
+                                : at.version < version_ && (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
+    if (!possible) return bad(piece, "has an impossible progress word");
+    if (optim::RestoreOpenTile(optim::Piece{work.identity, version_, work.planes, {}, work.progress}, areas) ==
+        optim::RestoreOutcome::kUndoLost) {
+      return bad(piece, "has an open tile, and its undo area is gone");
+    }
+  }
+  return Status();
+}
+
+void UpdateQueue::Prepare(const StepRecord& record) {
   const shm::JobSpec& spec = states_->spec();
   const optim::AdamSpec adam{spec.optimizer == shm::Optimizer::kAdamW, spec.beta1, spec.beta2, spec.eps};
   const optim::StepScalars step{record.learning_rate, std::max<uint64_t>(record.optimizer_step, 1), record.gradient_scale};
   for (size_t i = 0; i < factors_.size(); ++i) {
     factors_[i] = optim::MakeAdamFactors(adam, step, {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
   }
-  std::copy(next_order_.begin(), next_order_.end(), order_.begin());
   version_ = record.version;
   skipped_ = record.skipped != 0;
   cursor_ = piece_ = 0;

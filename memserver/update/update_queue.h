@@ -22,6 +22,9 @@ class UpdateQueue {
   void SetOrder(std::span<const ChunkId> declared);
   // The step of `record` was sealed. Requires !active().
   void Begin(const StepRecord& record);
+  // After JobStates::Recover: goes on with the step of `record` for the chunks that are due, wherever the last server stopped. `areas` are
+  // the undo areas of all its workers. Call it for every job before any worker runs. Errors: kKeptMemoryBad.
+  Status Resume(const StepRecord& record, std::span<const optim::UndoArea> areas);
   bool active() const { return chunks_left_ > 0; }
   // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are finished.
   void Hold() { ++holds_; }
@@ -37,6 +40,8 @@ class UpdateQueue {
   uint32_t PublishSkipped(uint32_t chunks_max);
 
  private:
+  void Prepare(const StepRecord& record);
+  Status RestoreChunk(ChunkId id, std::span<const optim::UndoArea> areas) const;
   void FillWork(ChunkId id, uint32_t piece, Work* work) const;
   void PublishNext(ChunkId id);
 

@@ -44,6 +44,7 @@ struct Work {
   uint64_t begin = 0;
   optim::UpdateSpan planes;
   const optim::AdamFactors* factors = nullptr;
+  // kUpdate, and kAccumulate, whose version is the sequence number of the addition.
   optim::ProgressWord* progress = nullptr;
   uint64_t identity = 0;
   Version version = 0;

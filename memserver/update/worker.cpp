@@ -11,7 +11,9 @@ WorkDone Worker::Do(const Work& work) {
   switch (work.name.kind) {
     case WorkKind::kNarrow: kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count); break;
     case WorkKind::kWiden: kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count); break;
-    case WorkKind::kAccumulate: kernels_.accumulate_gradient(static_cast<float*>(work.to), work.from, work.dtype, work.count); break;
+    case WorkKind::kAccumulate:
+      update_.Add({work.identity, work.version, static_cast<float*>(work.to), work.from, work.dtype, work.count, work.progress});
+      break;
     case WorkKind::kScan: done.finite = Scan(work); break;
     case WorkKind::kUpdate: Update(work); break;
   }

@@ -310,12 +310,46 @@ TEST_P(DeviceContract, BadSizesAndDescriptorsAreErrors) {
   EXPECT_FALSE(device_->CreateExportable(0, &fd).ok());
   EXPECT_FALSE(device_->CreateExportable(uint64_t{1} << 50, &fd).ok());
   auto memory = Create(kPageBytes, &fd);
-  EXPECT_EQ(device_->Import(fd, kPageBytes + 1).status().id(), ErrorId::kMemoryMapFailed);
   EXPECT_EQ(device_->Import(fd, 0).status().id(), ErrorId::kMemoryMapFailed);
-  EXPECT_FALSE(device_->Import(UniqueFd(), kPageBytes).ok());
-  const UniqueFd unsealed(memfd_create("unsealed", MFD_CLOEXEC));
-  ASSERT_EQ(ftruncate(unsealed.get(), kPageBytes), 0);
-  EXPECT_FALSE(device_->Import(unsealed, kPageBytes).ok()) << "a peer could truncate it under us";
+  EXPECT_EQ(device_->Import(fd, kPageBytes + 1).status().id(), ErrorId::kHandshakeBad) << "shorter than asked";
+  EXPECT_EQ(device_->Import(UniqueFd(), kPageBytes).status().id(), ErrorId::kHandshakeBad);
+}
+
+// A peer may send any descriptor: only memory whose faults the kernel alone serves may be mapped.
+TEST_P(DeviceContract, OnlyMemoryThatADeviceMadeIsImported) {
+  constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  const auto memfd = [](uint64_t bytes, bool present, int seals) {
+    UniqueFd fd(memfd_create("peer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+    const std::vector<char> data(bytes, 'x');
+    const size_t written = present ? bytes : 0;
+    EXPECT_EQ(pwrite(fd.get(), data.data(), written, 0), static_cast<ssize_t>(written));
+    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+    return fd;
+  };
+  const auto refused_for = [this](const UniqueFd& fd, const std::string& reason) {
+    const Status status = device_->Import(fd, 2 * kPageBytes).status();
+    EXPECT_EQ(status.id(), ErrorId::kHandshakeBad) << reason;
+    EXPECT_NE(status.what().find(reason), std::string::npos) << status.Format();
+  };
+  EXPECT_TRUE(device_->Import(memfd(2 * kPageBytes, true, kAllSeals), 2 * kPageBytes - 5).ok()) << "the twin of what a device makes";
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  refused_for(reader, "not a memfd");
+  refused_for(UniqueFd(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), "not a memfd");
+  refused_for(UniqueFd(open("/dev/zero", O_RDWR | O_CLOEXEC)), "not a memfd");
+  refused_for(memfd(2 * kPageBytes, true, 0), "not sealed");
+  for (const int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL}) {
+    refused_for(memfd(2 * kPageBytes, true, kAllSeals & ~missing), "not sealed");
+  }
+  refused_for(memfd(2 * kPageBytes, true, kAllSeals | F_SEAL_WRITE), "sealed against writing");
+  refused_for(memfd(kPageBytes, true, kAllSeals), "4096 bytes, 8192 are needed");
+  refused_for(memfd(3 * kPageBytes, true, kAllSeals), "12288 bytes, 8192 are needed");
+  refused_for(memfd(2 * kPageBytes, false, kAllSeals), "0 of its 8192 bytes are present");
+  const UniqueFd holed = memfd(2 * kPageBytes, true, kAllSeals);
+  ASSERT_EQ(fallocate(holed.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kPageBytes), 0);
+  refused_for(holed, "4096 of its 8192 bytes are present");
 }
 
 // Runs `child` in a forked process; it returns true for success. Fork comes before any stream: a child must not inherit threads.

@@ -64,24 +64,24 @@ uint64_t FakeRank::Send(shm::Request request) {
   return counter_;
 }
 
-uint64_t FakeRank::Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
-  return Send(RangeRequest(shm::Op::kPutWeights, chunk, begin, count, offset));
+shm::Request FakeRank::PutRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) {
+  return RangeRequest(shm::Op::kPutWeights, chunk, begin, count, offset);
 }
 
-uint64_t FakeRank::Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
+shm::Request FakeRank::FetchRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
   shm::Request request = RangeRequest(shm::Op::kFetch, chunk, begin, count, offset);
   request.version = version;
-  return Send(request);
+  return request;
 }
 
-uint64_t FakeRank::Submit(const Gradient& gradient) {
+shm::Request FakeRank::SubmitRequest(const Gradient& gradient) {
   shm::Request request = RangeRequest(shm::Op::kSubmitGradient, gradient.chunk, gradient.begin, gradient.count, gradient.offset);
   request.version = gradient.version;
   request.micro_batch = gradient.micro_batch;
-  return Send(request);
+  return request;
 }
 
-uint64_t FakeRank::EndStep(Version version, float learning_rate, float loss_scale) {
+shm::Request FakeRank::EndStepRequestOf(Version version, float learning_rate, float loss_scale) {
   shm::EndStepRequest request{};
   request.op = static_cast<uint32_t>(shm::Op::kEndStep);
   request.version = version;
@@ -89,7 +89,7 @@ uint64_t FakeRank::EndStep(Version version, float learning_rate, float loss_scal
   request.loss_scale = loss_scale;
   request.data_cursor = version * 1000;
   request.random_state = version * 7 + 1;
-  return Send(shm::AsRequest(request));
+  return shm::AsRequest(request);
 }
 
 std::optional<shm::Completion> FakeRank::Take() {
@@ -98,7 +98,7 @@ std::optional<shm::Completion> FakeRank::Take() {
   return completion;
 }
 
-ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads}) {
+ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads}), options_(options) {
   HostPoolOptions pool;
   pool.bytes = options.pool_bytes;
   pool.own_bytes = WorkerTeam::UndoBytes(options.workers);
@@ -107,12 +107,89 @@ ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = o
   auto reserved = HostPool::Reserve(pool, PlentyOfMemory());
   TP_CHECK(reserved.ok(), "the test machine has room for a small pool");
   pool_ = std::move(reserved).value();
+  auto index = KeptIndex::Create(pool_->geometry(), 77);
+  TP_CHECK(index.ok(), "the test machine has room for an index");
+  index_ = std::move(index).value();
+  StartServing();
+}
+
+void ServeWorld::StartServing() {
   WorkerTeamOptions team;
-  team.threads = options.workers;
+  team.threads = options_.workers;
   team_ = std::make_unique<WorkerTeam>(team, pool_->own_records());
-  device::Device* device = options.device != nullptr ? options.device : &device_;
-  loop_ =
-      std::make_unique<ServeLoop>(Parts{&clock_, device, pool_.get(), team_.get(), &events_, &replies_, &saves_, &saved_}, options.loop);
+  Parts parts;
+  parts.clock = &clock_;
+  parts.device = options_.device != nullptr ? options_.device : &device_;
+  parts.pool = pool_.get();
+  parts.index = index_.get();
+  parts.team = team_.get();
+  parts.events = &events_;
+  parts.replies = &replies_;
+  parts.saves = &saves_;
+  parts.saved = &saved_;
+  loop_ = std::make_unique<ServeLoop>(parts, options_.loop);
+}
+
+void ServeWorld::Restart() {
+  const PoolGeometry geometry = pool_->geometry();
+  std::vector<UniqueFd> pieces;
+  for (const PoolPiece& piece : pool_->pieces()) pieces.push_back(Duplicate(piece.fd));
+  UniqueFd index_fd = Duplicate(index_->fd());
+  loop_.reset();
+  team_.reset();
+  std::vector<ControlEvent> events;
+  events_.TakeAll(&events);
+  std::vector<ControlReply> replies;
+  replies_.TakeAll(&replies);
+  taken_replies_.clear();
+  TakeSaves();
+  std::vector<SaveResult> saved;
+  saved_.TakeAll(&saved);
+  index_.reset();
+  pool_.reset();
+  IndexContents contents;
+  auto index = KeptIndex::Adopt(std::move(index_fd), &contents);
+  TP_CHECK(index.ok() && contents.damaged_slots == 0, "the index outlives its server");
+  index_ = std::move(index).value();
+  auto pool = HostPool::Adopt(std::move(pieces), contents.geometry);
+  TP_CHECK(pool.ok() && contents.geometry.bytes == geometry.bytes, "the pool outlives its server");
+  pool_ = std::move(pool).value();
+  StartServing();
+  loop_->Recover(contents);
+}
+
+ConnectionId ServeWorld::AskToResume(const FakeRank& rank, const shm::JobSpec& spec, uint32_t uid) {
+  ResumeSession event;
+  event.connection = ++last_connection_;
+  event.rank = rank.rank();
+  event.job_nonce = rank.job_nonce();
+  event.nonce = rank.nonce();
+  event.rcache_bytes = spec.rcache_bytes;
+  event.uid = uid;
+  event.pid = 4242;
+  Post(event);
+  return last_connection_;
+}
+
+void ServeWorld::AttachAgain(const ReserveGranted& granted, FakeRank* rank) {
+  auto port = shm::ServerPort::Create(granted.session);
+  auto server_side = device_.Import(rank->rcache_fd(), granted.rcache_bytes);
+  TP_CHECK(port.ok() && server_side.ok(), "memory for one session");
+  shm::ServerPort& rings = **port;
+  auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
+  TP_CHECK(client.ok(), "memory for one session");
+  Post(AttachSession{granted.connection, std::move(port).value(), std::move(server_side).value()});
+  rank->Reconnect(granted.connection, std::move(client).value());
+}
+
+bool ServeWorld::Resume(FakeRank* rank, const shm::JobSpec& spec, uint32_t uid) {
+  AskToResume(*rank, spec, uid);
+  loop_->Turn();
+  const auto granted = TakeReply<ReserveGranted>();
+  if (!granted) return false;
+  AttachAgain(*granted, rank);
+  loop_->Turn();
+  return true;
 }
 
 void ServeWorld::Settle(int turns_max) {
@@ -127,7 +204,12 @@ void ServeWorld::TakeReplies() {
   std::move(replies.begin(), replies.end(), std::back_inserter(taken_replies_));
 }
 
-ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid) {
+std::vector<ControlReply> ServeWorld::TakeAllReplies() {
+  TakeReplies();
+  return std::exchange(taken_replies_, {});
+}
+
+ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid, uint64_t nonce) {
   ReserveJob event;
   event.connection = ++last_connection_;
   event.spec = std::make_shared<const shm::JobSpec>(spec);
@@ -135,6 +217,7 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
   event.rank = rank;
   event.uid = uid;
   event.pid = 4242;
+  event.nonce = nonce != 0 ? nonce : NonceOf(last_connection_);
   Post(std::move(event));
   return last_connection_;
 }
@@ -150,7 +233,10 @@ std::unique_ptr<FakeRank> ServeWorld::Attach(const ReserveGranted& granted, Rank
   auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
   TP_CHECK(client_side.ok() && client.ok(), "memory for one session");
   Post(AttachSession{granted.connection, std::move(port).value(), std::move(server_side).value()});
-  return std::make_unique<FakeRank>(granted.connection, rank, std::move(client).value(), std::move(client_side).value());
+  auto joined =
+      std::make_unique<FakeRank>(granted.connection, rank, std::move(client).value(), std::move(client_side).value(), std::move(exported));
+  joined->SetNames(NonceOf(granted.connection), index_->NonceOf(granted.job));
+  return joined;
 }
 
 std::unique_ptr<FakeRank> ServeWorld::Join(const shm::JobSpec& spec, Rank rank, uint32_t uid) {

@@ -43,8 +43,9 @@ shm::JobSpec MakeSpec(const SpecOptions& options);
 // A trainer rank: what client/ does, without its checks, so that a test can write anything.
 class FakeRank {
  public:
-  FakeRank(ConnectionId connection, Rank rank, std::unique_ptr<shm::ClientPort> port, std::unique_ptr<device::Memory> rcache)
-      : connection_(connection), rank_(rank), port_(std::move(port)), rcache_(std::move(rcache)) {}
+  FakeRank(ConnectionId connection, Rank rank, std::unique_ptr<shm::ClientPort> port, std::unique_ptr<device::Memory> rcache,
+           UniqueFd rcache_fd)
+      : connection_(connection), rank_(rank), port_(std::move(port)), rcache_(std::move(rcache)), rcache_fd_(std::move(rcache_fd)) {}
 
   ConnectionId connection() const { return connection_; }
   Rank rank() const { return rank_; }
@@ -54,28 +55,51 @@ class FakeRank {
     return reinterpret_cast<T*>(rcache() + offset);
   }
   shm::ClientPort& port() { return *port_; }
+  uint64_t nonce() const { return nonce_; }
+  uint64_t job_nonce() const { return job_nonce_; }
+  void SetNames(uint64_t nonce, uint64_t job_nonce) {
+    nonce_ = nonce;
+    job_nonce_ = job_nonce;
+  }
+  // Comes back to another server: a new connection and new rings, the same rCache.
+  void Reconnect(ConnectionId connection, std::unique_ptr<shm::ClientPort> port) {
+    connection_ = connection;
+    port_ = std::move(port);
+    counter_ = 0;
+  }
+  const UniqueFd& rcache_fd() const { return rcache_fd_; }
 
-  // Sends the request with the next counter, which is returned.
-  uint64_t Send(shm::Request request);
-  uint64_t Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset);
-  uint64_t Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version);
   struct Gradient {
     ChunkId chunk = 0;
     uint64_t begin = 0, count = 0, offset = 0;
     Version version = 0;
     uint32_t micro_batch = 0;
   };
-  uint64_t Submit(const Gradient& gradient);
-  uint64_t EndStep(Version version, float learning_rate, float loss_scale = 1);
+  static shm::Request PutRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset);
+  static shm::Request FetchRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version);
+  static shm::Request SubmitRequest(const Gradient& gradient);
+  static shm::Request EndStepRequestOf(Version version, float learning_rate, float loss_scale);
+  // Sends the request with the next counter, which is returned.
+  uint64_t Send(shm::Request request);
+  uint64_t Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) { return Send(PutRequest(chunk, begin, count, offset)); }
+  uint64_t Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
+    return Send(FetchRequest(chunk, begin, count, offset, version));
+  }
+  uint64_t Submit(const Gradient& gradient) { return Send(SubmitRequest(gradient)); }
+  uint64_t EndStep(Version version, float learning_rate, float loss_scale = 1) {
+    return Send(EndStepRequestOf(version, learning_rate, loss_scale));
+  }
   // Takes the next answer.
   std::optional<shm::Completion> Take();
   std::optional<ErrorId> Ended() const { return port_->Ended(); }
 
  private:
-  const ConnectionId connection_;
+  ConnectionId connection_;
   const Rank rank_;
-  const std::unique_ptr<shm::ClientPort> port_;
+  std::unique_ptr<shm::ClientPort> port_;
   const std::unique_ptr<device::Memory> rcache_;
+  const UniqueFd rcache_fd_;
+  uint64_t nonce_ = 0, job_nonce_ = 0;
   uint64_t counter_ = 0;
 };
 
@@ -85,9 +109,14 @@ class ServeWorld {
 
   ServeLoop& loop() { return *loop_; }
   HostPool& pool() { return *pool_; }
+  const KeptIndex& index() const { return *index_; }
   WorkerTeam& team() { return *team_; }
   FakeClock& clock() { return clock_; }
   const Tables& tables() const { return loop_->tables(); }
+
+  // The server is killed and another one adopts the kept memory: what stood in queues and rings is gone, connections too. A hook of points
+  // (base/point.h) may throw out of this, or out of a turn: that server is dead; Restart again.
+  void Restart();
 
   void Post(ControlEvent event) { events_.Push(std::move(event)); }
   // Turns until nothing happens any more (inline worlds), at most `turns_max` times.
@@ -95,9 +124,19 @@ class ServeWorld {
   // The oldest reply not taken yet of type T; others before it stay.
   template <typename T>
   std::optional<T> TakeReply();
+  // All replies not taken yet, in order; what was to be discarded is.
+  std::vector<ControlReply> TakeAllReplies();
 
-  // The first half of joining: the reply to a reservation is left in the queue.
-  ConnectionId Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000);
+  // The first half of joining: the reply to a reservation is left in the queue. nonce 0: NonceOf(connection).
+  ConnectionId Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000, uint64_t nonce = 0);
+  // The nonce of the incarnation that a connection reserved for.
+  static uint64_t NonceOf(ConnectionId connection) { return 0x1000 + connection; }
+  // The first half of coming back after Restart: the reply is left in the queue.
+  ConnectionId AskToResume(const FakeRank& rank, const shm::JobSpec& spec, uint32_t uid = 1000);
+  // The second half.
+  void AttachAgain(const ReserveGranted& granted, FakeRank* rank);
+  // Both, with turns in between; false when refused (the reply is left in the queue).
+  bool Resume(FakeRank* rank, const shm::JobSpec& spec, uint32_t uid = 1000);
   // The second half: zeroes, makes rings and rCache, posts AttachSession.
   std::unique_ptr<FakeRank> Attach(const ReserveGranted& granted, Rank rank);
   // Both, with turns in between; null when refused (the reply is left in the queue).
@@ -116,7 +155,11 @@ class ServeWorld {
 
   FakeClock clock_;
   device::HostDevice device_;  // makes rCaches
+  void StartServing();
+
+  const WorldOptions options_;
   std::unique_ptr<HostPool> pool_;
+  std::unique_ptr<KeptIndex> index_;
   std::unique_ptr<WorkerTeam> team_;
   EventQueue<ControlEvent> events_;
   EventQueue<ControlReply> replies_;

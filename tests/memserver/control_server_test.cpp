@@ -1,13 +1,18 @@
 // The control server against a loop that the test plays itself: it reads the events and pushes the replies.
 #include "memserver/jobs/control_server.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +24,7 @@
 #include <vector>
 
 #include "device/host_device.h"
+#include "memserver/jobs/peer_identity.h"
 #include "memserver/jobs/socket_directory.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
@@ -78,7 +84,7 @@ class ControlServerTest : public testing::Test {
   }
   static void Greet(const UniqueFd& socket) {
     const auto bytes = shm::Encode(Spec());
-    Send(socket, shm::HelloFrame{shm::kAbiVersion, 0, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes)});
+    Send(socket, shm::HelloFrame{shm::kAbiVersion, 0, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
     Send(socket, shm::SpecPartFrame{bytes});
   }
   // The next frame, with its descriptors in `fds`; none when the server closes.
@@ -115,7 +121,10 @@ class ControlServerTest : public testing::Test {
   // A session up to Welcome.
   ConnectionId Attach(const UniqueFd& socket) {
     Greet(socket);
-    const ConnectionId id = Expect<ReserveJob>().connection;
+    const auto event = Expect<ReserveJob>();
+    EXPECT_EQ(event.nonce, 0xabcU);
+    EXPECT_EQ(event.process_start, ReadProcessStart(getpid()));
+    const ConnectionId id = event.connection;
     replies_.Push(ReserveGranted{.connection = id, .job = 1, .session = 9, .rcache_bytes = 8192, .to_zero = {}});
     attached_ = Expect<AttachSession>();
     replies_.Push(Attached{.connection = id, .session = 9, .job = 1});
@@ -123,6 +132,22 @@ class ControlServerTest : public testing::Test {
     EXPECT_TRUE(frame && std::holds_alternative<shm::WelcomeFrame>(*frame));
     EXPECT_EQ(fds_.size(), shm::kWelcomeFds);
     return id;
+  }
+
+  static void SendResume(const UniqueFd& socket, int fd, uint64_t nonce = 0xabc) {
+    const auto bytes = shm::EncodeFrame(shm::ResumeFrame{shm::kAbiVersion, 0, 0x10b, nonce, 8192});
+    ASSERT_EQ(shm::SendPacket(socket.get(), bytes, std::array{fd}), shm::SocketResult::kDone);
+  }
+  // A rank with this memory asks for its session, and the loop grants it.
+  ConnectionId GrantResume(const UniqueFd& socket, int fd, uint64_t nonce = 0xabc) {
+    SendResume(socket, fd, nonce);
+    const auto event = Expect<ResumeSession>();
+    EXPECT_EQ(event.nonce, nonce);
+    EXPECT_EQ(event.job_nonce, 0x10bU);
+    EXPECT_EQ(event.rcache_bytes, 8192U);
+    EXPECT_EQ(event.pid, getpid());
+    replies_.Push(ReserveGranted{.connection = event.connection, .job = 1, .session = 9, .rcache_bytes = 8192, .to_zero = {}});
+    return event.connection;
   }
 
   device::HostDevice device_{device::HostDeviceOptions{}};
@@ -146,7 +171,152 @@ TEST_F(ControlServerTest, ASessionIsReservedPreparedAttachedAndLeft) {
   Send(socket, shm::GoodbyeFrame{});
   EXPECT_EQ(Expect<Goodbye>().connection, id);
   replies_.Push(SessionOver{id, Status()});
-  EXPECT_FALSE(Receive(socket).has_value()) << "the closed socket is the answer";
+  const auto frame = Receive(socket);
+  ASSERT_TRUE(frame && std::holds_alternative<shm::EndedFrame>(*frame)) << "a server that dies says nothing";
+  EXPECT_TRUE(std::get<shm::EndedFrame>(*frame).why.ok());
+  EXPECT_FALSE(Receive(socket).has_value());
+}
+
+TEST_F(ControlServerTest, ARankComesBackWithItsMemoryAndGetsNewRings) {
+  UniqueFd memory;
+  const auto mine = device_.CreateExportable(8192, &memory);
+  ASSERT_TRUE(mine.ok());
+  mine.value()->data()[8191] = std::byte{0x5a};
+  const UniqueFd socket = Connect();
+  const ConnectionId id = GrantResume(socket, memory.get());
+  attached_ = Expect<AttachSession>();
+  ASSERT_NE(attached_.port, nullptr);
+  ASSERT_NE(attached_.rcache, nullptr);
+  EXPECT_EQ(attached_.rcache->bytes(), 8192U);
+  EXPECT_EQ(attached_.rcache->data()[8191], std::byte{0x5a}) << "nothing was zeroed";
+  attached_.rcache->data()[0] = std::byte{1};
+  EXPECT_EQ(mine.value()->data()[0], std::byte{1}) << "the same memory";
+  replies_.Push(Attached{.connection = id, .session = 9, .job = 1});
+  auto frame = Receive(socket);
+  ASSERT_TRUE(frame && std::holds_alternative<shm::ResumedFrame>(*frame));
+  EXPECT_EQ(std::get<shm::ResumedFrame>(*frame).session, 9U);
+  ASSERT_EQ(fds_.size(), shm::kResumedFds);
+  const auto port = shm::ClientPort::Map(std::move(fds_[shm::kResumedSubmission]), std::move(fds_[shm::kResumedCompletion]),
+                                         std::move(fds_[shm::kResumedDoorbell]));
+  EXPECT_TRUE(port.ok()) << port.status().Format();
+  Send(socket, shm::GoodbyeFrame{});
+  EXPECT_EQ(Expect<Goodbye>().connection, id);
+}
+
+TEST_F(ControlServerTest, OnlyMemoryThatAMemserverMadeIsTakenFromARank) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  const UniqueFd file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  const auto memfd = [](off_t bytes, int seals) {
+    UniqueFd fd(memfd_create("peer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(ftruncate(fd.get(), bytes), 0);
+    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+    return fd;
+  };
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  const UniqueFd unsealed = memfd(8192, 0), small = memfd(4096, kSeals), sparse = memfd(8192, kSeals);
+  const struct {
+    int fd;
+    const char* reason;
+  } cases[] = {{writer.get(), "not a memfd"},
+               {file.get(), "not a memfd"},
+               {unsealed.get(), "not sealed"},
+               {small.get(), "4096 bytes, 8192 are needed"},
+               {sparse.get(), "0 of its 8192 bytes are present"}};
+  for (const auto& [fd, reason] : cases) {
+    const UniqueFd socket = Connect();
+    const ConnectionId id = GrantResume(socket, fd);
+    const auto frame = Receive(socket);
+    ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame)) << reason;
+    const Status& why = std::get<shm::RefusedFrame>(*frame).why;
+    EXPECT_EQ(why.id(), ErrorId::kHandshakeBad);
+    EXPECT_NE(why.what().find(reason), std::string::npos) << why.Format();
+    EXPECT_EQ(Expect<ConnectionLost>().connection, id) << "and the loop is told";
+  }
+}
+
+TEST_F(ControlServerTest, ARankThatMayNotComeBackHearsWhy) {
+  const UniqueFd socket = Connect(), zero(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  SendResume(socket, zero.get());
+  const ConnectionId id = Expect<ResumeSession>().connection;
+  replies_.Push(Refused{id, Status(ErrorId::kStatesLost, "no such job")});
+  const auto frame = Receive(socket);
+  ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame));
+  EXPECT_EQ(std::get<shm::RefusedFrame>(*frame).why.id(), ErrorId::kStatesLost);
+  EXPECT_EQ(Expect<ConnectionLost>().connection, id);
+}
+
+TEST_F(ControlServerTest, AResumeWithoutItsDescriptorIsRefused) {
+  const UniqueFd socket = Connect();
+  Send(socket, shm::ResumeFrame{shm::kAbiVersion, 0, 0x10b, 0xabc, 8192});
+  const auto frame = Receive(socket);
+  ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame));
+  EXPECT_EQ(std::get<shm::RefusedFrame>(*frame).why.id(), ErrorId::kHandshakeBad);
+  Expect<ConnectionLost>();
+}
+
+// Children that do nothing; every one is killed at the end.
+class AwaitedRanksTest : public ControlServerTest {
+ protected:
+  void TearDown() override {
+    while (!children_.empty()) Kill(children_.back());
+    ControlServerTest::TearDown();
+  }
+  pid_t Child() {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      for (;;) pause();
+    }
+    children_.push_back(pid);
+    return pid;
+  }
+  void Kill(pid_t pid) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    std::erase(children_, pid);
+  }
+  std::vector<pid_t> children_;
+};
+
+TEST_F(AwaitedRanksTest, TheEndOfAnAwaitedProcessIsToldToTheLoop) {
+  const pid_t first = Child(), second = Child();
+  replies_.Push(AwaitRank{.job = 4, .rank = 2, .nonce = 11, .pid = first, .process_start = ReadProcessStart(first)});
+  replies_.Push(AwaitRank{.job = 4, .rank = 3, .nonce = 12, .pid = second, .process_start = ReadProcessStart(second)});
+  replies_.Push(AwaitRank{.job = 4, .rank = 5, .nonce = 13, .pid = 0, .process_start = 0});
+  Kill(second);
+  auto lost = Expect<AwaitedRankLost>();
+  EXPECT_EQ(lost.job, 4U);
+  EXPECT_EQ(lost.rank, 3U);
+  EXPECT_EQ(lost.nonce, 12U);
+  Kill(first);
+  EXPECT_EQ(Expect<AwaitedRankLost>().rank, 2U);
+}
+
+TEST_F(AwaitedRanksTest, ARankWhoseProcessIsGoneOrAnotherOneNowIsLostAtOnce) {
+  const pid_t child = Child();
+  const uint64_t start = ReadProcessStart(child);
+  replies_.Push(AwaitRank{.job = 4, .rank = 2, .nonce = 11, .pid = child, .process_start = start + 1});
+  EXPECT_EQ(Expect<AwaitedRankLost>().rank, 2U);
+  Kill(child);
+  replies_.Push(AwaitRank{.job = 4, .rank = 3, .nonce = 12, .pid = child, .process_start = start});
+  EXPECT_EQ(Expect<AwaitedRankLost>().rank, 3U);
+}
+
+TEST_F(AwaitedRanksTest, ARankThatIsBackIsNoLongerWatched) {
+  const pid_t back = Child(), away = Child();
+  replies_.Push(AwaitRank{.job = 1, .rank = 0, .nonce = 0xabc, .pid = back, .process_start = ReadProcessStart(back)});
+  replies_.Push(AwaitRank{.job = 1, .rank = 1, .nonce = 0xabd, .pid = away, .process_start = ReadProcessStart(away)});
+  UniqueFd memory;
+  ASSERT_TRUE(device_.CreateExportable(8192, &memory).ok());
+  const UniqueFd socket = Connect();
+  const ConnectionId id = GrantResume(socket, memory.get());
+  Expect<AttachSession>();
+  replies_.Push(Attached{.connection = id, .session = 9, .job = 1});
+  ASSERT_TRUE(Receive(socket).has_value());
+  Kill(back);
+  Kill(away);
+  EXPECT_EQ(Expect<AwaitedRankLost>().rank, 1U);
 }
 
 TEST_F(ControlServerTest, PoolMemoryIsZeroedBeforeTheSessionIsAttached) {
@@ -255,7 +425,7 @@ TEST_F(SmallControlServerTest, AGreetingThatIsNotFinishedInTimeLosesItsConnectio
   const UniqueFd silent = Connect();
   const UniqueFd slow = Connect();
   const auto bytes = shm::Encode(Spec());
-  Send(slow, shm::HelloFrame{shm::kAbiVersion, 0, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes)});
+  Send(slow, shm::HelloFrame{shm::kAbiVersion, 0, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
   for (const UniqueFd* socket : {&silent, &slow}) {
     auto frame = Receive(*socket);
     ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame));

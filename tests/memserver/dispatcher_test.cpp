@@ -97,7 +97,7 @@ const BadRequest kBadRequests[] = {
     {"OpZero", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0; }), "operation is unknown"},
     {"OpFive", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 5; }), "operation is unknown"},
     {"OpHuge", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0xffffffff; }), "operation is unknown"},
-    {"Reserved", With(Fetch(0, 0, 1, 0), [](Request* r) { r->reserved = 1; }), "reserved"},
+    {"Reserved", With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = 2; }), "reserved"},
     {"ChunkPastEnd", Fetch(2, 0, 1, 0), "no such chunk"},
     {"ChunkHuge", Fetch(0xffffffff, 0, 1, 0), "no such chunk"},
     {"EmptyRange", Fetch(0, 0, 0, 0), "empty"},

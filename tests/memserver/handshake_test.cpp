@@ -29,7 +29,7 @@ class HandshakeTest : public testing::Test {
  protected:
   Result<FrameAction> Say(shm::Frame frame) { return protocol_.OnFrame(std::move(frame), {}); }
   static shm::HelloFrame Hello(const std::vector<std::byte>& bytes) {
-    return {shm::kAbiVersion, 0, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes)};
+    return {shm::kAbiVersion, 0, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes), 0xabc};
   }
   // Through the greeting; the event that comes out of it.
   ReserveJob Greet() {
@@ -47,7 +47,15 @@ class HandshakeTest : public testing::Test {
     protocol_.SetState(ConnectionState::kOpen);
   }
 
-  ConnectionProtocol protocol_{5, getuid(), 1234};
+  static shm::ResumeFrame Resume() { return {shm::kAbiVersion, 1, 0x10b, 0xabc, 8192}; }
+  // Says it with a descriptor of its own.
+  Result<FrameAction> SayResume(const shm::ResumeFrame& frame) {
+    std::vector<UniqueFd> fds;
+    fds.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return protocol_.OnFrame(frame, std::move(fds));
+  }
+
+  ConnectionProtocol protocol_{5, getuid(), 1234, 99};
 };
 
 TEST_F(HandshakeTest, ACompleteGreetingBecomesOneReservation) {
@@ -61,7 +69,72 @@ TEST_F(HandshakeTest, ACompleteGreetingBecomesOneReservation) {
   EXPECT_EQ(event.fingerprint, shm::Fingerprint(shm::Encode(Spec())));
   EXPECT_FALSE(protocol_.HalfOpen());
   EXPECT_EQ(protocol_.state(), ConnectionState::kReserving);
-  EXPECT_EQ(protocol_.rcache_bytes(), 8192U);
+  EXPECT_EQ(event.nonce, 0xabcU);
+  EXPECT_EQ(event.process_start, 99U);
+  EXPECT_FALSE(protocol_.resume().has_value());
+  EXPECT_FALSE(protocol_.TakeRcache().valid());
+}
+
+TEST_F(HandshakeTest, TheAnswerToAGreetingIsAWelcome) {
+  Greet();
+  const auto frame = protocol_.AnswerTo({.connection = 5, .session = 3, .job = 4, .sealed_version = 7, .job_nonce = 0x10b});
+  ASSERT_TRUE(std::holds_alternative<shm::WelcomeFrame>(frame));
+  const auto& welcome = std::get<shm::WelcomeFrame>(frame);
+  EXPECT_EQ(welcome.session, 3U);
+  EXPECT_EQ(welcome.job, 4U);
+  EXPECT_EQ(welcome.sealed_version, 7U);
+  EXPECT_EQ(welcome.job_nonce, 0x10bU);
+  EXPECT_EQ(welcome.rcache_bytes, 8192U);
+}
+
+TEST_F(HandshakeTest, ARankThatComesBackAsksForItsSessionAtOnce) {
+  auto said = SayResume(Resume());
+  ASSERT_TRUE(said.ok() && said->event) << said.status().Format();
+  const auto event = std::get<ResumeSession>(std::move(*said->event));
+  EXPECT_EQ(event.connection, 5U);
+  EXPECT_EQ(event.rank, 1U);
+  EXPECT_EQ(event.job_nonce, 0x10bU);
+  EXPECT_EQ(event.nonce, 0xabcU);
+  EXPECT_EQ(event.rcache_bytes, 8192U);
+  EXPECT_EQ(event.uid, getuid());
+  EXPECT_EQ(event.pid, 1234);
+  EXPECT_EQ(protocol_.state(), ConnectionState::kReserving);
+  EXPECT_FALSE(protocol_.HalfOpen());
+  EXPECT_TRUE(protocol_.TakeRcache().valid());
+  EXPECT_FALSE(protocol_.TakeRcache().valid()) << "once";
+  const auto frame = protocol_.AnswerTo({.connection = 5, .session = 9});
+  ASSERT_TRUE(std::holds_alternative<shm::ResumedFrame>(frame));
+  EXPECT_EQ(std::get<shm::ResumedFrame>(frame).session, 9U);
+}
+
+TEST_F(HandshakeTest, AResumeOfAnotherVersionNamesBoth) {
+  shm::ResumeFrame frame = Resume();
+  frame.abi = 1;
+  const Status status = SayResume(frame).status();
+  EXPECT_EQ(status.id(), ErrorId::kAbiMismatch);
+  EXPECT_NE(status.what().find("version 1"), std::string::npos) << status.Format();
+}
+
+TEST_F(HandshakeTest, ResumeIsAFirstWordOnly) {
+  ASSERT_TRUE(Say(Hello(shm::Encode(Spec()))).ok());
+  EXPECT_EQ(SayResume(Resume()).status().id(), ErrorId::kHandshakeBad);
+  protocol_.SetState(ConnectionState::kOpen);
+  EXPECT_EQ(SayResume(Resume()).status().id(), ErrorId::kHandshakeBad);
+  EXPECT_FALSE(protocol_.TakeRcache().valid());
+}
+
+TEST_F(HandshakeTest, ASecondResumeOrAGreetingAfterItEndsTheConnection) {
+  ASSERT_TRUE(SayResume(Resume()).ok());
+  EXPECT_EQ(SayResume(Resume()).status().id(), ErrorId::kHandshakeBad);
+  EXPECT_EQ(Say(Hello(shm::Encode(Spec()))).status().id(), ErrorId::kHandshakeBad);
+}
+
+TEST_F(HandshakeTest, ARankThatCameBackDeclaresSchedulesForTheLoopToCheck) {
+  ASSERT_TRUE(SayResume(Resume()).ok());
+  protocol_.SetState(ConnectionState::kOpen);
+  auto part = Say(shm::SchedulePartFrame{2, {0, 77}});
+  ASSERT_TRUE(part.ok() && part->event);
+  EXPECT_EQ(std::get<DeclareSchedule>(*part->event).order, (std::vector<ChunkId>{0, 77}));
 }
 
 TEST_F(HandshakeTest, GreetingAndDescriptionMustNameTheSameNumberOfRanks) {

@@ -260,7 +260,7 @@ TEST(Rejoining, ASealedStepIsFinishedWithoutItsRanks) {
   work_until_quiet();
   ASSERT_TRUE(trainer.JoinAll());
   EXPECT_EQ(trainer.version(), 1u);
-  for (ChunkId chunk = 0; chunk < 3; ++chunk) EXPECT_EQ(world.tables().jobs.front()->states->chunk(chunk).version(), 1u);
+  for (ChunkId chunk = 0; chunk < 3; ++chunk) EXPECT_EQ(world.tables().jobs.front()->states->chunk(chunk).version, 1u);
 }
 
 TEST(Rejoining, AnAbandonedStepsWorkEndsBeforeItsSlotsAreWrittenAgain) {

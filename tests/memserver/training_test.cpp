@@ -227,7 +227,7 @@ TEST(TrainingSchedule, UpdatesRunInTheDeclaredOrder) {
     world.loop().Turn();
     for (ChunkId id = 0; id < 4; ++id) {
       const bool known = std::find(order.begin(), order.end(), id) != order.end();
-      if (!known && job->states->chunk(id).version() == 1) order.push_back(id);
+      if (!known && job->states->chunk(id).version == 1) order.push_back(id);
     }
   }
   EXPECT_EQ(order, (std::vector<ChunkId>{2, 0, 3, 1}));

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <string>
@@ -64,7 +65,7 @@ class Sealing : public ::testing::Test {
     ASSERT_TRUE(states.ok());
     states_ = std::move(states).value();
     for (const Extent& extent : states_->extents()) std::memset(extent.data, 0, extent.bytes);
-    states_->WriteFirstRecords(1, 42);
+    states_->WriteFirstRecords({1, 7, 42, 1000});
     for (Chunk& chunk : states_->chunks()) states_->MarkLoaded(&chunk);
   }
   void CompleteAll(double sum_squares) {
@@ -118,7 +119,11 @@ struct alignas(64) Undo {
 };
 
 Work Accumulation(std::vector<float>* sum, const std::vector<float>& addend) {
+  static std::deque<optim::ProgressWord> words;  // one an addition, where they stay
   Work work;
+  work.progress = &words.emplace_back();
+  work.identity = words.size();
+  work.version = 1;
   work.name.kind = WorkKind::kAccumulate;
   work.to = sum->data();
   work.from = addend.data();

@@ -43,6 +43,7 @@ class DaemonInProcess {
  private:
   void Pump();
   TemporaryDirectory directory_;
+  memserver::KeptHolder keeper_{memserver::KeeperChoice::kNone, {}};
   std::unique_ptr<memserver::Server> server_;
   std::thread pump_;  // what the main thread of memserver does
 };

@@ -27,6 +27,7 @@ std::vector<shm::Frame> GreetingOf(const shm::JobSpec& spec, Rank rank) {
   hello.pid = getpid();
   hello.spec_bytes = bytes.size();
   hello.fingerprint = shm::Fingerprint(bytes);
+  hello.nonce = rank + 1;
   std::vector<shm::Frame> frames{hello};
   for (size_t at = 0; at < bytes.size(); at += shm::kPartBytesMax) {
     const size_t end = std::min(bytes.size(), at + shm::kPartBytesMax);

@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"OffsetOdd", Op::kFetch, [](Request* r) { r->rcache_offset = 2; }, "aligned"},
         Lie{"VersionFarAhead", Op::kFetch, [](Request* r) { r->version = 2; }, "ahead"},
         Lie{"VersionHuge", Op::kFetch, [](Request* r) { r->version = kHuge; }, ""},
-        Lie{"ReservedSet", Op::kFetch, [](Request* r) { r->reserved = 1; }, "reserved"},
+        Lie{"ReservedSet", Op::kFetch, [](Request* r) { r->flags = 2; }, "reserved"},
         Lie{"MicroBatchOfFetch", Op::kFetch, [](Request* r) { r->micro_batch = 1; }, "micro-batch"},
         Lie{"WeightsTwice", Op::kPutWeights, [](Request*) {}, "weights already"},
         Lie{"GradientOfOthersShard", Op::kSubmitGradient, [](Request* r) { r->element_begin = 2048; }, "exactly the rank's shard"},

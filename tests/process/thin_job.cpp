@@ -71,6 +71,11 @@ class ThinRank {
     }
     TP_RETURN_IF_ERROR(Hash(&result->hash));
     if (!options_.save_dir.empty()) TP_RETURN_IF_ERROR(Save());
+    if (options_.on_hash) options_.on_hash(result->hash);
+    while (options_.stay) {
+      clock_.SleepNs(10 * kNsPerMs);
+      TP_RETURN_IF_ERROR(client_->DeclareSchedule(order));  // notices when a peer or the server dies
+    }
     return client_->Detach();
   }
 
@@ -110,6 +115,7 @@ class ThinRank {
                         client_->StartEndStep({.version = version, .learning_rate = 0.01F, .data_cursor = version + 1}));
     TP_ASSIGN_OR_RETURN(const client::Outcome outcome, client_->Wait(ticket));
     result->last_grad_norm = outcome.grad_norm;
+    if (options_.on_norm) options_.on_norm(version + 1, outcome.grad_norm);
     if (outcome.version == version + 1) return Status();
     return Status(ErrorId::kInternal, "step " + std::to_string(version) + " ended with version " + std::to_string(outcome.version));
   }
@@ -174,11 +180,16 @@ Result<ThinResult> RunThinJob(const ThinOptions& options) {
   client::ClientOptions connect;
   connect.socket_dir = options.socket_dir;
   connect.wait_timeout_ns = options.wait_timeout_ns;
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<MemClient> client, MemClient::Connect(connect, SpecOf(options), options.rank));
-  ThinRank rank(options, std::move(client));
-  ThinResult result;
-  TP_RETURN_IF_ERROR(rank.Train(&result));
-  return result;
+  connect.server_timeout_ns = options.server_timeout_ns;
+  connect.attach_retry = options.persistent;
+  for (;;) {
+    TP_ASSIGN_OR_RETURN(std::unique_ptr<MemClient> client, MemClient::Connect(connect, SpecOf(options), options.rank));
+    ThinRank rank(options, std::move(client));
+    ThinResult result;
+    const Status trained = rank.Train(&result);
+    if (trained.ok()) return result;
+    if (!options.persistent || trained.id() != ErrorId::kPeerLost) return trained;
+  }
 }
 
 }  // namespace tidepool::testing

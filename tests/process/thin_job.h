@@ -26,9 +26,16 @@ struct ThinOptions {
   DType dtype = DType::kF32;
   int64_t pause_ns = 0;  // after each step
   int64_t wait_timeout_ns = 30 * int64_t{1000000000};
-  std::string save_dir;  // empty: nothing is saved
+  std::string save_dir;           // empty: nothing is saved
+  int64_t server_timeout_ns = 0;  // how long a vanished server is waited for
+  bool persistent = false;        // a rank that is taken, or a peer that dies, is waited for: the run goes on from the last sealed step
+  bool stay = false;              // when all steps are done, the rank stays attached for ever
+  // Called with the hash of the final weights, before the rank detaches or stays.
+  std::function<void(uint64_t hash)> on_hash;
   // Called with the client after each sealed step; tests look at things here.
   std::function<void(uint64_t step)> after_step;
+  // Called with the norm of each step's gradients.
+  std::function<void(uint64_t step, double grad_norm)> on_norm;
 };
 
 struct ThinResult {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <iostream>
 #include <string>
 
@@ -40,11 +41,28 @@ int main(int argc, char** argv) {
   app.add_option("--pause-ms", pause_ms);
   app.add_option("--save", options.save_dir);
   app.add_flag("--bf16", bf16);
+  int64_t server_timeout_ms = 0;
+  bool norms = false;
+  app.add_option("--server-timeout-ms", server_timeout_ms);
+  app.add_flag("--persistent", options.persistent);
+  app.add_flag("--norms", norms, "print the norm of each step's gradients");
+  app.add_flag("--stay", options.stay, "when all steps are done, stay attached");
   bool fork_child = false;
   app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
   CLI11_PARSE(app, argc, argv);
   options.pause_ns = pause_ms * tidepool::kNsPerMs;
+  options.server_timeout_ns = server_timeout_ms * tidepool::kNsPerMs;
   if (bf16) options.dtype = tidepool::DType::kBF16;
+  if (norms) {
+    options.on_norm = [](uint64_t step, double norm) { std::printf("norm %llu %a\n", static_cast<unsigned long long>(step), norm); };
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  }
+  if (options.stay) {
+    options.on_hash = [](uint64_t hash) {
+      std::printf("hash %llx stays\n", static_cast<unsigned long long>(hash));
+      std::fflush(stdout);
+    };
+  }
   if (fork_child)
     options.after_step = [](uint64_t step) {
       if (step == 1) ForkSleeper();

@@ -15,14 +15,18 @@ namespace tidepool::shm {
 namespace {
 
 HelloFrame SoundHello() {
-  return {kAbiVersion, 0, 1, 2, 4711, 1000, 99};
+  return {kAbiVersion, 0, 1, 2, 4711, 1000, 99, 0xabc};
+}
+
+ResumeFrame SoundResume() {
+  return {kAbiVersion, 1, 0x10b, 0xabc, 8192};
 }
 
 std::vector<Frame> OneOfEach() {
   std::vector<Frame> frames;
   frames.emplace_back(SoundHello());
   frames.emplace_back(SpecPartFrame{std::vector<std::byte>(10, std::byte{3})});
-  frames.emplace_back(WelcomeFrame{3, 4, 8192, 1, 2.5F, 7, 8, 9, 10, 11});
+  frames.emplace_back(WelcomeFrame{3, 4, 8192, 1, 2.5F, 7, 8, 9, 10, 11, 12});
   frames.emplace_back(RefusedFrame{Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")});
   frames.emplace_back(SchedulePartFrame{5, {4, 3, 2}});
   frames.emplace_back(SaveFrame{12, "model.safetensors"});
@@ -30,6 +34,8 @@ std::vector<Frame> OneOfEach() {
   frames.emplace_back(GoodbyeFrame{});
   frames.emplace_back(EndedFrame{Status(ErrorId::kSessionEnded, "the end")});
   frames.emplace_back(PeerLostFrame{1});
+  frames.emplace_back(SoundResume());
+  frames.emplace_back(ResumedFrame{77});
   return frames;
 }
 
@@ -81,7 +87,33 @@ TEST(Frames, AHelloOutOfRangeIsRefused) {
   EXPECT_TRUE(refused([](HelloFrame* h) { h->world = kRanksMax + 1; }));
   EXPECT_TRUE(refused([](HelloFrame* h) { h->rank = 2; }));
   EXPECT_TRUE(refused([](HelloFrame* h) { h->spec_bytes = kSpecBytesMax + 1; }));
+  EXPECT_TRUE(refused([](HelloFrame* h) { h->nonce = 0; }));
   EXPECT_FALSE(refused([](HelloFrame* h) { h->abi = 77; })) << "another version must reach the place that can name both";
+}
+
+TEST(Frames, AResumeOutOfRangeIsRefused) {
+  const auto refused = [](auto change) {
+    ResumeFrame resume = SoundResume();
+    change(&resume);
+    return DecodeFrame(EncodeFrame(resume)).status().id() == ErrorId::kHandshakeBad;
+  };
+  EXPECT_TRUE(refused([](ResumeFrame* r) { r->rank = kRanksMax; }));
+  EXPECT_TRUE(refused([](ResumeFrame* r) { r->nonce = 0; }));
+  EXPECT_TRUE(refused([](ResumeFrame* r) { r->rcache_bytes = 0; }));
+  EXPECT_FALSE(refused([](ResumeFrame* r) { r->job_nonce = 0; })) << "the loop knows no such job, and says so";
+  EXPECT_FALSE(refused([](ResumeFrame* r) { r->abi = 77; }));
+}
+
+TEST(Frames, AGreetingOfTheFormerVersionIsReadFarEnoughToNameIt) {
+  HelloFrame hello = SoundHello();
+  hello.abi = 1;
+  auto bytes = EncodeFrame(hello);
+  bytes.resize(bytes.size() - sizeof hello.nonce);  // which it did not have
+  const auto length = static_cast<uint32_t>(bytes.size() - kFrameHeaderBytes);
+  std::memcpy(bytes.data() + 8, &length, sizeof length);
+  const auto decoded = DecodeFrame(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
+  EXPECT_EQ(std::get<HelloFrame>(decoded.value()).abi, 1U);
 }
 
 TEST(Frames, AScheduleThatLiesAboutItsLengthIsRefused) {
@@ -115,7 +147,7 @@ TEST(Frames, EveryCutAndEveryExtensionIsRefused) {
 
 TEST(Frames, UnknownTypesAndStrangersAreRefused) {
   auto bytes = EncodeFrame(GoodbyeFrame{});
-  bytes[4] = std::byte{11};
+  bytes[4] = std::byte{13};
   EXPECT_FALSE(DecodeFrame(bytes).ok());
   bytes[4] = std::byte{0};
   EXPECT_FALSE(DecodeFrame(bytes).ok());
@@ -136,12 +168,14 @@ TEST(Frames, RandomDamageIsRefusedOrDecodesToAFrameThatCanBeEncoded) {
   }
 }
 
-TEST(Frames, DescriptorsComeOnlyWithWelcomeAndSave) {
+TEST(Frames, DescriptorsComeOnlyWithTheFramesThatNeedThem) {
   uint32_t sum = 0;
   for (const Frame& frame : OneOfEach()) sum += FdsOf(frame);
-  EXPECT_EQ(sum, 5U);
+  EXPECT_EQ(sum, 9U);
   EXPECT_EQ(FdsOf(Frame(WelcomeFrame{})), 4U);
   EXPECT_EQ(FdsOf(Frame(SaveFrame{})), 1U);
+  EXPECT_EQ(FdsOf(Frame(ResumeFrame{})), 1U);
+  EXPECT_EQ(FdsOf(Frame(ResumedFrame{})), 3U);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ TEST(SocketPath, ADirectoryTooLongForASocketIsRefusedWithTheLimit) {
   EXPECT_NE(status.Format().find("107"), std::string::npos) << status.Format();
   EXPECT_EQ(DataSocketPath("/d"), "/d/data.sock");
   EXPECT_EQ(AdminSocketPath("/d"), "/d/admin.sock");
+  EXPECT_EQ(KeeperSocketPath("/d"), "/d/keeper.sock");
   EXPECT_EQ(LockFilePath("/d"), "/d/memserver.lock");
 }
 

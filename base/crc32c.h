@@ -1,0 +1,14 @@
+// Crc32c: the CRC-32C (Castagnoli) of a range of bytes, as iSCSI, ext4 and NVMe tools compute it: "123456789" gives 0xe3069283.
+//
+// Any thread. For records and headers (a few hundred MB/s), not for bulk data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tidepool {
+
+uint32_t Crc32c(std::span<const std::byte> bytes);
+
+}  // namespace tidepool

@@ -1,0 +1,28 @@
+#include "client/fork_guard.h"
+
+#include <pthread.h>
+
+#include <atomic>
+
+namespace tidepool::client {
+
+namespace {
+
+// Forks between the first process that made a guard and this one.
+std::atomic<uint64_t> generation{0};
+
+void CountFork() {
+  generation.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+ForkGuard::ForkGuard() : generation_(generation.load(std::memory_order_relaxed)) {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, CountFork);
+}
+
+bool ForkGuard::Inherited() const {
+  return generation.load(std::memory_order_relaxed) != generation_;
+}
+
+}  // namespace tidepool::client

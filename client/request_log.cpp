@@ -1,0 +1,57 @@
+#include "client/request_log.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tidepool::client {
+
+RequestLog::RequestLog() {
+  entries_.reserve(kTicketsMax);
+}
+
+Ticket RequestLog::Add(shm::Request* request) {
+  ++last_;
+  request->counter = last_ - base_ + renumbered_.size();
+  entries_.emplace(last_, Entry{*request, {}});
+  return last_;
+}
+
+void RequestLog::TakeBack(Ticket ticket) {
+  TP_CHECK(ticket == last_, "only the newest request can be taken back");
+  entries_.erase(ticket);
+  --last_;
+}
+
+RequestLog::Entry* RequestLog::Find(Ticket ticket) {
+  const auto found = entries_.find(ticket);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+RequestLog::Entry* RequestLog::FindUnanswered(uint64_t counter) {
+  if (counter == 0) return nullptr;
+  const uint64_t again = renumbered_.size();
+  Entry* entry = Find(counter <= again ? renumbered_[counter - 1] : base_ + (counter - again));
+  return entry == nullptr || entry->outcome || entry->request.counter != counter ? nullptr : entry;
+}
+
+std::vector<shm::Request> RequestLog::Renumber() {
+  renumbered_.clear();
+  for (const auto& [ticket, entry] : entries_) {
+    if (!entry.outcome) renumbered_.push_back(ticket);
+  }
+  std::sort(renumbered_.begin(), renumbered_.end());
+  base_ = last_;
+  std::vector<shm::Request> requests;
+  for (const Ticket ticket : renumbered_) {
+    shm::Request& request = Find(ticket)->request;
+    request.counter = requests.size() + 1;
+    // The same four bytes in every kind of request.
+    request.flags |= shm::kResubmitted;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+}  // namespace tidepool::client

@@ -1,0 +1,92 @@
+#include "memserver/job_recovery.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/residency/job_records.h"
+
+namespace tidepool::memserver {
+namespace {
+
+std::span<const optim::UndoArea> UndoAreas(const HostPool& pool) {
+  const std::span<std::byte> own = pool.own_records();
+  return {reinterpret_cast<const optim::UndoArea*>(own.data()), own.size() / sizeof(optim::UndoArea)};
+}
+
+// Shards whose weights are all in, but whose chunk is not complete: their 16-bit form is made again.
+void LoadAgain(Job* job) {
+  JobStates& states = *job->states;
+  for (ChunkId id = 0; id < states.chunks().size(); ++id) {
+    if (states.chunk(id).version != kNoVersion) continue;
+    for (Rank rank = 0; rank < job->spec().world; ++rank) {
+      if (!job->spec().IsMember(id, rank) || states.intake(id, rank).put_elements < states.chunk(id).shard_elements) continue;
+      if (job->spec().dtype == DType::kF32) {
+        CountLoadedShard(job, id);
+      } else {
+        job->narrows.Push({id, rank});
+      }
+    }
+  }
+}
+
+void AwaitRanks(const Parts& parts, Job* job) {
+  job->awaiting_since_ns = job->detached_ns = parts.clock->NowNs();
+  for (Rank rank = 0; rank < job->spec().world; ++rank) {
+    const RankRecord& record = job->states->record().ranks[rank];
+    if (!job->IsAwaited(rank)) continue;
+    parts.replies->Push(AwaitRank{job->id, rank, record.nonce.load(std::memory_order_relaxed), record.pid, record.process_start});
+  }
+}
+
+Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed) {
+  TP_ASSIGN_OR_RETURN(const KeptJob kept, ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
+  auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool);
+  job->nonce = kept.nonce;
+  job->fingerprint = kept.fingerprint;
+  job->uid = kept.uid;
+  job->index_slot = kept.slot;
+  job->phase = JobPhase::kOpen;
+  const auto areas = UndoAreas(*parts.pool);
+  TP_POINT("recover.job_read");
+  TP_RETURN_IF_ERROR(job->updates.Resume(job->states->last_step(), areas));
+  TP_POINT("recover.tiles_restored");
+  TP_RETURN_IF_ERROR(job->intake.Recover(areas));
+  TP_POINT("recover.step_counted");
+  LoadAgain(job.get());
+  if (job->run_broken()) job->intake.Drop();
+  AwaitRanks(parts, job.get());
+  return job;
+}
+
+// The last server died while it took this job down: all ranks had said goodbye, or nobody is left of a job without weights.
+bool IsOver(const Job& job) {
+  return !job.HasRanks() && (job.AllLeftWell() || !job.states->weights_ready());
+}
+
+}  // namespace
+
+void RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tables) {
+  tables->last_job = contents.last_job;
+  for (const IndexedJob& indexed : contents.jobs) {
+    tables->last_job = std::max(tables->last_job, indexed.job);
+    auto recovered = RecoverJob(parts, indexed);
+    if (!recovered.ok()) {
+      LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
+      parts.index->Remove(indexed.slot);
+      continue;
+    }
+    const Job& job = **recovered;
+    if (IsOver(job)) {
+      parts.index->Remove(indexed.slot);
+      continue;
+    }
+    LogInfo("job found in kept memory", {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
+    tables->jobs.push_back(std::move(recovered).value());
+  }
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,15 @@
+// RecoverJobs: makes the jobs that another server has left in kept memory into jobs of this one.
+//
+// The thread that makes the serve loop, before it runs and before any worker works. Sealed steps go on where they stopped, without any
+// trainer; the ranks of the last run are awaited. A job that cannot be trusted is given up, with a line in the log that says why: the ranks
+// that come back for it are told kStatesLost. May be interrupted at any instruction and repeated by the next server.
+#pragma once
+
+#include "memserver/residency/kept_index.h"
+#include "memserver/tables.h"
+
+namespace tidepool::memserver {
+
+void RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tables);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,43 @@
+#include "memserver/jobs/acceptor.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "shm/fd_socket.h"
+#include "shm/frames.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+UniqueFd SpareDescriptor() {
+  return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace
+
+Acceptor::Acceptor(int listening) : listening_(listening), spare_(SpareDescriptor()) {}
+
+UniqueFd Acceptor::AcceptOne() const {
+  return UniqueFd(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+Result<UniqueFd> Acceptor::Next() {
+  UniqueFd socket = AcceptOne();
+  if (socket.valid() || errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return socket;
+  return RefuseWithSpare();
+}
+
+Status Acceptor::RefuseWithSpare() {
+  spare_.Reset();
+  UniqueFd socket = AcceptOne();
+  Status why(ErrorId::kTooManySessions, "memserver has no file descriptor left");
+  if (socket.valid()) shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{why}));
+  socket.Reset();
+  spare_ = SpareDescriptor();
+  return why;
+}
+
+}  // namespace tidepool::memserver

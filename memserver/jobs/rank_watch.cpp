@@ -1,0 +1,58 @@
+#include "memserver/jobs/rank_watch.h"
+
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "memserver/jobs/peer_identity.h"
+
+namespace tidepool::memserver {
+
+RankWatch::RankWatch() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+  TP_CHECK(epoll_.valid(), "epoll_create1");
+}
+
+bool RankWatch::Watch(const AwaitRank& rank) {
+  if (rank.pid <= 0) return true;
+  UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, rank.pid, 0)));
+  if (!pidfd.valid() && errno == ESRCH) return false;
+  const uint64_t number = ++last_number_;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = number;
+  if (!pidfd.valid() || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd.get(), &event) != 0) {
+    LogWarn("the process of an awaited rank cannot be watched",
+            {{"job", rank.job}, {"rank", rank.rank}, {"pid", rank.pid}, {"why", std::string(std::strerror(errno))}});
+    return true;
+  }
+  if (ReadProcessStart(rank.pid) != rank.process_start) return false;
+  watches_.emplace(number, Watched{{rank.job, rank.rank, rank.nonce}, std::move(pidfd)});
+  return true;
+}
+
+void RankWatch::Forget(const AwaitedRankLost& rank) {
+  std::erase_if(watches_, [&rank](const auto& entry) {
+    const AwaitedRankLost& watched = entry.second.rank;
+    return watched.job == rank.job && watched.rank == rank.rank && watched.nonce == rank.nonce;
+  });
+}
+
+std::vector<AwaitedRankLost> RankWatch::TakeLost() {
+  std::vector<AwaitedRankLost> lost;
+  std::array<epoll_event, 64> events;  // one rank of a job each; more are told at the next call
+  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    const auto watched = watches_.extract(events[static_cast<size_t>(i)].data.u64);
+    if (watched) lost.push_back(watched.mapped().rank);
+  }
+  return lost;
+}
+
+}  // namespace tidepool::memserver

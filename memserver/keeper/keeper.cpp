@@ -1,0 +1,266 @@
+#include "memserver/keeper/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "base/point.h"
+#include "base/unique_fd.h"
+#include "memserver/keeper/keeper_messages.h"
+#include "memserver/keeper/session_spawn.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kBackOffNs = 100 * kNsPerMs;           // before the second start; doubled for each later one
+constexpr int64_t kStartPatienceNs = 60 * kNsPerSecond;  // for a started server to connect, where the lease is shorter
+constexpr int64_t kFirstPatienceNs = 10 * kNsPerSecond;  // for the server that started this keeper
+constexpr int64_t kSendNs = kNsPerSecond;                // for a server to read what it asked for
+constexpr uint32_t kPacketsPerTurn = 64;
+
+int64_t LeaseNs(uint64_t lease_ms) {
+  constexpr uint64_t kLeaseMsMax = 30ULL * 24 * 3600 * 1000;  // far from overflow
+  return static_cast<int64_t>(std::min(lease_ms, kLeaseMsMax)) * kNsPerMs;
+}
+
+class Keeper {
+ public:
+  explicit Keeper(const KeeperOptions& options) : options_(options), listener_(options.listen_fd) {}
+  bool Open();  // false: the inherited descriptor is no listening socket
+  void Serve();
+  void Close();
+
+ private:
+  void ReadServer();
+  bool OnPacket(shm::Packet packet);
+  bool GiveAll();
+  void OnServerEnd();
+  void RefuseServer();
+  void AcceptServer();
+  void OnSignal();
+  void ScheduleStart();
+  void StartServer(int64_t now);
+  void HoldFor(uint64_t lease_ms, const char* cause);
+  void OnTime();
+  int TimeoutMs() const;
+
+  const KeeperOptions& options_;
+  const UniqueFd listener_;
+  UniqueFd signals_;
+  std::string path_;
+  struct stat file_ {};  // of the socket, to tell it from a later one at the same path
+  SteadyClock clock_;
+
+  std::map<uint32_t, HeldMemory> held_;  // by slot
+  UniqueFd server_;                      // the connection; whoever has not sent a message yet counts for nothing
+  bool served_ = false;                  // the other side of server_ has spoken
+  std::optional<uint64_t> farewell_ms_;  // the lease of its kPart
+  std::vector<int64_t> starts_;          // times within the last kStartWindowNs
+  pid_t starting_ = 0;                   // started, has not spoken yet
+  int64_t start_at_ns_ = kNever, end_at_ns_ = kNever;
+  bool ended_ = false;
+};
+
+bool Keeper::Open() {
+  sockaddr_un address{};
+  socklen_t length = sizeof address;
+  if (getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 || address.sun_family != AF_UNIX) return false;
+  path_ = address.sun_path;
+  if (stat(path_.c_str(), &file_) != 0) return false;
+  fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGCHLD}) sigaddset(&set, signal);
+  sigprocmask(SIG_SETMASK, &set, nullptr);
+  signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  end_at_ns_ = clock_.NowNs() + kFirstPatienceNs;
+  LogInfo("keeper ready", {{"socket", path_}, {"lease_ms", options_.lease_ms}, {"respawn", options_.no_respawn ? "no" : "yes"}});
+  return signals_.valid();
+}
+
+void Keeper::Serve() {
+  while (!ended_) {
+    // poll ignores a negative descriptor. The server's end is looked at before a successor, and before the child that it was.
+    std::array<pollfd, 3> entries{{{server_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
+    if (poll(entries.data(), entries.size(), TimeoutMs()) < 0) continue;
+    if (entries[0].revents != 0) ReadServer();
+    if (entries[1].revents != 0) AcceptServer();
+    if (entries[2].revents != 0) OnSignal();
+    OnTime();
+  }
+}
+
+void Keeper::Close() {
+  held_.clear();
+  struct stat now {};
+  const bool own = stat(path_.c_str(), &now) == 0 && now.st_ino == file_.st_ino && now.st_ctim.tv_nsec == file_.st_ctim.tv_nsec;
+  if (own) unlink(path_.c_str());
+}
+
+void Keeper::ReadServer() {
+  shm::Packet packet;
+  for (uint32_t i = 0; i < kPacketsPerTurn && !ended_; ++i) {
+    switch (shm::ReceivePacket(server_.get(), 1, &packet)) {
+      case shm::SocketResult::kWouldBlock: return;
+      case shm::SocketResult::kClosed: return OnServerEnd();
+      case shm::SocketResult::kMalformed: return RefuseServer();
+      case shm::SocketResult::kDone: break;
+    }
+    if (!OnPacket(std::move(packet))) return RefuseServer();
+  }
+}
+
+bool Keeper::OnPacket(shm::Packet packet) {
+  const auto message = MessageOf(packet);
+  if (!message || message->op >= KeeperOp::kHello) return false;
+  served_ = true;
+  farewell_ms_.reset();
+  starting_ = 0;
+  start_at_ns_ = end_at_ns_ = kNever;
+  switch (message->op) {
+    case KeeperOp::kHold:
+      held_.insert_or_assign(message->slot, HeldMemory{message->slot, std::move(packet.fds.front()), message->value});
+      TP_POINT("keeper.held");
+      return true;
+    case KeeperOp::kTake: return GiveAll();
+    case KeeperOp::kForget: held_.clear(); return true;
+    case KeeperOp::kPart: farewell_ms_ = message->value; return true;
+    default:  // kEnd
+      LogInfo("memserver has ended in order");
+      return ended_ = true;
+  }
+}
+
+bool Keeper::GiveAll() {
+  for (const auto& [slot, held] : held_) {
+    const auto sent = SendMessage(server_.get(), {KeeperOp::kGiven, slot, held.bytes}, held.fd.get(), kSendNs);
+    if (sent != shm::SocketResult::kDone) return sent == shm::SocketResult::kClosed;  // its end is read next
+    TP_POINT("keeper.given");
+  }
+  LogInfo("kept memory given to a memserver", {{"pieces", held_.size()}});
+  return SendMessage(server_.get(), {KeeperOp::kGivenAll, 0, held_.size()}, -1, kSendNs) != shm::SocketResult::kWouldBlock;
+}
+
+void Keeper::OnServerEnd() {
+  server_.Reset();
+  if (!std::exchange(served_, false)) return;
+  if (farewell_ms_) return HoldFor(*farewell_ms_, "memserver has stopped");
+  LogWarn("memserver has ended without a farewell", {{"pieces", held_.size()}});
+  ScheduleStart();
+}
+
+// Not this protocol. Its process may live on, so nothing is started beside it; it may connect again.
+void Keeper::RefuseServer() {
+  LogWarn("connection closed: it sends malformed messages, or does not read");
+  server_.Reset();
+  if (std::exchange(served_, false)) HoldFor(options_.lease_ms, "memserver sent a malformed message");
+}
+
+void Keeper::AcceptServer() {
+  UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.valid()) return clock_.SleepNs(kNsPerMs);  // no descriptor left: do not spin
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return;
+  if (served_ || peer.uid != geteuid()) {
+    return LogWarn(served_ ? "connection refused: a memserver is connected" : "connection refused: another user", {{"pid", peer.pid}});
+  }
+  server_ = std::move(socket);  // in place of one that never spoke
+  SendMessage(server_.get(), {KeeperOp::kHello, kKeeperProtocol, static_cast<uint64_t>(getpid())}, -1, 0);
+  LogInfo("connected", {{"pid", peer.pid}});
+}
+
+void Keeper::ScheduleStart() {
+  if (options_.no_respawn || options_.command.empty()) return HoldFor(options_.lease_ms, "memserver has crashed");
+  const int64_t now = clock_.NowNs();
+  std::erase_if(starts_, [now](int64_t start) { return now - start >= kStartWindowNs; });
+  if (starts_.size() >= kStartsMax) return HoldFor(options_.lease_ms, "memserver has crashed too often");
+  start_at_ns_ = starts_.empty() ? now : now + (kBackOffNs << (starts_.size() - 1));
+  end_at_ns_ = kNever;
+}
+
+void Keeper::StartServer(int64_t now) {
+  start_at_ns_ = kNever;
+  end_at_ns_ = now + std::max(kStartPatienceNs, LeaseNs(options_.lease_ms));
+  starts_.push_back(now);
+  TP_POINT("keeper.respawning");
+  const auto pid = SpawnSession({options_.command.front(), options_.command, EnvironmentFor(true)});
+  if (!pid.ok()) {
+    LogError(pid.status().Line());
+    return ScheduleStart();
+  }
+  starting_ = pid.value();
+  LogInfo("memserver started again", {{"pid", starting_}, {"start", starts_.size()}});
+}
+
+void Keeper::HoldFor(uint64_t lease_ms, const char* cause) {
+  start_at_ns_ = kNever;
+  end_at_ns_ = clock_.NowNs() + LeaseNs(lease_ms);
+  ended_ = held_.empty();
+  LogInfo(ended_ ? "nothing to hold" : "holding memory without a memserver", {{"cause", cause}, {"lease_ms", lease_ms}});
+}
+
+void Keeper::OnSignal() {
+  signalfd_siginfo info{};
+  bool asked_to_end = false;
+  while (read(signals_.get(), &info, sizeof info) == sizeof info) asked_to_end |= info.ssi_signo == SIGTERM;
+  int state = 0;
+  for (pid_t pid = 0; (pid = waitpid(-1, &state, WNOHANG)) > 0;) {
+    const bool killed = WIFSIGNALED(state);
+    LogInfo("started memserver ended", {{"pid", pid}, {killed ? "signal" : "exit_code", killed ? WTERMSIG(state) : WEXITSTATUS(state)}});
+    if (pid != starting_) continue;
+    starting_ = 0;
+    ScheduleStart();
+  }
+  if (!asked_to_end) return;
+  LogInfo(served_ ? "SIGTERM ignored: a memserver is connected" : "SIGTERM: ending", {{"pieces", held_.size()}});
+  ended_ |= !served_;
+}
+
+void Keeper::OnTime() {
+  if (served_ || ended_) return;
+  const int64_t now = clock_.NowNs();
+  if (now >= start_at_ns_) return StartServer(now);
+  ended_ = now >= end_at_ns_;
+  if (ended_) LogInfo("no memserver has come: ending", {{"pieces", held_.size()}});
+}
+
+int Keeper::TimeoutMs() const {
+  const int64_t next = std::min(start_at_ns_, end_at_ns_);
+  if (served_ || next == kNever) return -1;
+  return static_cast<int>(std::clamp<int64_t>((next - clock_.NowNs()) / kNsPerMs + 1, 0, std::numeric_limits<int>::max()));
+}
+
+}  // namespace
+
+int RunKeeper(const KeeperOptions& options) {
+  IsolateProcess("tp-keeper", options.listen_fd);
+  Keeper keeper(options);
+  if (!keeper.Open()) {
+    LogError("the inherited descriptor is no listening socket", {{"fd", options.listen_fd}});
+    return kExitUsage;
+  }
+  keeper.Serve();
+  keeper.Close();
+  prctl(PR_SET_DUMPABLE, 1);  // nothing is held any more, so leak checkers may look
+  return kExitOk;
+}
+
+}  // namespace tidepool::memserver

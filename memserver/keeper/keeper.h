@@ -1,0 +1,33 @@
+// RunKeeper: the process that outlives memserver and holds the descriptors of its memory (rule R13 of the reliability notes).
+//
+// A process of its own with one thread. It never maps the memory, so nothing that goes wrong in memserver can go wrong here.
+// Invariants:
+//  1. one memserver at a time, of the same user; only the kernel's word (end of the connection) counts as its death;
+//  2. after a death without a farewell the command is executed again: at once, then with a growing pause, at most kStartsMax times in
+//     kStartWindowNs; after that, after kPart, or with no_respawn the memory is held for the lease, for a server that somebody else starts;
+//  3. it ends after kEnd, when the lease is over, or when there is nothing left to hold and nobody to start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace tidepool::memserver {
+
+struct KeeperOptions {
+  int listen_fd = -1;                // inherited: a listening socket, bound to a path
+  uint64_t lease_ms = 0;             // how long memory is held without a memserver
+  bool no_respawn = false;           // hold only
+  std::vector<std::string> command;  // of memserver; executed again after a crash
+};
+
+inline constexpr size_t kStartsMax = 5;
+inline constexpr int64_t kStartWindowNs = 60 * kNsPerSecond;
+
+// Serves until there is nothing left to keep. Returns the exit code of the process.
+int RunKeeper(const KeeperOptions& options);
+
+}  // namespace tidepool::memserver

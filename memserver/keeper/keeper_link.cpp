@@ -1,0 +1,172 @@
+#include "memserver/keeper/keeper_link.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/keeper/session_spawn.h"
+#include "shm/fd_socket.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+// A keeper learns of the end of one memserver and of the next one's coming in any order.
+constexpr int64_t kRetryForNs = kNsPerSecond;
+constexpr int64_t kRetryPauseNs = 5 * kNsPerMs;  // the first; doubled each time
+constexpr int64_t kReapNs = kNsPerSecond;
+
+Status Failed(std::string what) {
+  return Status(ErrorId::kKeeperFailed, std::move(what));
+}
+
+UniqueFd PidFdOf(pid_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+std::vector<std::string> KeepArguments(const KeeperStart& start) {
+  std::vector<std::string> words{start.argv.empty() ? "memserver" : start.argv.front(), "keep"};
+  words.insert(words.end(), {"--listen-fd", std::to_string(kInheritedFd), "--lease-ms", std::to_string(start.lease_ms)});
+  if (start.no_respawn) words.emplace_back("--no-respawn");
+  words.emplace_back("--");
+  words.insert(words.end(), start.argv.begin(), start.argv.end());
+  return words;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socket_path) {
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + kRetryForNs;
+  for (int64_t pause_ns = kRetryPauseNs;; pause_ns *= 2) {
+    auto socket = shm::ConnectSocket(socket_path, kKeeperWaitNs);
+    if (!socket.ok()) return Status(socket.status().id(), "no keeper answers at this socket").Where(socket_path).Why(socket.status().why());
+    std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), 0));
+    const Status greeted = link->Greet();
+    if (greeted.ok()) return link;
+    if (clock.NowNs() >= end) return Status(greeted).Where(socket_path);
+    clock.SleepNs(pause_ns);
+  }
+}
+
+Result<std::unique_ptr<KeeperLink>> KeeperLink::Start(const KeeperStart& start) {
+  unlink(start.socket_path.c_str());
+  TP_ASSIGN_OR_RETURN(UniqueFd listener, shm::ListenSocket(start.socket_path));
+  auto link = StartAt(std::move(listener), start);
+  if (!link.ok()) unlink(start.socket_path.c_str());
+  return link;
+}
+
+Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener, const KeeperStart& start) {
+  auto socket = shm::ConnectSocket(start.socket_path, kKeeperWaitNs);  // waits in the backlog until the keeper lives
+  if (!socket.ok()) return Failed("the keeper's socket does not take connections").Where(start.socket_path);
+  TP_ASSIGN_OR_RETURN(const pid_t child,
+                      SpawnSession({start.program, KeepArguments(start), EnvironmentFor(start.again), listener.get(), true}));
+  std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child));
+  listener.Reset();  // from here on a keeper that dies shows as a closed connection
+  TP_RETURN_IF_ERROR(link->Greet());
+  return link;
+}
+
+KeeperLink::KeeperLink(UniqueFd socket, pid_t child) : socket_(std::move(socket)), child_(child) {
+  if (child > 0) process_ = PidFdOf(child);
+}
+
+KeeperLink::~KeeperLink() {
+  if (child_ <= 0) return;
+  // A keeper that has closed the connection is about to end: it must not stay behind as a zombie.
+  if (process_.valid() && shm::WaitForSocket(socket_.get(), POLLIN, 0)) shm::WaitForSocket(process_.get(), POLLIN, kReapNs);
+  waitpid(child_, nullptr, WNOHANG);
+}
+
+Status KeeperLink::Greet() {
+  UniqueFd none;
+  TP_ASSIGN_OR_RETURN(const KeeperMessage hello, Receive(&none));
+  if (hello.op != KeeperOp::kHello || hello.slot != kKeeperProtocol) {
+    return Failed("the keeper speaks protocol " + std::to_string(hello.slot) + ", this memserver " + std::to_string(kKeeperProtocol));
+  }
+  keeper_pid_ = static_cast<pid_t>(hello.value);
+  if (!process_.valid()) process_ = PidFdOf(keeper_pid_);
+  watch_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  for (const int fd : {socket_.get(), process_.get()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    // Without a pidfd (no /proc rights, another pid namespace) the end of the connection is the one sign of death.
+    if (fd >= 0 && epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      return Failed("the keeper cannot be watched").Why(std::strerror(errno));
+  }
+  return Status();
+}
+
+Result<std::vector<HeldMemory>> KeeperLink::Take() {
+  TP_RETURN_IF_ERROR(Send({KeeperOp::kTake}));
+  std::vector<HeldMemory> taken;
+  for (;;) {
+    UniqueFd fd;
+    TP_ASSIGN_OR_RETURN(const KeeperMessage message, Receive(&fd));
+    if (message.op == KeeperOp::kGiven) {
+      taken.push_back({message.slot, std::move(fd), message.value});
+      continue;
+    }
+    if (message.op != KeeperOp::kGivenAll || message.value != taken.size()) return Failed("the keeper sent other memory than it announced");
+    TP_POINT("link.taken");
+    return taken;
+  }
+}
+
+Status KeeperLink::Hold(const MemoryToHold& memory) {
+  TP_CHECK(memory.fd >= 0 && memory.slot < kKeptSlotsMax, "kept memory has a descriptor and a slot of the protocol");
+  TP_RETURN_IF_ERROR(Send({KeeperOp::kHold, memory.slot, memory.bytes}, memory.fd));
+  TP_POINT("link.hold_sent");
+  return Status();
+}
+
+Status KeeperLink::Forget() {
+  return Send({KeeperOp::kForget});
+}
+
+void KeeperLink::Part(uint64_t lease_ms) {
+  const Status sent = Send({KeeperOp::kPart, 0, lease_ms});
+  if (!sent.ok()) LogWarn(sent.Line());
+}
+
+void KeeperLink::End() {
+  const Status sent = Send({KeeperOp::kEnd});
+  if (!sent.ok()) return LogWarn(sent.Line());
+  if (!shm::WaitForSocket(socket_.get(), POLLIN, kKeeperWaitNs)) LogWarn("the keeper does not end", {{"pid", keeper_pid_}});
+}
+
+Status KeeperLink::Send(const KeeperMessage& message, int fd) {
+  switch (SendMessage(socket_.get(), message, fd, kKeeperWaitNs)) {
+    case shm::SocketResult::kDone: return Status();
+    case shm::SocketResult::kWouldBlock: return Failed("the keeper does not read its socket");
+    default: return Failed("the keeper has ended, or closed the connection");
+  }
+}
+
+Result<KeeperMessage> KeeperLink::Receive(UniqueFd* fd) {
+  shm::Packet packet;
+  auto received = shm::ReceivePacket(socket_.get(), 1, &packet);
+  if (received == shm::SocketResult::kWouldBlock) {
+    if (!shm::WaitForSocket(socket_.get(), POLLIN, kKeeperWaitNs)) return Failed("the keeper does not answer");
+    received = shm::ReceivePacket(socket_.get(), 1, &packet);
+  }
+  const auto message = received == shm::SocketResult::kDone ? MessageOf(packet) : std::nullopt;
+  if (!message) {
+    return Failed(received == shm::SocketResult::kClosed ? "the keeper has closed the connection" : "the keeper's answer is malformed");
+  }
+  if (!packet.fds.empty()) *fd = std::move(packet.fds.front());
+  return *message;
+}
+
+}  // namespace tidepool::memserver

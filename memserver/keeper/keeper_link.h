@@ -1,0 +1,73 @@
+// KeeperLink: memserver's end of the connection to its keeper.
+//
+// One thread: memserver's main thread. Every wait ends after kKeeperWaitNs. Holding needs no answer: a message that was sent is
+// received even when this process dies at once. A keeper that dies shows at watch_fd(); what it held is then held by nobody but this
+// process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "memserver/keeper/keeper_messages.h"
+
+namespace tidepool::memserver {
+
+inline constexpr int64_t kKeeperWaitNs = 5 * kNsPerSecond;
+
+struct KeeperStart {
+  std::string socket_path;
+  std::vector<std::string> argv;  // executed again after a crash; argv[0] is a path (OwnCommand of session_spawn.h)
+  bool no_respawn = false;
+  uint64_t lease_ms = 0;                   // how long memory is held without a memserver
+  std::string program = "/proc/self/exe";  // whose command `keep` is the keeper
+  bool again = false;                      // in place of one that died: it does not inherit a kill point
+};
+
+class KeeperLink {
+ public:
+  // Connects to a keeper that lives. Errors: kNoServer (nobody listens), kKeeperFailed (no answer, or it serves another memserver).
+  static Result<std::unique_ptr<KeeperLink>> Connect(const std::string& socket_path);
+  // Starts a keeper at the path, in place of a stale socket, and connects. The caller has found nobody listening there. Errors:
+  // kKeeperFailed.
+  static Result<std::unique_ptr<KeeperLink>> Start(const KeeperStart& start);
+  // Closing without Part or End is a crash to the keeper.
+  ~KeeperLink();
+  KeeperLink(const KeeperLink&) = delete;
+  KeeperLink& operator=(const KeeperLink&) = delete;
+
+  // Descriptors of everything that is held, in order of slot; the keeper goes on holding it. Errors: kKeeperFailed.
+  Result<std::vector<HeldMemory>> Take();
+  // Replaces what the slot held. Errors: kKeeperFailed.
+  Status Hold(const MemoryToHold& memory);
+  Status Forget();
+  // The keeper holds everything for `lease_ms` after this process has ended, and starts nothing.
+  void Part(uint64_t lease_ms);
+  // The keeper gives everything up; returns when it has, with its socket removed.
+  void End();
+
+  // Readable when the keeper has died or closed the connection.
+  int watch_fd() const { return watch_.get(); }
+  pid_t keeper_pid() const { return keeper_pid_; }
+
+ private:
+  KeeperLink(UniqueFd socket, pid_t child);  // child: 0 where somebody else started the keeper
+  static Result<std::unique_ptr<KeeperLink>> StartAt(UniqueFd listener, const KeeperStart& start);
+  Status Greet();
+  Status Send(const KeeperMessage& message, int fd = -1);
+  Result<KeeperMessage> Receive(UniqueFd* fd);
+
+  UniqueFd socket_;
+  UniqueFd process_;  // pidfd of the keeper
+  UniqueFd watch_;    // epoll set of both
+  pid_t keeper_pid_ = 0;
+  pid_t child_ = 0;  // the keeper, where this process started it and must reap it
+};
+
+}  // namespace tidepool::memserver

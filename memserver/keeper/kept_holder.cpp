@@ -1,0 +1,103 @@
+#include "memserver/keeper/kept_holder.h"
+
+#include <utility>
+
+#include "memserver/keeper/fd_store.h"
+
+namespace tidepool::memserver {
+
+namespace {
+
+constexpr int kRenewTries = 3;  // the new keeper may be killed as well
+
+KeeperChoice Resolve(KeeperChoice choice) {
+  if (choice != KeeperChoice::kAuto) return choice;
+  return FdStoreOffered() ? KeeperChoice::kSystemd : KeeperChoice::kProcess;
+}
+
+}  // namespace
+
+KeptHolder::KeptHolder(KeeperChoice choice, KeeperStart start) : form_(Resolve(choice)), start_(std::move(start)) {}
+
+KeptHolder::~KeptHolder() {
+  Part(start_.lease_ms);
+}
+
+Result<std::vector<HeldMemory>> KeptHolder::Take() {
+  if (form_ == KeeperChoice::kSystemd) {
+    auto taken = TakeStored();
+    for (const HeldMemory& memory : taken) stored_.insert(memory.slot);
+    return taken;
+  }
+  if (form_ == KeeperChoice::kNone) return std::vector<HeldMemory>();
+  if (!link_) {
+    auto link = KeeperLink::Connect(start_.socket_path);
+    if (link.status().id() == ErrorId::kNoServer) return std::vector<HeldMemory>();
+    if (!link.ok()) return link.status();
+    link_ = std::move(link).value();
+  }
+  auto taken = link_->Take();
+  if (!taken.ok()) link_.reset();
+  return taken;
+}
+
+Status KeptHolder::Hold(const MemoryToHold& memory) {
+  if (form_ == KeeperChoice::kNone) return Status();
+  if (form_ == KeeperChoice::kSystemd) {
+    if (!stored_.insert(memory.slot).second) RemoveStored(memory.slot);
+    return Store(memory.slot, memory.fd);
+  }
+  if (!link_) TP_RETURN_IF_ERROR(FindOrStart(false));
+  return link_->Hold(memory);
+}
+
+Status KeptHolder::Forget() {
+  for (const uint32_t slot : std::exchange(stored_, {})) RemoveStored(slot);
+  return link_ ? link_->Forget() : Status();
+}
+
+void KeptHolder::Part(uint64_t lease_ms) {
+  if (link_) link_->Part(lease_ms);
+  link_.reset();
+}
+
+void KeptHolder::End() {
+  for (const uint32_t slot : std::exchange(stored_, {})) RemoveStored(slot);
+  if (link_) link_->End();
+  link_.reset();
+}
+
+Status KeptHolder::FindOrStart(bool again) {
+  auto link = KeeperLink::Connect(start_.socket_path);
+  if (link.status().id() == ErrorId::kNoServer) {
+    KeeperStart start = start_;
+    start.again = again;
+    link = KeeperLink::Start(start);
+  }
+  if (!link.ok()) return link.status();
+  link_ = std::move(link).value();
+  return Status();
+}
+
+Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
+  if (form_ != KeeperChoice::kProcess) return Status();
+  Status status;
+  for (int i = 0; i < kRenewTries; ++i) {
+    link_.reset();
+    status = FindOrStart(true);
+    for (size_t at = 0; status.ok() && at < all.size(); ++at) status = link_->Hold(all[at]);
+    if (status.ok()) return status;
+  }
+  link_.reset();
+  return status;
+}
+
+const char* KeptHolder::Name() const {
+  switch (form_) {
+    case KeeperChoice::kProcess: return "keeper process";
+    case KeeperChoice::kSystemd: return "systemd";
+    default: return "nobody";
+  }
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,65 @@
+// KeptHolder: whoever holds memserver's memory while memserver is gone: a keeper process, the store of systemd, or nobody.
+//
+// One thread: memserver's main thread. A keeper is started by the first Hold, when no earlier one was found. Without a farewell (Part or
+// End) the destructor parts: only a death of the process counts as a crash. All calls do nothing, and succeed, where nobody holds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "memserver/keeper/keeper_link.h"
+#include "memserver/keeper/keeper_messages.h"
+
+namespace tidepool::memserver {
+
+enum class KeeperChoice {
+  kAuto,     // systemd where it offers its store, a process otherwise
+  kProcess,  // always a keeper process
+  kSystemd,  // always the store of systemd
+  kNone,     // memory ends with this process
+};
+
+class KeptHolder {
+ public:
+  KeptHolder(KeeperChoice choice, KeeperStart start);
+  ~KeptHolder();
+  KeptHolder(const KeptHolder&) = delete;
+  KeptHolder& operator=(const KeptHolder&) = delete;
+
+  // What an earlier memserver left; empty when it left nothing. Call first. Errors: kKeeperFailed (a keeper
+  // is there and does not answer: starting beside it would lose what it holds).
+  Result<std::vector<HeldMemory>> Take();
+  // Replaces what the slot held. Errors: kKeeperFailed.
+  Status Hold(const MemoryToHold& memory);
+  // Nothing that was held until now is needed.
+  Status Forget();
+  // Hold everything for `lease_ms` after this process has ended, and start nothing. systemd holds for as long as its unit says.
+  void Part(uint64_t lease_ms);
+  // Give everything up, now.
+  void End();
+
+  // Readable when the keeper has died: call Renew. -1 where there is nothing to watch (poll ignores it).
+  int watch_fd() const { return link_ ? link_->watch_fd() : -1; }
+  // Makes a new keeper hold all of it. Errors: kKeeperFailed; then nobody holds it, and a later Renew may try again.
+  Status Renew(std::span<const MemoryToHold> all);
+
+  // Memory outlives this process.
+  bool Holds() const { return form_ != KeeperChoice::kNone; }
+  // What holds: for the log.
+  const char* Name() const;
+  // 0 where there is no keeper process.
+  pid_t keeper_pid() const { return link_ ? link_->keeper_pid() : 0; }
+
+ private:
+  Status FindOrStart(bool again);
+  const KeeperChoice form_;  // never kAuto
+  const KeeperStart start_;
+  std::unique_ptr<KeeperLink> link_;  // of kProcess
+  std::set<uint32_t> stored_;         // slots, of kSystemd
+};
+
+}  // namespace tidepool::memserver

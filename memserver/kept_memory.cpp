@@ -1,0 +1,96 @@
+#include "memserver/kept_memory.h"
+
+#include <sys/random.h>
+
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/point.h"
+#include "base/units.h"
+
+namespace tidepool::memserver {
+namespace {
+
+// A server that has just died may not have closed its connection to the keeper yet.
+constexpr int64_t kTakeTimeoutNs = 2 * kNsPerSecond;
+constexpr int64_t kTakePauseNs = 10 * kNsPerMs;
+
+uint64_t RandomNonce() {
+  uint64_t nonce = 0;
+  if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) nonce = static_cast<uint64_t>(SteadyClock().NowNs());
+  return nonce;
+}
+
+Result<std::vector<HeldMemory>> TakeHeld(KeptHolder* keeper) {
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + kTakeTimeoutNs;
+  for (;;) {
+    auto held = keeper->Take();
+    if (held.ok() || clock.NowNs() > end) return held;
+    clock.SleepNs(kTakePauseNs);
+  }
+}
+
+Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
+  KeptMemory memory;
+  memory.adopted = true;
+  if (held.front().slot != 0) return Status(ErrorId::kKeptMemoryBad, "the keeper holds memory, but no index of it");
+  TP_ASSIGN_OR_RETURN(memory.index, KeptIndex::Adopt(std::move(held.front().fd), &memory.contents));
+  std::vector<UniqueFd> pieces;
+  for (size_t i = 1; i < held.size(); ++i) {
+    if (held[i].slot != i) return Status(ErrorId::kKeptMemoryBad, "piece " + std::to_string(i - 1) + " of the pool is not held");
+    pieces.push_back(std::move(held[i].fd));
+  }
+  TP_ASSIGN_OR_RETURN(memory.pool, HostPool::Adopt(std::move(pieces), memory.contents.geometry));
+  if (memory.contents.damaged_slots > 0) LogError("jobs in kept memory are given up", {{"damaged_slots", memory.contents.damaged_slots}});
+  return memory;
+}
+
+Result<KeptMemory> MakeNew(const HostPoolOptions& options) {
+  KeptMemory memory;
+  TP_ASSIGN_OR_RETURN(memory.pool, HostPool::Reserve(options, ReadMemoryBudget()));
+  TP_ASSIGN_OR_RETURN(memory.index, KeptIndex::Create(memory.pool->geometry(), RandomNonce()));
+  memory.contents.geometry = memory.pool->geometry();
+  return memory;
+}
+
+}  // namespace
+
+std::vector<MemoryToHold> PartsOf(const KeptMemory& memory) {
+  std::vector<MemoryToHold> parts{{0, memory.index->fd(), kIndexBytes}};
+  for (const PoolPiece& piece : memory.pool->pieces()) parts.push_back({static_cast<uint32_t>(parts.size()), piece.fd, piece.bytes});
+  return parts;
+}
+
+Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* keeper) {
+  TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeHeld(keeper));
+  TP_POINT("server.kept_taken");
+  if (!held.empty() && !options.discard_kept) {
+    auto adopted = Adopt(std::move(held));
+    if (adopted.status().id() == ErrorId::kKeptLayoutUnknown) return adopted.status();
+    if (!adopted.ok()) {
+      LogError("kept memory is given up", {{"why", adopted.status().Line()}});
+    } else if (adopted->pool->total_bytes() == RoundUp(options.pool.bytes, kPageBytes)) {
+      return adopted;
+    } else if (!adopted->contents.jobs.empty()) {
+      LogWarn("the pool stays as it is while it holds jobs",
+              {{"pool", FormatBytes(adopted->pool->total_bytes())}, {"asked", FormatBytes(options.pool.bytes)}});
+      return adopted;
+    }
+    held.clear();
+  }
+  // Before new memory is reserved: the machine may not have room for both.
+  TP_RETURN_IF_ERROR(keeper->Forget());
+  held.clear();
+  TP_ASSIGN_OR_RETURN(KeptMemory memory, MakeNew(options.pool));
+  TP_POINT("server.pool_touched");
+  for (const MemoryToHold& part : PartsOf(memory)) {
+    TP_RETURN_IF_ERROR(keeper->Hold(part));
+    TP_POINT("server.part_held");
+  }
+  return memory;
+}
+
+}  // namespace tidepool::memserver

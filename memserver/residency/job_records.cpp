@@ -1,0 +1,91 @@
+#include "memserver/residency/job_records.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/crc32c.h"
+
+namespace tidepool::memserver {
+namespace {
+
+Status Bad(const IndexedJob& indexed, const std::string& what) {
+  return Status(ErrorId::kKeptMemoryBad, "job " + std::to_string(indexed.job) + " in kept memory cannot be trusted: " + what);
+}
+
+Status CheckIdentity(const JobRecord& record, const IndexedJob& indexed) {
+  if (record.magic.load(std::memory_order_acquire) != kJobRecordMagic) return Bad(indexed, "its records are not complete");
+  if (record.crc != CrcOf(record)) return Bad(indexed, "the check over its record does not fit");
+  if (record.layout < kKeptLayoutMin || record.layout > kKeptLayout) {
+    return Bad(indexed, "its records have layout " + std::to_string(record.layout));
+  }
+  if (record.job != indexed.job || record.nonce != indexed.nonce) return Bad(indexed, "its record is that of another job");
+  return Status();
+}
+
+// The step record that decides about the sealed version.
+Status CheckStep(const JobRecord& record, const IndexedJob& indexed) {
+  const Version sealed = record.sealed_version.load(std::memory_order_acquire);
+  const StepRecord& step = record.steps[sealed % 2];
+  if (sealed >= kVersionLimit) return Bad(indexed, "version " + std::to_string(sealed) + " is impossible");
+  if (step.crc != CrcOf(step)) return Bad(indexed, "the check over its step record does not fit");
+  if (step.version == sealed) return Status();
+  return Bad(indexed,
+             "its step record is of version " + std::to_string(step.version) + "; version " + std::to_string(sealed) + " is sealed");
+}
+
+// [at, at + bytes) of the records, where they hold it.
+Result<std::span<const std::byte>> Part(std::span<const std::byte> records, uint64_t at, uint64_t bytes, const IndexedJob& indexed) {
+  if (at > records.size() || bytes > records.size() - at) return Bad(indexed, "a table lies outside its records");
+  return records.subspan(at, bytes);
+}
+
+}  // namespace
+
+RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
+  uint64_t pieces = 0, shards = 0;
+  for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
+    pieces += DivideUp(spec.chunks[id].elements, shm::kPieceElements);
+    shards += spec.ShardCount(id);
+  }
+  RecordsLayout layout;
+  layout.chunks = shm::kJobRecordBytes;
+  layout.staging = layout.chunks + spec.chunks.size() * sizeof(ChunkRecord);
+  layout.shards = layout.staging + spec.world * sizeof(StagingRecord);
+  layout.progress = layout.shards + shards * sizeof(ShardRecord);
+  layout.norm_sums = layout.progress + pieces * sizeof(uint64_t);
+  layout.extents = layout.norm_sums + spec.parameters.size() * sizeof(double);
+  layout.spec = layout.extents + shm::ExtentCount(spec) * sizeof(uint64_t);
+  layout.end = layout.spec + spec_bytes;
+  return layout;
+}
+
+Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const IndexedJob& indexed) {
+  if (records.size() < shm::kJobRecordBytes) return Bad(indexed, "its records are cut off");
+  const auto& record = *reinterpret_cast<const JobRecord*>(records.data());
+  TP_RETURN_IF_ERROR(CheckIdentity(record, indexed));
+  TP_RETURN_IF_ERROR(CheckStep(record, indexed));
+  TP_ASSIGN_OR_RETURN(const auto spec_bytes, Part(records, record.spec_at, record.spec_bytes, indexed));
+  TP_ASSIGN_OR_RETURN(const auto extents, Part(records, record.extents_at, uint64_t{record.extent_count} * sizeof(uint64_t), indexed));
+  if (record.spec_crc != Crc32c(spec_bytes)) return Bad(indexed, "the check over its specification does not fit");
+  if (record.extents_crc != Crc32c(extents)) return Bad(indexed, "the check over its extents does not fit");
+  auto spec = shm::Decode(spec_bytes);
+  if (!spec.ok()) return Bad(indexed, spec.status().what());
+  const RecordsLayout layout = RecordsLayoutOf(*spec, spec_bytes.size());
+  const bool fits = layout.spec == record.spec_at && layout.extents == record.extents_at && layout.end <= records.size() &&
+                    record.extent_count == shm::ExtentCount(*spec) && record.chunk_count == spec->chunks.size();
+  if (!fits) return Bad(indexed, "its tables do not lie where its specification puts them");
+  KeptJob kept;
+  kept.job = record.job;
+  kept.slot = indexed.slot;
+  kept.nonce = record.nonce;
+  kept.fingerprint = record.fingerprint;
+  kept.uid = record.uid;
+  kept.spec = std::make_shared<const shm::JobSpec>(std::move(spec).value());
+  kept.extent_offsets.resize(record.extent_count);
+  std::memcpy(kept.extent_offsets.data(), extents.data(), extents.size());
+  kept.sealed_version = record.sealed_version.load(std::memory_order_relaxed);
+  return kept;
+}
+
+}  // namespace tidepool::memserver

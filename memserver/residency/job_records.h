@@ -1,0 +1,41 @@
+// Where each table of a job's kept records lies (kept_records.h), and reading records that another server has left.
+//
+// Pure functions, any thread. ReadJobRecords takes any bytes: it allocates no more than a small multiple of them and trusts no number
+// before it is checked.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "memserver/residency/kept_index.h"
+#include "memserver/residency/kept_records.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::memserver {
+
+// Offsets from the start of the records; each table ends where the next begins.
+struct RecordsLayout {
+  uint64_t chunks = 0, staging = 0, shards = 0, progress = 0, norm_sums = 0, extents = 0, spec = 0, end = 0;
+};
+RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
+
+// What never changes in a job's records.
+struct KeptJob {
+  JobId job = 0;
+  uint32_t slot = 0;  // of the index
+  uint64_t nonce = 0;
+  uint64_t fingerprint = 0;
+  uint32_t uid = 0;
+  std::shared_ptr<const shm::JobSpec> spec;
+  std::vector<uint64_t> extent_offsets;
+  // And what does, at the time of reading.
+  Version sealed_version = 0;
+};
+
+// Errors: kKeptMemoryBad (which record, what it holds, what it should).
+Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const IndexedJob& indexed);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,65 @@
+#include "memserver/residency/kept_records.h"
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr uint32_t kAttemptBits = 24;
+constexpr uint32_t kCountBits = 17;  // micro-batches: at most 2^16
+constexpr uint32_t kCheckBits = 24;
+
+constexpr uint64_t Low(uint64_t value, uint32_t bits) {
+  return value & ((uint64_t{1} << bits) - 1);
+}
+
+// The part of an open-step word that a gradient word repeats: 23 bits of the version, 24 of the attempt.
+uint64_t AttemptName(uint64_t open_step) {
+  return Low(open_step, 64 - kCountBits);
+}
+
+}  // namespace
+
+uint64_t OpenStepWord(Version version, uint64_t attempt) {
+  TP_CHECK(version < kVersionLimit, "versions fit 40 bits");
+  return version << kAttemptBits | Low(attempt, kAttemptBits);
+}
+
+uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches) {
+  return AttemptName(open_step) << kCountBits | micro_batches;
+}
+
+uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step) {
+  return word >> kCountBits == AttemptName(open_step) ? static_cast<uint32_t>(Low(word, kCountBits)) : 0;
+}
+
+uint64_t StampOf(const ChunkRecord& record, Version version) {
+  TP_CHECK(version < kVersionLimit || version == kNoVersion, "versions fit 40 bits");
+  const uint64_t kept = version == kNoVersion ? kVersionLimit : version;
+  const std::array<uint64_t, 4> name{record.job_nonce, record.chunk, record.elements, kept};
+  return kept << kCheckBits | Low(Crc32c(std::as_bytes(std::span(name))), kCheckBits);
+}
+
+std::optional<Version> VersionOf(const ChunkRecord& record) {
+  const uint64_t stamp = record.stamp.load(std::memory_order_acquire);
+  const Version kept = stamp >> kCheckBits;
+  const Version version = kept == kVersionLimit ? kNoVersion : kept;
+  if (record.magic != kChunkRecordMagic || StampOf(record, version) != stamp) return std::nullopt;
+  return version;
+}
+
+uint32_t CrcOf(const StepRecord& record) {
+  return Crc32c(std::as_bytes(std::span(&record, 1)).first(offsetof(StepRecord, crc)));
+}
+
+uint32_t CrcOf(const JobRecord& record) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&record);
+  return Crc32c({bytes + offsetof(JobRecord, layout), offsetof(JobRecord, reserved) - offsetof(JobRecord, layout)});
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,204 @@
+#include "memserver/keeper/keeper_link.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <array>
+#include <csignal>
+
+#include "base/point.h"
+#include "memserver/keeper/kept_holder.h"
+#include "memserver/keeper/session_spawn.h"
+#include "tests/memserver/keeper_fixture.h"
+
+namespace tidepool::memserver {
+namespace {
+
+using testing::ContentsOf;
+using testing::Eventually;
+using testing::FileText;
+using testing::InChild;
+using testing::kLongLeaseMs;
+using testing::MakeMemory;
+
+// The real program as the keeper: started by the link, not by the fixture.
+class Linking : public testing::KeeperTest {
+ protected:
+  KeeperStart Plan() const {
+    KeeperStart start;
+    start.socket_path = socket_path_;
+    start.argv = {"/bin/true"};
+    start.no_respawn = true;
+    start.lease_ms = kLongLeaseMs;
+    start.program = TIDEPOOL_MEMSERVER;
+    return start;
+  }
+  static bool Readable(int fd, int64_t timeout_ns) { return shm::WaitForSocket(fd, POLLIN, timeout_ns); }
+  static bool Lives(pid_t pid) { return kill(pid, 0) == 0; }
+  static std::string NameOf(pid_t pid) { return FileText("/proc/" + std::to_string(pid) + "/comm"); }
+};
+
+TEST_F(Linking, NobodyListeningIsNoServer) {
+  EXPECT_EQ(KeeperLink::Connect(socket_path_).status().id(), ErrorId::kNoServer);
+  std::ofstream(socket_path_) << "a stale file";
+  EXPECT_EQ(KeeperLink::Connect(socket_path_).status().id(), ErrorId::kNoServer);
+}
+
+TEST_F(Linking, StartsAKeeperInASessionOfItsOwnInPlaceOfAStaleSocket) {
+  std::ofstream(socket_path_) << "a stale file";
+  const auto link = KeeperLink::Start(Plan());
+  ASSERT_TRUE(link.ok()) << link.status().Format();
+  const pid_t keeper = link.value()->keeper_pid();
+  EXPECT_EQ(getsid(keeper), keeper);
+  EXPECT_EQ(NameOf(keeper), "tp-keeper\n");
+  struct stat about {};
+  ASSERT_EQ(stat(socket_path_.c_str(), &about), 0);
+  EXPECT_TRUE(S_ISSOCK(about.st_mode));
+  EXPECT_EQ(about.st_mode & 0777U, 0600U);
+  EXPECT_FALSE(Readable(link.value()->watch_fd(), 0));
+  link.value()->End();
+  EXPECT_FALSE(SocketIsThere());
+}
+
+TEST_F(Linking, CtrlCTakesMemserverButNotTheKeeper) {
+  const int end = InChild([&] {
+    setpgid(0, 0);
+    auto link = KeeperLink::Start(Plan());
+    const UniqueFd memory = MakeMemory("kept");
+    if (!link.ok() || !link.value()->Hold({0, memory.get(), 4}).ok()) return 1;
+    std::signal(SIGINT, SIG_DFL);
+    kill(0, SIGINT);  // the whole group, as the terminal does
+    return 2;
+  });
+  ASSERT_EQ(end, 1000 + SIGINT);
+  const auto link = Connect();
+  ASSERT_TRUE(link);
+  auto taken = link->Take();
+  ASSERT_EQ(taken.value().size(), 1U);
+  EXPECT_EQ(ContentsOf(taken.value()[0].fd.get()), "kept");
+  link->End();
+}
+
+TEST_F(Linking, AProgramThatIsNoKeeperIsAnErrorAndLeavesNoSocket) {
+  KeeperStart plan = Plan();
+  plan.program = "/bin/false";
+  EXPECT_EQ(KeeperLink::Start(plan).status().id(), ErrorId::kKeeperFailed);
+  plan.program = File("no-such-program");
+  EXPECT_EQ(KeeperLink::Start(plan).status().id(), ErrorId::kKeeperFailed);
+  EXPECT_FALSE(SocketIsThere());
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child was left behind";
+}
+
+TEST_F(Linking, AKeeperThatStopsAnsweringIsAnErrorAfterAWhile) {
+  auto link = KeeperLink::Start(Plan());
+  ASSERT_TRUE(link.ok());
+  const pid_t keeper = link.value()->keeper_pid();
+  kill(keeper, SIGSTOP);
+  SteadyClock clock;
+  const int64_t begin_ns = clock.NowNs();
+  EXPECT_EQ(link.value()->Take().status().id(), ErrorId::kKeeperFailed);
+  EXPECT_GE(clock.NowNs() - begin_ns, kKeeperWaitNs);
+  EXPECT_LT(clock.NowNs() - begin_ns, 2 * kKeeperWaitNs);
+  kill(keeper, SIGKILL);
+  EXPECT_TRUE(Readable(link.value()->watch_fd(), 5 * kNsPerSecond));
+}
+
+TEST_F(Linking, TheOwnCommandNamesThisProgram) {
+  const auto command = OwnCommand();
+  ASSERT_FALSE(command.empty());
+  EXPECT_EQ(command.front(), std::filesystem::read_symlink("/proc/self/exe"));
+}
+
+TEST_F(Linking, AHolderRenewsAKeeperThatWasKilled) {
+  KeptHolder holder(KeeperChoice::kProcess, Plan());
+  EXPECT_TRUE(holder.Take().value().empty());
+  EXPECT_EQ(holder.watch_fd(), -1);
+  const UniqueFd index = MakeMemory("index"), pool = MakeMemory("pool");
+  const std::array<MemoryToHold, 2> all{MemoryToHold{0, index.get(), 5}, MemoryToHold{1, pool.get(), 4}};
+  for (const MemoryToHold& memory : all) ASSERT_TRUE(holder.Hold(memory).ok());
+  for (int death = 0; death < 5; ++death) {
+    const pid_t keeper = holder.keeper_pid();
+    EXPECT_FALSE(Readable(holder.watch_fd(), 0));
+    kill(keeper, SIGKILL);
+    ASSERT_TRUE(Readable(holder.watch_fd(), 5 * kNsPerSecond));
+    const Status renewed = holder.Renew(all);
+    ASSERT_TRUE(renewed.ok()) << renewed.Format();
+    EXPECT_NE(holder.keeper_pid(), keeper);
+    EXPECT_FALSE(Lives(keeper)) << "a zombie";
+  }
+  holder.Part(kLongLeaseMs);
+  KeptHolder successor(KeeperChoice::kProcess, Plan());
+  auto taken = successor.Take();
+  ASSERT_TRUE(taken.ok()) << taken.status().Format();
+  ASSERT_EQ(taken.value().size(), 2U);
+  EXPECT_EQ(ContentsOf(taken.value()[1].fd.get()), "pool");
+  successor.End();
+  EXPECT_FALSE(SocketIsThere());
+}
+
+TEST_F(Linking, AKeeperKilledAtAPointIsRenewedWithoutThePoint) {
+  setenv("TIDEPOOL_KILL_AT", "keeper.held", 1);
+  KeptHolder holder(KeeperChoice::kProcess, Plan());
+  const UniqueFd index = MakeMemory("index");
+  const MemoryToHold memory{0, index.get(), 5};
+  ASSERT_TRUE(holder.Hold(memory).ok());
+  ASSERT_TRUE(Readable(holder.watch_fd(), 5 * kNsPerSecond));
+  ASSERT_TRUE(holder.Renew(std::array{memory}).ok());
+  EXPECT_FALSE(Readable(holder.watch_fd(), 200 * kNsPerMs));
+  unsetenv("TIDEPOOL_KILL_AT");
+  holder.End();
+}
+
+TEST_F(Linking, AnEndOfMemserverBetweenHoldingAndServingIsACrash) {
+  KeeperStart plan = Plan();
+  plan.no_respawn = false;
+  plan.argv = {"/bin/sh", "-c", "echo $$ >> " + File("pids") + "; exec sleep 1000"};
+  const int end = InChild([&] {
+    setenv("TIDEPOOL_KILL_AT", "link.hold_sent", 1);
+    ArmPointsFromEnvironment();
+    KeptHolder holder(KeeperChoice::kProcess, plan);
+    const UniqueFd memory = MakeMemory("kept");
+    return holder.Hold({1, memory.get(), 4}).ok() ? 1 : 2;
+  });
+  EXPECT_EQ(end, 1000 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return testing::LinesIn(File("pids")) == 1; }));
+  KeptHolder successor(KeeperChoice::kProcess, plan);
+  EXPECT_EQ(successor.Take().value().size(), 1U);
+  successor.End();
+}
+
+TEST_F(Linking, AHolderThatIsDestroyedInOrderIsNoCrash) {
+  KeeperStart plan = Plan();
+  plan.no_respawn = false;
+  plan.argv = {"/bin/sh", "-c", "echo $$ >> " + File("pids")};
+  pid_t keeper = 0;
+  {
+    KeptHolder holder(KeeperChoice::kProcess, plan);
+    const UniqueFd memory = MakeMemory("kept");
+    ASSERT_TRUE(holder.Hold({1, memory.get(), 4}).ok());
+    keeper = holder.keeper_pid();
+  }
+  KeptHolder next(KeeperChoice::kProcess, plan);
+  EXPECT_EQ(next.Take().value().size(), 1U);
+  EXPECT_EQ(next.keeper_pid(), keeper);
+  ASSERT_TRUE(next.Forget().ok());
+  next.Part(kLongLeaseMs);  // holding nothing, it ends
+  EXPECT_TRUE(Eventually([&] { return !SocketIsThere(); }));
+  EXPECT_EQ(testing::LinesIn(File("pids")), 0U);
+}
+
+TEST_F(Linking, WithNobodyToHoldEverythingSucceedsAndNothingHappens) {
+  KeptHolder holder(KeeperChoice::kNone, Plan());
+  const UniqueFd memory = MakeMemory("x");
+  EXPECT_TRUE(holder.Take().value().empty());
+  EXPECT_TRUE(holder.Hold({0, memory.get(), 1}).ok());
+  EXPECT_TRUE(holder.Forget().ok());
+  EXPECT_TRUE(holder.Renew({}).ok());
+  EXPECT_EQ(holder.watch_fd(), -1);
+  holder.Part(1);
+  holder.End();
+  EXPECT_FALSE(SocketIsThere());
+}
+
+}  // namespace
+}  // namespace tidepool::memserver

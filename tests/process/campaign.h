@@ -1,0 +1,68 @@
+// Campaign: a training job of thin trainers whose processes are killed while it runs, and the same job undisturbed; both must end with the
+// same bits: every plane, and the norm of every step's gradients.
+//
+// One thread. A round starts a memserver (with a keeper that does not start it again: the campaign does, as a service manager would), and
+// one process a rank; everything that ends is started again until all ranks are done.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "tests/process/child_process.h"
+#include "tests/process/kept_states.h"
+
+namespace tidepool::testing {
+
+enum class Victim { kTrainer, kServer, kKeeper, kTrainerAndServer };
+
+struct Shape {  // of the job
+  uint32_t world = 1;
+  uint32_t micro_batches = 1;
+  bool bf16 = false;
+  uint64_t steps = 40;
+  friend auto operator<=>(const Shape&, const Shape&) = default;
+};
+
+struct RoundPlan {
+  Shape shape;
+  uint32_t kills = 0;           // at random times
+  std::vector<Victim> victims;  // one of them each time
+  // Named kill points, "name:hit": of one server after the other (empty: killed at a random time), and of rank 0.
+  std::vector<std::string> server_points;
+  std::string trainer_point;
+  bool detach = false;  // the ranks say goodbye at the end: then only norms and the weights' hash are compared
+  int64_t pause_ms = 0;
+};
+
+struct RoundReport {
+  std::string wrong;  // empty: all is as it should be
+  uint32_t kills = 0;
+  std::vector<std::string> points_hit;
+  uint32_t recoveries = 0;  // a memserver found the job in kept memory
+};
+
+class Campaign {
+ public:
+  explicit Campaign(uint64_t seed) : random_(seed) {}
+  RoundReport Run(const RoundPlan& plan);
+  Shape RandomShape();
+  SplitMix64& random() { return random_; }
+
+ private:
+  struct Outcome {  // of a whole run
+    KeptStates states;
+    std::vector<std::map<uint64_t, std::string>> norms;  // by rank: step -> norm, as printed
+    std::vector<std::string> hashes;                     // by rank
+  };
+  const Outcome& Undisturbed(const Shape& shape);
+  class Round;
+
+  SplitMix64 random_;
+  std::map<Shape, std::unique_ptr<Outcome>> undisturbed_;
+};
+
+}  // namespace tidepool::testing

@@ -1,0 +1,63 @@
+#include "tests/process/kept_states.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "device/host_device.h"
+#include "memserver/kept_memory.h"
+#include "memserver/serve_loop.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::testing {
+namespace {
+
+using memserver::Chunk;
+using memserver::Job;
+
+KeptStates StatesOf(const Job& job) {
+  KeptStates states;
+  states.version = job.states->sealed_version();
+  const auto append = [&states](const void* data, uint64_t bytes) {
+    const auto* first = static_cast<const std::byte*>(data);
+    states.bytes.insert(states.bytes.end(), first, first + bytes);
+  };
+  for (const Chunk& chunk : job.states->chunks()) {
+    for (const float* plane : {chunk.planes.master, chunk.planes.momentum, chunk.planes.variance})
+      append(plane, chunk.elements * sizeof(float));
+    if (chunk.planes.param16 != nullptr) append(chunk.planes.param16, chunk.elements * BytesOf(job.spec().dtype));
+  }
+  return states;
+}
+
+}  // namespace
+
+Result<KeptStates> TakeKeptStates(const std::string& socket_dir, const std::string& name) {
+  memserver::KeeperStart start;
+  start.socket_path = shm::KeeperSocketPath(socket_dir);
+  memserver::KeptHolder keeper(memserver::KeeperChoice::kProcess, start);
+  memserver::KeptMemoryOptions options;
+  options.pool.bytes = kPageBytes;
+  TP_ASSIGN_OR_RETURN(const memserver::KeptMemory kept, memserver::OpenKeptMemory(options, &keeper));
+  SteadyClock clock;
+  device::HostDevice device({});
+  EventQueue<memserver::ControlEvent> events;
+  EventQueue<memserver::ControlReply> replies;
+  EventQueue<memserver::SaveRequest> saves;
+  EventQueue<memserver::SaveResult> saved;
+  memserver::WorkerTeam team({}, kept.pool->own_records());
+  memserver::Parts parts{&clock, &device, kept.pool.get(), kept.index.get(), &team, &events, &replies, &saves, &saved};
+  memserver::LoopOptions loop_options;
+  loop_options.lease_ns = 60 * kNsPerSecond;
+  memserver::ServeLoop loop(parts, loop_options);
+  loop.Recover(kept.contents);
+  while (loop.Turn()) {
+  }
+  const Job* job = loop.tables().FindJob(name);
+  if (job == nullptr) return Status(ErrorId::kStatesLost, "the keeper holds no job " + name);
+  KeptStates states = StatesOf(*job);
+  keeper.End();
+  return states;
+}
+
+}  // namespace tidepool::testing

@@ -1,0 +1,143 @@
+// kill_campaign: kills trainers, memserver and keeper of a running job, again and again, and compares every bit with the undisturbed job.
+//
+//   kill_campaign --kills 600 --victims all            at random times
+//   kill_campaign --points server.step_sealed --each 5  at named points (default: all of them)
+// Prints one line a part and a summary; exit code 1 at the first difference, with the seed that repeats it.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "tests/process/campaign.h"
+
+namespace tidepool::testing {
+namespace {
+
+const std::map<std::string, std::vector<Victim>> kVictims{
+    {"trainer", {Victim::kTrainer}},
+    {"server", {Victim::kServer}},
+    {"keeper", {Victim::kKeeper}},
+    {"pair", {Victim::kTrainerAndServer}},
+    {"all", {Victim::kTrainer, Victim::kServer, Victim::kServer, Victim::kKeeper, Victim::kTrainerAndServer}}};
+
+struct Totals {
+  uint64_t rounds = 0, kills = 0, points_hit = 0, recoveries = 0;
+};
+
+// `point` without its hit number: counts the runs that were killed there.
+bool Play(Campaign* campaign, const RoundPlan& plan, Totals* totals, const std::string& point = "", uint32_t* hits = nullptr) {
+  const RoundReport report = campaign->Run(plan);
+  ++totals->rounds;
+  totals->kills += report.kills;
+  totals->points_hit += report.points_hit.size();
+  totals->recoveries += report.recoveries;
+  for (const std::string& hit : report.points_hit) {
+    if (hits != nullptr && hit.substr(0, hit.rfind(':')) == point) ++*hits;
+  }
+  if (report.wrong.empty()) return true;
+  std::printf("FAILED: %s\n", report.wrong.c_str());
+  return false;
+}
+
+bool KillAtRandomTimes(uint64_t seed, uint64_t kills, const std::vector<Victim>& victims, Totals* totals) {
+  Campaign campaign(seed);
+  constexpr uint32_t kKillsPerRound = 12;
+  while (totals->kills < kills) {
+    RoundPlan plan;
+    plan.shape = campaign.RandomShape();
+    plan.kills = kKillsPerRound;
+    plan.victims = victims;
+    plan.pause_ms = 2;
+    // A rank that is killed when others have said goodbye leaves the job to its lease.
+    const bool all_may_leave = std::find(victims.begin(), victims.end(), Victim::kTrainer) == victims.end() || plan.shape.world == 1;
+    plan.detach = all_may_leave && campaign.random().Below(3) == 0;
+    if (!Play(&campaign, plan, totals)) return false;
+  }
+  return true;
+}
+
+// Where a point lies decides who is armed; how often a run passes it, which passing is taken.
+RoundPlan PlanOf(const std::string& point, uint32_t repeat, Campaign* campaign) {
+  RoundPlan plan;
+  plan.shape = campaign->RandomShape();
+  plan.shape.micro_batches = point.find("stag") != std::string::npos ? 2 : plan.shape.micro_batches;
+  plan.detach = repeat % 2 == 1;
+  const std::string armed = point + ":" + std::to_string(1 + (repeat < 2 ? 0 : campaign->random().Below(8)));
+  const std::string once = point + ":1";
+  if (point.starts_with("client.")) {
+    plan.trainer_point = repeat < 2 ? once : armed;
+    if (plan.detach) plan.shape.world = 1;  // others that had said goodbye would leave the job to its lease
+    if (point.find("resu") != std::string::npos || point == "client.server_lost") {
+      plan.trainer_point = once;
+      plan.server_points = {""};
+    }
+  } else if (point == "server.resubmit_answered") {
+    // Stored, but not answered: the next server is asked again.
+    plan.server_points = {"server.gradient_stored:" + std::to_string(1 + campaign->random().Below(100)), once};
+  } else if (point.starts_with("keeper.")) {
+    plan.server_points = {once};  // the keeper inherits it
+  } else if (point.starts_with("recover.") || point == "optim.tile_restored") {
+    // Recovery has something to restore after a death inside a tile; it is killed up to five times in a row.
+    plan.server_points = {"optim.tile_written:" + std::to_string(1 + campaign->random().Below(200))};
+    for (uint32_t i = 0; i <= repeat; ++i) plan.server_points.push_back(once);
+  } else if (repeat % 2 == 0) {
+    plan.server_points = {"", repeat < 2 ? once : armed};
+  } else {
+    plan.server_points = {repeat < 2 ? once : armed};
+  }
+  return plan;
+}
+
+bool KillAtPoints(uint64_t seed, const std::vector<std::string>& points, uint32_t each, Totals* totals) {
+  Campaign campaign(seed);
+  bool good = true;
+  for (const std::string& point : points) {
+    uint32_t hits = 0;
+    for (uint32_t repeat = 0; good && repeat < each; ++repeat)
+      good = Play(&campaign, PlanOf(point, repeat, &campaign), totals, point, &hits);
+    std::printf("%-28s %u kills in %u runs\n", point.c_str(), hits, each);
+    if (good && hits == 0) {
+      std::printf("FAILED: %s was never hit\n", point.c_str());
+      good = false;
+    }
+    if (!good) return false;
+  }
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  uint64_t seed = 1, kills = 0;
+  uint32_t each = 0;
+  std::string victims = "all";
+  std::vector<std::string> points;
+  CLI::App app{"kills the processes of a training job and compares every bit"};
+  app.add_option("--seed", seed);
+  app.add_option("--kills", kills);
+  app.add_option("--victims", victims)->check(CLI::IsMember({"trainer", "server", "keeper", "pair", "all"}));
+  app.add_option("--points", points);
+  app.add_option("--each", each, "runs a point");
+  CLI11_PARSE(app, argc, argv);
+  SetLogLevel(LogLevel::kError);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const SteadyClock clock;
+  const int64_t begin = clock.NowNs();
+  Totals totals;
+  bool good = KillAtRandomTimes(seed, kills, kVictims.at(victims), &totals);
+  if (good && each > 0) good = KillAtPoints(seed, points, each, &totals);
+  std::printf("%s: seed %llu, %llu runs, %llu kills at random times, %llu at points, %llu recoveries, %.1f s\n",
+              good ? "all bits equal" : "FAILED", static_cast<unsigned long long>(seed), static_cast<unsigned long long>(totals.rounds),
+              static_cast<unsigned long long>(totals.kills), static_cast<unsigned long long>(totals.points_hit),
+              static_cast<unsigned long long>(totals.recoveries), static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
+  return good ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tidepool::testing
+
+int main(int argc, char** argv) {
+  return tidepool::testing::Main(argc, argv);
+}
