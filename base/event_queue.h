@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/last_words.h"
 #include "base/unique_fd.h"
 
 namespace tidepool {
@@ -20,7 +20,9 @@ namespace tidepool {
 template <typename T>
 class EventQueue {
  public:
-  EventQueue() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { TP_CHECK(event_.valid(), "eventfd"); }
+  EventQueue() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!event_.valid()) EndForWantOf("descriptor for an event");
+  }
 
   void Push(T item) {
     bool was_empty = false;

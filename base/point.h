@@ -1,7 +1,7 @@
 // TP_POINT("room.step"): a named place where a test may kill the process or ask to be told (rule R25 of the reliability notes).
 //
 // Any thread. Off (the normal case) a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or "name:3" in the environment makes the
-// process send itself SIGKILL at the first or third hit. In-process tests use SetPointHook instead.
+// process send itself SIGKILL at the first or third hit; TIDEPOOL_STOP_AT likewise SIGSTOP. In-process tests use SetPointHook instead.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace tidepool {
 
-// Reads TIDEPOOL_KILL_AT; call once at the start of main.
+// Reads TIDEPOOL_KILL_AT and TIDEPOOL_STOP_AT; call once at the start of main.
 void ArmPointsFromEnvironment();
 // `hook` is called with the name of every point that is hit; empty removes it. Tests only, before other threads start.
 void SetPointHook(std::function<void(const char*)> hook);

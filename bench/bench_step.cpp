@@ -87,10 +87,9 @@ class ServedStep {
  public:
   ServedStep(const trainer::GptShape& shape, const std::string& socket_dir, const trainer::RunOptions& options) {
     plan_ = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
-    session_ = OrDie(trainer::RunSession::Meet({}));
-    trainer::RunOptions attach = options;
-    attach.socket_dir = socket_dir;
-    OrDie(session_->Attach(attach, plan_.spec, plan_.layout.data_groups));
+    trainer::SessionTask task{.options = options, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+    task.options.socket_dir = socket_dir;
+    session_ = OrDie(trainer::RunSession::Open({}, std::move(task)));
     model_ = std::make_unique<trainer::Gpt>(shape, torch::TensorOptions().dtype(torch::kFloat32));
     const auto named = model_->named_parameters();
     std::vector<at::Tensor> tensors;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/random.h"
 #include "base/units.h"
@@ -233,6 +234,11 @@ Status MemClient::CheckSession() {
   return seen.ok() || !ended_.ok() ? seen : ComeBack();
 }
 
+Status MemClient::Check() {
+  TP_RETURN_IF_ERROR(Usable());
+  return CheckSession();
+}
+
 Status MemClient::HandleFrame(const shm::Frame& frame) {
   if (const auto* ended = std::get_if<shm::EndedFrame>(&frame)) return EndSession(ended->why);
   if (const auto* lost = std::get_if<shm::PeerLostFrame>(&frame)) {
@@ -263,7 +269,7 @@ Status MemClient::ComeBack() {
   Tell(options_, "memserver has ended; waiting for it for up to " + Seconds(options_.server_timeout_ns));
   size_t sent_again = 0;
   for (;;) {
-    TakeCompletions();  // what the server before still answered is done
+    if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();  // what the server before still answered is done
     if (!ended_.ok()) return ended_;
     const Status status = Rejoin(patience.LeftNs(), &sent_again);
     if (status.ok()) break;
@@ -296,7 +302,7 @@ Result<size_t> MemClient::SendAgain() {
   for (const shm::Request& request : requests) {
     if (!session_.port->Push(request)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
   }
-  if (!schedule_.empty()) TP_RETURN_IF_ERROR(SendSchedule());
+  if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again")) TP_RETURN_IF_ERROR(SendSchedule());
   if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
   return requests.size();
 }

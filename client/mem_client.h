@@ -43,6 +43,9 @@ class MemClient final : public ChunkService {
   Status DeclareSchedule(std::span<const ChunkId> order) override;
   Status SaveWeights(int dir_fd, const std::string& name, Version version) override;
   Status Detach() override;
+  // Looks whether the session goes on, as every wait does, for a caller that waits elsewhere; a lost server is waited for here too.
+  // Errors: what ended the session.
+  Status Check();
 
  private:
   struct PendingSave {

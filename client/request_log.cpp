@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 
 namespace tidepool::client {
 
@@ -42,13 +43,14 @@ std::vector<shm::Request> RequestLog::Renumber() {
     if (!entry.outcome) renumbered_.push_back(ticket);
   }
   std::sort(renumbered_.begin(), renumbered_.end());
+  if (TP_PLANTED("client.resent_out_of_order")) std::reverse(renumbered_.begin(), renumbered_.end());
   base_ = last_;
   std::vector<shm::Request> requests;
   for (const Ticket ticket : renumbered_) {
     shm::Request& request = Find(ticket)->request;
-    request.counter = requests.size() + 1;
+    if (!TP_PLANTED("client.counters_go_on")) request.counter = requests.size() + 1;
     // The same four bytes in every kind of request.
-    request.flags |= shm::kResubmitted;
+    if (!TP_PLANTED("client.resent_unmarked")) request.flags |= shm::kResubmitted;
     requests.push_back(request);
   }
   return requests;

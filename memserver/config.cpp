@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/json_writer.h"
 #include "base/suggest.h"
 #include "base/units.h"
 #include "memserver/config_file.h"
@@ -46,6 +47,8 @@ Status ParseChoice(const std::string& text, const std::array<std::pair<const cha
 
 Status ParseSocketDir(const std::string& text, Config* config) {
   config->socket_dir = text == "auto" ? "" : text;
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
+  if (std::any_of(text.begin(), text.end(), is_control)) return Expected(text, "paths without control characters");
   if (text == "auto" || (!text.empty() && text.front() == '/')) return Status();
   return Expected(text, "auto, and absolute paths");
 }
@@ -158,7 +161,7 @@ Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effectiv
 std::string Line(const EffectiveSetting& each, const std::string& comment) {
   const std::string_view key = each.setting->key;
   const std::string name(key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1));
-  std::string line = name + " = \"" + each.text + "\"";
+  std::string line = name + " = " + JsonWriter::Quoted(each.text);  // what JSON escapes, TOML escapes alike
   line.resize(std::max<size_t>(line.size(), 28), ' ');
   return line + "  # " + comment + "\n";
 }

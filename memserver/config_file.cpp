@@ -18,32 +18,34 @@ std::string Place(const std::string& path, const toml::source_region& region) {
   return path + ":" + std::to_string(region.begin.line);
 }
 
-// Behind the string that begins at `at`; one on a single line ends with the line at the latest.
+// Behind the string on one line that begins at `at`; npos where none does: it does not end, or nothing like a string may stand here.
 size_t EndOfString(std::string_view text, size_t at) {
+  constexpr std::string_view kBefore = "=[{,\n";
   const char quote = text[at];
-  const std::string three(3, quote);
-  const std::string_view closing(three.data(), text.substr(at).starts_with(three) ? 3 : 1);
-  for (size_t i = at + closing.size(); i < text.size(); ++i) {
-    if (text.substr(i).starts_with(closing)) return i + closing.size();
-    if (closing.size() == 1 && text[i] == '\n') return i;
+  const size_t before = text.substr(0, at).find_last_not_of(" \t\r");
+  if (before != std::string_view::npos && kBefore.find(text[before]) == std::string_view::npos) return std::string_view::npos;
+  if (text.substr(at).starts_with(std::string(3, quote))) return std::string_view::npos;  // on several lines: no setting needs that
+  for (size_t i = at + 1; i < text.size() && text[i] != '\n'; ++i) {
+    if (text[i] == quote) return i + 1;
     if (quote == '"' && text[i] == '\\') ++i;
   }
-  return text.size();
+  return std::string_view::npos;
 }
 
-// The first line with a letter beyond ASCII outside strings and comments; 0 where there is none. TOML has none there, and toml++ 3.3 runs
-// into undefined behaviour on many of them.
+// The line of the first letter beyond ASCII that does not stand in a string or a comment, or where it cannot be told; 0 where there is
+// none. TOML has no such letters, and toml++ 3.3 runs into undefined behaviour on many of them.
 size_t LineOfForeignLetter(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
-  while (at < text.size()) {
-    const char c = text[at];
-    if ((static_cast<unsigned char>(c) & 0x80U) != 0) return 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + at, '\n'));
-    if (c == '"' || c == '\'') {
-      at = EndOfString(text, at);
-    } else {
-      at = c == '#' ? std::min(text.find('\n', at), text.size()) : at + 1;
+  const auto is_foreign = [](char c) { return (static_cast<unsigned char>(c) & 0x80U) != 0; };
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (std::none_of(text.begin(), text.end(), is_foreign)) return 0;
+  for (size_t at = 0; at < text.size();) {
+    const bool quoted = text[at] == '"' || text[at] == '\'';
+    const size_t next = quoted ? EndOfString(text, at) : text[at] == '#' ? std::min(text.find('\n', at), text.size()) : at + 1;
+    if (next == std::string_view::npos || is_foreign(text[at])) {
+      return 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
     }
+    at = next;
   }
   return 0;
 }

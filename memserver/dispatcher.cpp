@@ -2,7 +2,9 @@
 
 #include <array>
 
+#include "base/buggify.h"
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "memserver/traffic/request_check.h"
 #include "memserver/traffic/transfers.h"
@@ -124,7 +126,8 @@ bool IsApplied(Seat* seat, const Request& request) {
       return states.weights_ready() || request.element_begin + request.element_count <= begin + intake.put_elements;
     }
     case shm::Op::kSubmitGradient:
-      if (request.version == states.sealed_version()) return request.micro_batch < intake.micro_batches_accepted;
+      if (request.version == states.sealed_version())
+        return request.micro_batch < intake.micro_batches_accepted && !TP_PLANTED("traffic.resent_gradient_again");
       return request.version + 1 == states.sealed_version();
     case shm::Op::kFetch:
     case shm::Op::kEndStep: break;
@@ -135,7 +138,7 @@ bool IsApplied(Seat* seat, const Request& request) {
 // True when a resent end of step was answered from kept memory.
 bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
   Job* job = seat->job;
-  if (request.version + 1 == job->states->sealed_version()) {
+  if (request.version + 1 == job->states->sealed_version() && !TP_PLANTED("traffic.resent_end_again")) {
     Answer(seat, SealedAnswer(*job, shm::AsRequest(request)));
     return true;
   }
@@ -177,7 +180,8 @@ void EndStep(Seat* seat, const shm::EndStepRequest& request) {
 bool Dispatcher::TakeRequests(Seat* seat) {
   Request request;
   uint32_t taken = 0;
-  while (taken < kRequestsPerTurn && seat->violation == nullptr) {
+  const uint32_t requests_max = TP_BUGGIFY("dispatcher.one_request") ? 1 : kRequestsPerTurn;
+  while (taken < requests_max && seat->violation == nullptr) {
     const shm::PopResult popped = seat->session->Take(&request, &seat->violation);
     if (popped != shm::PopResult::kItem) break;
     ++taken;
@@ -235,6 +239,7 @@ bool Dispatcher::EndCopies(Seat* seat) {
   while (seat->session->lane().TakeDone(&copy)) {
     RowOf(copy.request).end(seat, copy);
     ended = true;
+    if (TP_BUGGIFY("dispatcher.one_copy")) break;
   }
   return ended;
 }

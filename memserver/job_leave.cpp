@@ -3,8 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "base/buggify.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "memserver/job_desk.h"
 
@@ -15,7 +17,7 @@ constexpr uint32_t kViolationLinesPerWindow = 60;
 
 // Nobody but the table knows the job any more.
 bool IsUnused(const Job& job) {
-  return !job.HasSeats() && job.work_at_team == 0 && job.running_saves.empty();
+  return !job.HasSeats() && (job.work_at_team == 0 || TP_PLANTED("jobs.removed_under_work")) && job.running_saves.empty();
 }
 
 void StopWatching(WakeSet* wake_set, Session* session) {
@@ -103,7 +105,7 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
       job->SetRun(how == Leaving::kGoodbye ? RunState::kLeft : RunState::kPeerLost);
     }
     TP_POINT("server.run_broken");
-    AbandonOpenStep(job);
+    if (!TP_PLANTED("jobs.step_not_abandoned")) AbandonOpenStep(job);
     TP_POINT("server.step_abandoned");
     job->states->ClearRank(rank);
     TP_POINT("server.rank_cleared");
@@ -126,14 +128,14 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
 }
 
 void JobDesk::BeginRemoval(Job* job) {
-  if (job->IsRecorded()) parts_.index->Remove(job->index_slot);
+  if (job->IsRecorded() && !TP_PLANTED("jobs.index_slot_left")) parts_.index->Remove(job->index_slot);
   TP_POINT("server.job_unrecorded");
   job->phase = JobPhase::kRemoving;
   job->waiting_saves.clear();
 }
 
 bool JobDesk::EraseIfUnused(Job* job) {
-  if (job->phase != JobPhase::kRemoving || !IsUnused(*job)) return false;
+  if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || TP_BUGGIFY("desk.erase_later")) return false;
   LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
@@ -169,7 +171,8 @@ bool JobDesk::ExpelViolators() {
 
 // Ranks of the server before this one that neither come back nor are seen to have ended (no process identity is known across a container).
 bool JobDesk::TendAwaited(Job* job) {
-  if (job->phase != JobPhase::kOpen || parts_.clock->NowNs() - job->awaiting_since_ns < options_.lease_ns) return false;
+  if (job->phase != JobPhase::kOpen || parts_.clock->NowNs() - job->awaiting_since_ns < std::max(options_.lease_ns, kAwaitNsMin))
+    return false;
   bool lost = false;
   for (Rank rank = 0; rank < job->seats.size() && job->phase == JobPhase::kOpen; ++rank) {
     if (!job->IsAwaited(rank)) continue;
@@ -194,12 +197,13 @@ bool JobDesk::TendJobs() {
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();
     worked |= TendAwaited(job);
-    if (job->phase == JobPhase::kOpen && !job->HasRanks() && parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns) {
+    if (job->phase == JobPhase::kOpen && !job->HasRanks() && parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns &&
+        !TP_PLANTED("jobs.lease_never_ends")) {
       LogInfo("lease of a detached job ended", {{"job", job->id}});
       BeginRemoval(job);
       worked = true;
     }
-    while (!job->waiting_saves.empty() && !job->updates.active()) {
+    while (!job->waiting_saves.empty() && !job->updates.active() && !TP_BUGGIFY("desk.save_later")) {
       WaitingSave save = std::move(job->waiting_saves.front());
       job->waiting_saves.erase(job->waiting_saves.begin());
       StartSave(job, std::move(save));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "memserver/residency/job_records.h"
 
@@ -13,7 +14,8 @@ namespace {
 
 std::span<const optim::UndoArea> UndoAreas(const HostPool& pool) {
   const std::span<std::byte> own = pool.own_records();
-  return {reinterpret_cast<const optim::UndoArea*>(own.data()), own.size() / sizeof(optim::UndoArea)};
+  return {reinterpret_cast<const optim::UndoArea*>(own.data()),
+          TP_PLANTED("recover.one_worker_only") ? 2 : own.size() / sizeof(optim::UndoArea)};
 }
 
 // Shards whose weights are all in, but whose chunk is not complete: their 16-bit form is made again.
@@ -41,7 +43,10 @@ void AwaitRanks(const Parts& parts, Job* job) {
   }
 }
 
-Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed) {
+Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed, const Tables& tables) {
+  if (tables.FindJob(indexed.job) != nullptr || tables.FindJobByNonce(indexed.nonce) != nullptr) {
+    return Status(ErrorId::kKeptMemoryBad, "the index names two jobs alike");
+  }
   TP_ASSIGN_OR_RETURN(const KeptJob kept, ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
   auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool);
@@ -73,7 +78,7 @@ void RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tabl
   tables->last_job = contents.last_job;
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
-    auto recovered = RecoverJob(parts, indexed);
+    auto recovered = RecoverJob(parts, indexed, *tables);
     if (!recovered.ok()) {
       LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
       parts.index->Remove(indexed.slot);

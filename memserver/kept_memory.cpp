@@ -7,8 +7,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
+#include "memserver/update/worker_team.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -44,6 +46,9 @@ Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
     pieces.push_back(std::move(held[i].fd));
   }
   TP_ASSIGN_OR_RETURN(memory.pool, HostPool::Adopt(std::move(pieces), memory.contents.geometry));
+  if (memory.contents.geometry.own_bytes < WorkerTeam::UndoBytes(1)) {
+    return Status(ErrorId::kKeptMemoryBad, "the kept pool has no undo area for a worker");
+  }
   if (memory.contents.damaged_slots > 0) LogError("jobs in kept memory are given up", {{"damaged_slots", memory.contents.damaged_slots}});
   return memory;
 }
@@ -87,6 +92,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* 
   TP_ASSIGN_OR_RETURN(KeptMemory memory, MakeNew(options.pool));
   TP_POINT("server.pool_touched");
   for (const MemoryToHold& part : PartsOf(memory)) {
+    if (part.slot > 0 && TP_PLANTED("keeper.pool_not_told")) continue;
     TP_RETURN_IF_ERROR(keeper->Hold(part));
     TP_POINT("server.part_held");
   }

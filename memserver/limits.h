@@ -28,6 +28,10 @@ inline constexpr int64_t kSpinNsFewCores = 20'000;
 inline constexpr uint32_t kFewCores = 4;
 // Longest sleep: bounds how late a lease is found to have ended when nothing else happens.
 inline constexpr int64_t kSleepNsMax = kNsPerSecond;
+// Likewise, while the system has no room to watch the doorbell of a session.
+inline constexpr int64_t kSleepNsUnwatched = kNsPerMs;
+// Ranks of the server before this one are waited for at least so long, also where the lease of dead ranks is shorter: they live.
+inline constexpr int64_t kAwaitNsMin = 10 * kNsPerSecond;
 // One line a session and minute for requests that break the protocol, however many come.
 inline constexpr int64_t kViolationLogNs = 60 * kNsPerSecond;
 

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <string>
 
+#include "base/last_words.h"
 #include "base/log.h"
 #include "base/point.h"
 #include "memserver/config.h"
@@ -17,6 +18,8 @@
 
 namespace tidepool::memserver {
 namespace {
+
+[[gnu::init_priority(101)]] const LastWords last_words("memserver");
 
 int Fail(const Status& status) {
   std::cerr << status.Format() << "\n";
@@ -77,6 +80,7 @@ int PrintHelp(const Flags&) {
 }
 
 int Keep(const Flags& flags) {
+  const LastWords as_keeper("keeper");
   InitLog("keeper", LogLevel::kInfo, LogFormat::kAuto);
   return RunKeeper(flags.keep);
 }

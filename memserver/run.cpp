@@ -126,6 +126,7 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"admin_socket", shm::AdminSocketPath(options.socket_dir)},
                     {"pool", FormatBytes(server.pool_bytes()) + (server.adopted() ? " of the server before" : "")},
                     {"keeper", keeper.Name()},
+                    {"keeper_pid", keeper.keeper_pid()},
                     {"rcache_limit", FormatBytes(options.rcache_limit)},
                     {"huge_pages", huge == 0 ? std::string("none") : FormatBytes(huge)},
                     {"isa", optim::NameOf(options.isa)},

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/buggify.h"
+#include "base/last_words.h"
 #include "memserver/job_recovery.h"
 
 namespace tidepool::memserver {
@@ -20,7 +22,9 @@ int64_t SpinNs(int64_t wanted) {
 ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
     : parts_(parts), options_(options), spin_ns_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
   tables_.started_ns = parts_.clock->NowNs();
-  for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) tables_.wake_set.Add(fd);
+  for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
+    if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
+  }
 }
 
 void ServeLoop::Recover(const IndexContents& contents) {
@@ -51,7 +55,8 @@ bool ServeLoop::TakeControlEvents() {
     next_event_ = 0;
     if (!parts_.events->TakeAll(&events_)) return false;
   }
-  for (uint32_t i = 0; i < kControlEventsPerTurn && next_event_ < events_.size(); ++i) desk_.Handle(std::move(events_[next_event_++]));
+  const uint32_t events_max = TP_BUGGIFY("loop.one_event") ? 1 : kControlEventsPerTurn;
+  for (uint32_t i = 0; i < events_max && next_event_ < events_.size(); ++i) desk_.Handle(std::move(events_[next_event_++]));
   return true;
 }
 
@@ -108,14 +113,20 @@ bool ServeLoop::CanSleep() const {
   });
 }
 
-void ServeLoop::WatchNewSeats() {
+// False: the system has no room to watch one of them now; until it has, the loop sleeps only shortly.
+bool ServeLoop::WatchNewSeats() {
+  bool all = true;
   for (const auto& seat : tables_.seats) {
     if (seat->session == nullptr || seat->watched) continue;
-    tables_.wake_set.AddShared(seat->session->port().doorbell_fd());
-    const int stream_fd = seat->session->lane().stream().event_fd();
-    if (stream_fd >= 0) tables_.wake_set.Add(stream_fd);
-    seat->watched = true;
+    const int doorbell_fd = seat->session->port().doorbell_fd(), stream_fd = seat->session->lane().stream().event_fd();
+    seat->watched = tables_.wake_set.AddShared(doorbell_fd);
+    if (seat->watched && stream_fd >= 0 && !tables_.wake_set.Add(stream_fd)) {
+      tables_.wake_set.Remove(doorbell_fd);
+      seat->watched = false;
+    }
+    all &= seat->watched;
   }
+  return all;
 }
 
 void ServeLoop::ClearEvents() {
@@ -131,12 +142,12 @@ void ServeLoop::ClearEvents() {
 // found by the turn in between.
 void ServeLoop::Sleep() {
   if (!CanSleep()) return;
-  WatchNewSeats();
+  const int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->port().SetSleeping(true);
   }
   ClearEvents();
-  if (!Turn() && CanSleep()) tables_.wake_set.Wait(kSleepNsMax);
+  if (!Turn() && CanSleep()) tables_.wake_set.Wait(sleep_ns);
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->port().SetSleeping(false);
   }

@@ -39,7 +39,7 @@ class ServeLoop {
   bool RunInlineWork();
   void Sleep();
   void ClearEvents();
-  void WatchNewSeats();
+  bool WatchNewSeats();
   bool CanSleep() const;
 
   const Parts parts_;

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/event_queue.h"
+#include "base/last_words.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "device/host_device.h"
@@ -104,7 +104,7 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
 Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, KeptHolder* keeper) {
   auto rooms = std::make_unique<Rooms>();
   Rooms& r = *rooms;
-  TP_CHECK(r.ended.valid(), "eventfd");
+  if (!r.ended.valid()) EndForWantOf("descriptor for an event");
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
   TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), keeper));
   HostPool* pool = r.kept.pool.get();

@@ -1,5 +1,6 @@
 #include "memserver/step_desk.h"
 
+#include "base/buggify.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/point.h"
@@ -11,10 +12,11 @@ bool StepDesk::FinishSteps() {
   bool worked = false;
   for (const auto& job : tables_->jobs) {
     if (job->phase != JobPhase::kOpen) continue;
-    if (job->updates.PublishSkipped(kSkippedChunksPerTurn) > 0) {
+    if (job->updates.PublishSkipped(TP_BUGGIFY("step.publish_one") ? 1 : kSkippedChunksPerTurn) > 0) {
       ++job->changes;
       worked = true;
     }
+    if (TP_BUGGIFY("step.seal_later")) continue;
     // A save of the sealed version comes before the next seal, or it could never be done.
     if (!job->step.AllEnded() || !job->intake.AllScanned() || !job->waiting_saves.empty()) continue;
     FinishStep(job.get());
@@ -28,9 +30,10 @@ void StepDesk::FinishStep(Job* job) {
   const StepRecord record = JudgeStep(*job->states, job->step.end(0), finite);
   if (!finite && job->spec().loss_scaling == 0) {
     LogWarn("a gradient is not finite; the step was not sealed", {{"job", job->id}, {"version", record.version - 1}});
+    // First the drop: ranks that were answered begin the next attempt, also at another server.
+    job->intake.Drop();
     AnswerStep(job, record, ErrorId::kNonFinite);
     job->step.Clear();
-    job->intake.Drop();
     return;
   }
   SealStep(job->states.get(), record);

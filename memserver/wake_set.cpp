@@ -3,33 +3,37 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <cerrno>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/last_words.h"
 
 namespace tidepool::memserver {
 namespace {
 
 constexpr int kReadyMax = 64;
 
-void Control(int epoll, int operation, int fd, uint32_t events) {
+bool Control(int epoll, int operation, int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  TP_CHECK(epoll_ctl(epoll, operation, fd, &event) == 0, "a descriptor of our own is watched once");
+  if (epoll_ctl(epoll, operation, fd, &event) == 0) return true;
+  TP_CHECK(errno == ENOMEM || errno == ENOSPC, "a descriptor of our own is watched once");
+  return false;
 }
 
 }  // namespace
 
 WakeSet::WakeSet() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-  TP_CHECK(epoll_.valid(), "epoll_create1");
+  if (!epoll_.valid()) EndForWantOf("descriptor for an epoll set");
 }
 
-void WakeSet::Add(int fd) {
-  Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN);
+bool WakeSet::Add(int fd) {
+  return Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN);
 }
-void WakeSet::AddShared(int fd) {
-  Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+bool WakeSet::AddShared(int fd) {
+  return Control(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
 }
 void WakeSet::Remove(int fd) {
   Control(epoll_.get(), EPOLL_CTL_DEL, fd, 0);

@@ -13,10 +13,10 @@ namespace tidepool::memserver {
 class WakeSet {
  public:
   WakeSet();
-  // Readable until its owner clears it.
-  void Add(int fd);
-  // Shared with a client: wakes once a write.
-  void AddShared(int fd);
+  // Readable until its owner clears it. False: the system has no room to watch it; Wait does not see it.
+  [[nodiscard]] bool Add(int fd);
+  // Shared with a client: wakes once a write. False as above.
+  [[nodiscard]] bool AddShared(int fd);
   void Remove(int fd);
   // Returns when a descriptor is ready, a signal came, or the time has passed.
   void Wait(int64_t timeout_ns);

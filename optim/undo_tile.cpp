@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
 
@@ -88,13 +89,13 @@ void TileUpdate::Add(const AddPiece& piece) {
 template <typename Apply>
 void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
   const Progress at = tiles.progress->Load();
-  if (at.state == Progress::State::kFinished && at.version == tiles.version) return;
+  if (at.state == Progress::State::kFinished && at.version == tiles.version && !TP_PLANTED("optim.finished_piece_again")) return;
   for (uint64_t tile = FirstTile(tiles.identity, tiles.version, at); tile * kTileElements < tiles.count; ++tile) {
     const uint64_t first = tile * kTileElements;
     const uint64_t count = std::min(kTileElements, tiles.count - first);
     SaveTile(tiles, tile, count);
     TP_POINT("optim.tile_saved");
-    tiles.progress->Store({tiles.version, tile, Progress::State::kOpen});
+    if (!TP_PLANTED("optim.tile_not_opened")) tiles.progress->Store({tiles.version, tile, Progress::State::kOpen});
     TP_POINT("optim.tile_progress");
     apply(first, count);
     TP_POINT("optim.tile_written");
@@ -105,9 +106,9 @@ void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
 
 // The area is empty while it is written: a half-written one must not pass for the tile that it held before.
 void TileUpdate::SaveTile(const Tiles& tiles, uint64_t tile, uint64_t count) const {
-  UndoArea& area = areas_[tile % 2];
+  UndoArea& area = areas_[tile % (TP_PLANTED("optim.one_undo_area") ? 1 : 2)];
   const uint64_t first = tile * kTileElements;
-  area.piece.store(0, std::memory_order_relaxed);
+  if (!TP_PLANTED("optim.undo_not_emptied")) area.piece.store(0, std::memory_order_relaxed);
   OrderForKill();
   area.version = tiles.version;
   area.tile = tile;
@@ -137,7 +138,7 @@ static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea>
   for (const UndoArea& area : areas) {
     if (area.piece.load(std::memory_order_acquire) != tiles.identity) continue;
     if (area.version != at.version || area.tile != at.tile || area.count != count) continue;
-    for (uint32_t plane = 0; plane < kPlanesMax && tiles.planes[plane] != nullptr; ++plane) {
+    for (uint32_t plane = 0; plane < kPlanesMax && tiles.planes[plane] != nullptr && !TP_PLANTED("optim.tile_not_restored"); ++plane) {
       std::memcpy(tiles.planes[plane] + first, PlaneOf(area, plane), count * sizeof(float));
     }
     // From here on the area is free for any worker: the tile needs no undo until it is saved again.

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/planted.h"
 
 namespace tidepool::shm {
 
@@ -96,12 +97,14 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control.bytes.data();
-  message.msg_controllen = fds_max == 0 ? 0 : CMSG_LEN(sizeof(int) * fds_max);
+  message.msg_controllen =
+      fds_max == 0 ? 0 : (TP_PLANTED("shm.control_space") ? CMSG_SPACE(sizeof(int) * fds_max) : CMSG_LEN(sizeof(int) * fds_max));
   ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   // A peer that closed with unread packets leaves this error in front of its own last packets, which say why.
   if (received < 0 && errno == ECONNRESET) received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0) return FromErrno();
-  const bool clean = TakeDescriptors(&message, &packet->fds);
+  const bool clean =
+      ((message.msg_flags & MSG_CTRUNC) != 0 && TP_PLANTED("shm.descriptors_leaked")) || TakeDescriptors(&message, &packet->fds);
   packet->bytes.resize(static_cast<size_t>(received));
   if (clean && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) return received == 0 ? SocketResult::kClosed : SocketResult::kDone;
   packet->fds.clear();

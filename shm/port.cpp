@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/planted.h"
 #include "base/units.h"
 #include "shm/futex.h"
 #include "shm/shared_load.h"
@@ -87,7 +88,8 @@ PopResult ServerPort::Pop(Request* request) {
   }
   // An honest client leaves only the item of the last lap here, or nothing in the first.
   const uint64_t last_lap = submissions_popped_ >= kRingEntries ? submissions_popped_ + 1 - kRingEntries : 0;
-  if (sequence != last_lap || !ReadConsumed()) return PopResult::kViolation;
+  if ((TP_PLANTED("shm.double_fetch") ? SharedLoad(slot->sequence, std::memory_order_seq_cst) : sequence) != last_lap || !ReadConsumed())
+    return PopResult::kViolation;
   if (submissions_popped_ != submissions_published_) PublishPopped();
   return PopResult::kEmpty;
 }
@@ -116,7 +118,8 @@ bool ServerPort::Push(const Completion& completion) {
 void ServerPort::Wake() {
   CompletionHeader* header = Completions(*completion_);
   header->wake_word.fetch_add(1, std::memory_order_seq_cst);
-  if (SharedLoad(Submission(*submission_)->client_waiting, std::memory_order_seq_cst) != 0) WakeWord(&header->wake_word);
+  if (SharedLoad(Submission(*submission_)->client_waiting, std::memory_order_seq_cst) != 0 && !TP_PLANTED("shm.wake_lost"))
+    WakeWord(&header->wake_word);
 }
 
 void ServerPort::SetSleeping(bool sleeping) {

@@ -35,19 +35,29 @@ Status Estimate(const RunOptions& options) {
   return {};
 }
 
+// A rank can only be started again where it then goes on with the job.
+bool Resumes(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--resume=auto" || (arguments[i] == "--resume" && i + 1 < arguments.size() && arguments[i + 1] == "auto"))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int RunEstimate(const RunOptions& options) {
   return Ended(Estimate(options));
 }
 
-int RunLaunch(uint32_t ranks, const std::vector<std::string>& arguments) {
+int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments) {
   SpawnOptions spawn;
   Result<std::string> self = FindProgramBeside("trainer");
   if (!self.ok()) return Ended(self.status());
   spawn.ranks = ranks;
   spawn.program = self.value();
   spawn.arguments = arguments;
+  spawn.max_restarts = Resumes(arguments) ? restarts : 0;
   Result<int> code = SpawnRanks(spawn);
   return code.ok() ? code.value() : Ended(code.status());
 }

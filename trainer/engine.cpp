@@ -78,10 +78,11 @@ Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_b
   return value;
 }
 
-Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end) {
+Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end, const std::function<Status()>& before) {
   planned_traffic_.reset();
   if (cache_->plan() != nullptr) planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
   TP_RETURN_IF_ERROR(cache_->FinishStep());
+  if (before) TP_RETURN_IF_ERROR(before());
   TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));
   return service_->Wait(ticket);
 }

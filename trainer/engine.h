@@ -57,8 +57,8 @@ class TrainingEngine {
   // Forward and backward of one micro-batch of the step that starts from `version`; returns the loss before scaling. The gradient that is
   // summed over micro-batches and ranks is that of loss x gradient_scale.
   Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
-  // Waits until all gradients are in and the step is sealed.
-  Result<client::Outcome> EndStep(const client::StepEnd& end);
+  // Waits until all gradients are in and the step is sealed. `before` runs between the two; its error leaves the step unsealed.
+  Result<client::Outcome> EndStep(const client::StepEnd& end, const std::function<Status()>& before = nullptr);
   // Forward without gradients on the parameters of `version`.
   Result<double> Evaluate(Version version, const LossFunction& loss);
 

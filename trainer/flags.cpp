@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kExamples = R"(examples:
   trainer run --standalone --steps 100                     train the quickstart model with a private memory server
   trainer launch -n 2 -- run --socket-dir /run/tidepool    two ranks on a memserver that is already running
+  trainer run --job nightly --resume auto                  start the job, or continue it where it was interrupted
   torchrun --standalone --nproc-per-node 2 --no-python trainer run --preset quickstart
   trainer estimate --preset gpt2-10b --ranks 4             memory by tier; no weights are made
   trainer sample OUT "Permission is hereby granted"        generate text from saved weights
@@ -83,7 +84,14 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--job", o->job, "name of the job; default: from the launcher")->group(group);
   app->add_flag("--standalone", o->standalone, "start a private memserver and end it with the run")->group(group);
   app->add_option("--pool", o->pool, "host pool of the private memserver; default: what the job needs")->group(group);
-  app->add_option("--server-timeout", o->server_timeout, "longest wait for one answer of the server")->group(group)->capture_default_str();
+  app->add_option("--resume", o->resume,
+                  "auto: go on behind the job's last sealed step; never; default: never, auto after torchrun's restart")
+      ->group(group)
+      ->check(CLI::IsMember({"auto", "never"}));
+  app->add_option("--server-timeout", o->server_timeout,
+                  "how long a memserver that ended is waited for (then exit code 75); 0s: not at all")
+      ->group(group)
+      ->capture_default_str();
   app->add_option("--threads", o->threads, "compute threads of this rank; 0: cores / local ranks")->group(group)->capture_default_str();
   app->add_flag("!--no-prefetch", o->prefetch, "fetch chunks only when they are needed")->group("memory");
 }
@@ -166,6 +174,10 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   for (CLI::App* command : {run, estimate}) command->add_flag("--json", o->json, "the plan as JSON on stdout");
   AddSampleFlags(sample, o);
   launch->add_option("-n,--ranks", line->launch_ranks, "ranks to start")->required()->check(CLI::Range(1u, 64u));
+  launch
+      ->add_option("--max-restarts", line->launch_restarts,
+                   "with --resume auto in the command: how often a rank that died is started again")
+      ->capture_default_str();
   launch->add_option("command", line->launch_arguments, "after `--`: run and its flags")->required();
   launch->footer(kExamples);
   if (UnknownCommand(argc, argv)) {

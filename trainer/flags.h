@@ -14,6 +14,7 @@ struct CommandLine {
   Command command = Command::kRun;
   RunOptions options;
   uint32_t launch_ranks = 0;
+  uint32_t launch_restarts = 3;
   std::vector<std::string> launch_arguments;  // what follows `--`
 };
 

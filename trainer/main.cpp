@@ -1,7 +1,10 @@
 #include "base/error_catalog.h"
+#include "base/last_words.h"
 #include "base/log.h"
 #include "trainer/flags.h"
 #include "trainer/run.h"
+
+[[gnu::init_priority(101)]] static const tidepool::LastWords last_words("trainer");
 
 int main(int argc, char** argv) {
   using namespace tidepool::trainer;
@@ -13,7 +16,7 @@ int main(int argc, char** argv) {
     case Command::kRun: return RunTraining(line.options);
     case Command::kEstimate: return RunEstimate(line.options);
     case Command::kSample: return RunSample(line.options);
-    case Command::kLaunch: return RunLaunch(line.launch_ranks, line.launch_arguments);
+    case Command::kLaunch: return RunLaunch(line.launch_ranks, line.launch_restarts, line.launch_arguments);
     case Command::kVersion: return RunVersion();
   }
   return tidepool::kExitUsage;

@@ -11,7 +11,7 @@ namespace tidepool::trainer {
 int RunTraining(const RunOptions& options);
 int RunEstimate(const RunOptions& options);
 int RunSample(const RunOptions& options);
-int RunLaunch(uint32_t ranks, const std::vector<std::string>& arguments);
+int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments);
 int RunVersion();
 
 }  // namespace tidepool::trainer

@@ -40,7 +40,8 @@ struct RunOptions {
   // place
   std::string job;         // empty: from the launcher, or made of preset and process id
   std::string socket_dir;  // empty: the default place
-  std::string server_timeout = "60s";
+  std::string resume;      // auto, never; empty: auto where torchrun has started the ranks again, else never
+  std::string server_timeout = "120s";
   bool standalone = false;
   std::string pool;      // of the private server; empty: as small as the job allows
   uint32_t threads = 0;  // compute threads of this rank; 0: cores / local ranks

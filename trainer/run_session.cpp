@@ -3,15 +3,23 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/units.h"
+#include "trainer/launch/stop_flag.h"
 
 namespace tidepool::trainer {
 namespace {
 
 constexpr size_t kPathMax = 256;
+constexpr int64_t kSeatPauseNs = 50 * kNsPerMs;
+constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;     // at least, for the other ranks to leave a broken run
+constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
+constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
+constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
 
-Rendezvous RendezvousOf(const RankPlace& place) {
+Rendezvous RendezvousOf(const RankPlace& place, int64_t server_timeout_ns) {
   Rendezvous meet;
   meet.rank = place.rank;
   meet.world = place.world;
@@ -21,33 +29,54 @@ Rendezvous RendezvousOf(const RankPlace& place) {
   meet.port = place.master_port;
   meet.serves_store = place.rank == 0 && !place.agent_serves_store;
   meet.prefix = "attempt" + std::to_string(place.restarts);
+  // A rank that waits for the server keeps the others waiting in a collective.
+  meet.timeout_ms = kCollectiveTimeoutMs + server_timeout_ns / kNsPerMs;
   return meet;
+}
+
+Status StoppedBySignal() {
+  return Status(ErrorId::kSessionEnded, "stopped by a signal while other ranks were waited for");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<RunSession>> RunSession::Meet(const RankPlace& place) {
-  std::unique_ptr<RunSession> session(new RunSession(place));
-  const Rendezvous meet = RendezvousOf(place);
-  TP_ASSIGN_OR_RETURN(session->store_, RendezvousStore::Open(meet));
-  TP_ASSIGN_OR_RETURN(session->world_, session->store_->MakeGroup(WholeRun(meet)));
+Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, SessionTask task) {
+  std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
+  // A private server's states end with it: there is nothing to wait for.
+  if (!session->standalone()) {
+    TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, ParseDurationNs(session->task_.options.server_timeout));
+  }
+  return session;
+}
+
+Result<std::unique_ptr<RunSession>> RunSession::Open(const RankPlace& place, SessionTask task) {
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<RunSession> session, Make(place, std::move(task)));
+  TP_RETURN_IF_ERROR(session->Attach());
+  TP_RETURN_IF_ERROR(session->Meet());
   return session;
 }
 
 RunSession::~RunSession() {
-  client_.reset();
-  group_storage_.clear();
-  world_.reset();
-  store_.reset();
+  Leave();
 }
 
-Status RunSession::StartServer(const RunOptions& options, const client::JobSpec& spec) {
+Status RunSession::StartPrivateServer() {
+  TP_RETURN_IF_ERROR(MeetWorld());
+  Status started;
+  if (place_.rank == 0) started = LaunchServer();
+  Status shared = ShareSocketDir();  // also after a failure, so that the others do not wait for us
+  TP_RETURN_IF_ERROR(started);
+  return shared;
+}
+
+Status RunSession::LaunchServer() {
+  const RunOptions& options = task_.options;
   StandaloneOptions standalone;
-  standalone.pool_bytes = RoundUp(client::StateBytesOf(spec).total(), kMiB);
+  standalone.pool_bytes = RoundUp(client::StateBytesOf(task_.spec).total(), kMiB);
   if (!options.pool.empty()) {
     TP_ASSIGN_OR_RETURN(standalone.pool_bytes, ParseSize(options.pool));
   }
-  standalone.rcache_limit_bytes = RoundUp(spec.rcache_bytes, kMiB) * place_.local_world;
+  standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
   TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(standalone));
   socket_dir_ = server_->socket_dir();
   return {};
@@ -64,19 +93,66 @@ Status RunSession::ShareSocketDir() {
   return {};
 }
 
-Status RunSession::Attach(const RunOptions& options, const client::JobSpec& spec, const std::vector<std::vector<Rank>>& groups) {
-  socket_dir_ = options.socket_dir;
-  if (options.standalone) {
-    Status started;
-    if (place_.rank == 0) started = StartServer(options, spec);
-    Status shared = ShareSocketDir();  // also after a failure, so that the others do not wait for us
-    TP_RETURN_IF_ERROR(started);
-    TP_RETURN_IF_ERROR(shared);
-  }
+Status RunSession::Attach() {
+  socket_dir_ = task_.options.socket_dir;
+  if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
   client::ClientOptions client;
   client.socket_dir = socket_dir_;
-  TP_ASSIGN_OR_RETURN(client.wait_timeout_ns, ParseDurationNs(options.server_timeout));
-  TP_ASSIGN_OR_RETURN(client_, client::MemClient::Connect(client, spec, place_.rank));
+  client.server_timeout_ns = server_timeout_ns_;
+  client.on_wait = task_.say;
+  if (task_.wait_for_seat) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, server_timeout_ns_));
+  return TakeSeat(client);
+}
+
+// The client's own waiting for a seat (attach_retry) would not hear a signal.
+Status RunSession::TakeSeat(const client::ClientOptions& options) {
+  SteadyClock clock;
+  const int64_t start_ns = clock.NowNs();
+  bool told = false;
+  for (;;) {
+    Result<std::unique_ptr<client::MemClient>> made = client::MemClient::Connect(options, task_.spec, place_.rank);
+    const int64_t waited_ns = clock.NowNs() - start_ns;
+    if (made.ok()) {
+      client_ = std::move(made).value();
+      return {};
+    }
+    const bool taken = made.status().id() == ErrorId::kRankTaken;
+    if (!taken || !task_.wait_for_seat || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) return made.status();
+    if (StopFlag::Requested()) return StoppedBySignal();
+    if (!std::exchange(told, told || waited_ns > kTellAfterNs) && told && task_.say) {
+      task_.say("waiting for the ranks of the run before to leave the job: " + made.status().what());
+    }
+    clock.SleepNs(kSeatPauseNs);
+  }
+}
+
+Status RunSession::Interrupted() {
+  if (StopFlag::Requested()) return StoppedBySignal();
+  return SeatLost();
+}
+
+Status RunSession::SeatLost() {
+  return client_ ? client_->Check() : Status();
+}
+
+Status RunSession::MeetWorld() {
+  if (world_) return {};
+  Rendezvous meet = RendezvousOf(place_, server_timeout_ns_);
+  if (task_.wait_for_seat) meet.mesh_timeout_ms = kMeshRetryMs;
+  meet.interrupted = [this] { return Interrupted(); };
+  meet.doomed = [this] { return SeatLost(); };
+  meet.stuck = task_.stuck;
+  if (!store_) {
+    TP_ASSIGN_OR_RETURN(store_, RendezvousStore::Open(meet));
+  }
+  TP_RETURN_IF_ERROR(store_->Gather());
+  TP_ASSIGN_OR_RETURN(world_, store_->MakeGroup(WholeRun(meet)));
+  return {};
+}
+
+Status RunSession::Meet() {
+  TP_RETURN_IF_ERROR(MeetWorld());
+  const std::vector<std::vector<Rank>>& groups = task_.groups;
   for (size_t i = 0; i < groups.size(); ++i) {
     const bool member = std::find(groups[i].begin(), groups[i].end(), place_.rank) != groups[i].end();
     group_is_world_.push_back(groups[i].size() == place_.world);
@@ -93,11 +169,24 @@ std::vector<Collective*> RunSession::groups() const {
   return groups;
 }
 
+void RunSession::Leave() {
+  // Groups first: what they still have in flight reads and writes the client's rCache. It fails at once where a peer has died or left.
+  group_storage_.clear();
+  group_is_world_.clear();
+  world_.reset();
+  // The meeting is over before the server can seat anybody for the next one.
+  if (store_) store_->Disband();
+  if (place_.rank != 0) store_.reset();  // rank 0's holds the port open
+  client_.reset();
+}
+
 Status RunSession::Close() {
+  Status together = world_ ? world_->Barrier() : Status();
+  TP_RETURN_IF_ERROR(together);
   Status detached = client_ ? client_->Detach() : Status();
   client_.reset();
   // The private server ends when every rank has left it.
-  Status together = world_->Barrier();
+  if (standalone()) together = world_->Barrier();
   Status stopped = server_ ? server_->Stop() : Status();
   TP_RETURN_IF_ERROR(detached);
   TP_RETURN_IF_ERROR(together);

@@ -1,8 +1,13 @@
-// RunSession: what one rank holds beside the model while it runs: its place, the other ranks, the server's attachment.
+// RunSession: what one rank holds beside the model while it runs: its place, its seat at the server, the other ranks.
 //
-// One thread (the trainer's main thread). Closing happens in order: detach, groups, private server.
+// One thread (the trainer's main thread). Order: a rank takes its seat at the server first and meets the other ranks then, because the
+// server seats nobody before all ranks of a broken run have left it; a meeting therefore never mixes ranks of two runs. (A private server
+// is the exception: it is started by rank 0, which has to tell the others where.)
+// Leave is for a run that broke: it gives up groups and seat without a goodbye, so that the server keeps the job, and Attach and Meet may
+// be called again. Close is the orderly end: the job goes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,33 +22,60 @@
 
 namespace tidepool::trainer {
 
+// What a session is for.
+struct SessionTask {
+  RunOptions options;
+  client::JobSpec spec;
+  std::vector<std::vector<Rank>> groups;                  // the layout's data groups
+  bool wait_for_seat = false;                             // a seat that is still taken is waited for, and a server that is away
+  std::function<void(const std::string&)> say = nullptr;  // one line when a wait begins, one when it is over
+  std::function<void(const Status&)> stuck = nullptr;     // see Rendezvous::stuck
+};
+
 class RunSession {
  public:
-  // Meets the other ranks. Errors: kUsageError, kCollectiveFailed.
-  static Result<std::unique_ptr<RunSession>> Meet(const RankPlace& place);
+  // Nothing is contacted yet. Errors: kConfigBadValue (--server-timeout).
+  static Result<std::unique_ptr<RunSession>> Make(const RankPlace& place, SessionTask task);
+  // Make, Attach and Meet.
+  static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
   ~RunSession();
 
-  // Starts the private server where asked (local rank 0 does, the others are told where it is) and attaches to the job. `groups` are the
-  // layout's data groups. Errors: kNoServer, kPoolFull, kRcacheRefused, kJobMismatch and others of attaching; kCollectiveFailed.
-  Status Attach(const RunOptions& options, const client::JobSpec& spec, const std::vector<std::vector<Rank>>& groups);
+  // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull, kRcacheRefused, kJobMismatch and others
+  // of attaching; kCollectiveFailed; kSessionEnded (a signal came while a seat was waited for).
+  Status Attach();
+  // Meets the other ranks. Errors: kCollectiveFailed, kPeerLost and whatever else ended the seat meanwhile.
+  Status Meet();
+  // Gives up groups and seat without a word. Harmless when repeated.
+  void Leave();
+  // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back.
+  // The private server's end is part of it.
+  Status Close();
 
   const RankPlace& place() const { return place_; }
-  Collective* world() { return world_.get(); }
+  Collective* world() { return world_.get(); }  // null before Meet
   // One a data group; null where this rank is no member.
   std::vector<Collective*> groups() const;
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
-  // Orderly end; the private server's end is part of it.
-  Status Close();
   // What a private server logged last; empty without one.
   std::string ServerLogTail() const { return server_ ? server_->LogTail() : std::string(); }
 
  private:
-  explicit RunSession(const RankPlace& place) : place_(place) {}
-  Status StartServer(const RunOptions& options, const client::JobSpec& spec);
+  RunSession(const RankPlace& place, SessionTask task) : place_(place), task_(std::move(task)) {}
+  bool standalone() const { return task_.options.standalone; }
+  Status StartPrivateServer();
+  Status LaunchServer();
   Status ShareSocketDir();
+  Status TakeSeat(const client::ClientOptions& options);
+  Status MeetWorld();
+  // Ends a wait for other ranks when the seat is lost or a signal came.
+  Status Interrupted();
+  // What ended the seat; ok while it is held.
+  Status SeatLost();
 
-  RankPlace place_;
+  const RankPlace place_;
+  const SessionTask task_;
+  int64_t server_timeout_ns_ = 0;
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<RendezvousStore> store_;
   std::unique_ptr<Collective> world_;

@@ -7,8 +7,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "base/json_writer.h"
+#include "base/log.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -30,6 +32,46 @@ Status WriteAll(int fd, const std::string& text, const char* what) {
   return {};
 }
 
+std::string ReadWhole(int fd) {
+  std::string text;
+  std::array<char, 64 * 1024> part;
+  for (off_t at = 0;; at = static_cast<off_t>(text.size())) {
+    const ssize_t n = pread(fd, part.data(), part.size(), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return text;
+    text.append(part.data(), static_cast<size_t>(n));
+  }
+}
+
+// Bytes of the whole lines in front that name rising steps up to `sealed`; `last` becomes the last of those steps.
+off_t LinesUpTo(uint64_t sealed, const std::string& text, uint64_t* last) {
+  size_t keep = 0;
+  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', keep)) {
+    unsigned long long step = 0;
+    const bool names_step = std::sscanf(text.c_str() + keep, "{\"step\":%llu,", &step) == 1;
+    if (!names_step || step > sealed || (keep > 0 && step <= *last)) break;
+    *last = step;
+    keep = end + 1;
+  }
+  return static_cast<off_t>(keep);
+}
+
+constexpr size_t kNoteBytes = 20 + 3 * 25 + 22;
+
+// The step that `note` holds, when it is `sealed`.
+std::optional<StepReport> NotedStep(uint64_t sealed, const std::string& note) {
+  StepReport report;
+  unsigned long long step = 0, tokens = 0;
+  const int read =
+      std::sscanf(note.c_str(), "%llu %la %la %la %llu", &step, &report.loss, &report.learning_rate, &report.loss_scale, &tokens);
+  if (read != 5 || note.size() != kNoteBytes || step != sealed) return std::nullopt;
+  report.step = step;
+  report.tokens = tokens;
+  report.recovered = true;
+  report.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  return report;
+}
+
 }  // namespace
 
 std::string ProgressLine(const StepReport& report) {
@@ -37,6 +79,7 @@ std::string ProgressLine(const StepReport& report) {
   std::string line = "step " + std::to_string(report.step) + "/" + std::to_string(report.steps) + "  loss " + Number("%.4f", report.loss);
   if (report.held_out_loss) line += "  held-out " + Number("%.4f", *report.held_out_loss);
   if (report.skipped) line += "  SKIPPED (overflow, loss scale " + Number("%.0f", report.loss_scale) + ")";
+  if (report.recovered) return line + "  (sealed by the process before)";
   line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s";
   line += "  hit " + Number("%.0f %%", 100 * report.hit_rate());
   line += "  in " + FormatBytes(report.bytes_h2d) + "  out " + FormatBytes(report.bytes_d2h);
@@ -52,6 +95,7 @@ std::string MetricsLine(const StepReport& r) {
       .Field("learning_rate", r.learning_rate)
       .Field("loss_scale", r.loss_scale)
       .Field("skipped", r.skipped);
+  if (r.recovered) return json.Field("tokens", r.tokens).Field("recovered", true).EndObject().Take();
   json.Field("tokens", r.tokens).Field("seconds", r.seconds).Field("tokens_per_s", r.tokens_per_second());
   json.Field("hits", r.hits).Field("misses", r.misses).Field("hit_rate", r.hit_rate()).Field("evictions", r.evictions);
   json.Field("prefetches", r.prefetches).Field("prefetches_late", r.prefetches_late).Field("waited_s", r.waited_seconds);
@@ -60,24 +104,51 @@ std::string MetricsLine(const StepReport& r) {
   return json.EndObject().Take();
 }
 
-Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet) {
+Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed) {
   ReportWriter writer;
   writer.every_ = every == 0 ? 1 : every;
   writer.quiet_ = quiet;
   writer.terminal_ = isatty(STDERR_FILENO) != 0;
-  if (directory.empty()) return writer;
+  if (!directory.empty()) TP_RETURN_IF_ERROR(writer.OpenFiles(directory, sealed));
+  return writer;
+}
+
+Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
   mkdir(directory.c_str(), 0755);
   const std::string path = directory + "/metrics.jsonl";
-  writer.metrics_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!writer.metrics_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
-  TP_ASSIGN_OR_RETURN(writer.events_, EventFile::Create(directory, "tidepool"));
-  return writer;
+  noted_path_ = directory + "/metrics.noted";
+  metrics_ = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!metrics_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
+  uint64_t last = 0;
+  const off_t keep = sealed > 0 ? LinesUpTo(sealed, ReadWhole(metrics_.get()), &last) : 0;
+  // A device has no length to set.
+  if (ftruncate(metrics_.get(), keep) != 0 && errno != EINVAL) {
+    return Status(ErrorId::kFileWriteFailed, "cannot set the length of " + path + ": " + std::strerror(errno));
+  }
+  noted_ = UniqueFd(open(noted_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!noted_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + noted_path_ + ": " + std::strerror(errno));
+  if (last < sealed) unreported_ = NotedStep(sealed, ReadWhole(noted_.get()));
+  const uint64_t known_to = unreported_ ? sealed - 1 : sealed;
+  if (last < known_to) LogWarn("metrics.jsonl has no lines for some sealed steps", {{"from", last + 1}, {"to", known_to}});
+  TP_ASSIGN_OR_RETURN(events_, EventFile::Create(directory, "tidepool"));
+  return {};
+}
+
+Status ReportWriter::Note(const StepReport& report) {
+  if (!noted_.valid()) return {};
+  // One write of always the same length, of numbers that read back with the same bits.
+  std::array<char, kNoteBytes + 1> note{};
+  std::snprintf(note.data(), note.size(), "%20llu %24a %24a %24a %20llu\n", static_cast<unsigned long long>(report.step), report.loss,
+                report.learning_rate, report.loss_scale, static_cast<unsigned long long>(report.tokens));
+  if (pwrite(noted_.get(), note.data(), kNoteBytes, 0) == static_cast<ssize_t>(kNoteBytes)) return {};
+  return Status(ErrorId::kFileWriteFailed, "cannot write " + noted_path_ + ": " + std::strerror(errno));
 }
 
 Status ReportWriter::WriteEvents(const StepReport& report) {
   const auto scalar = [&](const char* tag, double value) { return events_->Scalar(tag, report.step, static_cast<float>(value)); };
   TP_RETURN_IF_ERROR(scalar("loss/train", report.loss));
   if (report.held_out_loss) TP_RETURN_IF_ERROR(scalar("loss/held_out", *report.held_out_loss));
+  if (report.recovered) return scalar("optimizer/learning_rate", report.learning_rate);
   TP_RETURN_IF_ERROR(scalar("optimizer/grad_norm", report.grad_norm));
   TP_RETURN_IF_ERROR(scalar("optimizer/learning_rate", report.learning_rate));
   TP_RETURN_IF_ERROR(scalar("speed/tokens_per_s", report.tokens_per_second()));
@@ -90,7 +161,7 @@ Status ReportWriter::Write(const StepReport& report) {
   if (metrics_.valid()) TP_RETURN_IF_ERROR(WriteAll(metrics_.get(), MetricsLine(report) + "\n", "metrics.jsonl"));
   if (events_) TP_RETURN_IF_ERROR(WriteEvents(report));
   if (quiet_) return {};
-  const bool due = report.step % every_ == 0 || report.step == report.steps || report.held_out_loss || report.skipped;
+  const bool due = report.step % every_ == 0 || report.recovered || report.step == report.steps || report.held_out_loss || report.skipped;
   if (terminal_) {
     line_open_ = true;
     return WriteAll(STDERR_FILENO, "\r\033[K" + ProgressLine(report) + (report.skipped ? "\n" : ""), "the terminal");
@@ -102,6 +173,12 @@ void ReportWriter::EndLine() {
   if (line_open_) [[maybe_unused]]
     const auto n = write(STDERR_FILENO, "\n", 1);
   line_open_ = false;
+}
+
+void ReportWriter::Finish() {
+  EndLine();
+  if (noted_.valid()) unlink(noted_path_.c_str());
+  noted_.Reset();
 }
 
 }  // namespace tidepool::trainer

@@ -21,8 +21,9 @@ struct StepReport {
   std::optional<double> held_out_loss;  // mean over the held-out batches, after the step's update (step 0: before any)
   double grad_norm = 0, learning_rate = 0, loss_scale = 1;
   bool skipped = false;
-  uint64_t tokens = 0;  // of all ranks
-  double seconds = 0;   // of this step, without evaluation
+  bool recovered = false;  // sealed by a process that died before it reported: norm, times and traffic are not known
+  uint64_t tokens = 0;     // of all ranks
+  double seconds = 0;      // of this step, without evaluation
   double eta_seconds = 0;
   uint64_t hits = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;  // chunk accesses of this rank
   double waited_seconds = 0;  // this rank's waits for chunks, collectives and the server
@@ -42,16 +43,27 @@ std::string MetricsLine(const StepReport& report);
 // line each `every` steps otherwise). Rank 0 only.
 class ReportWriter {
  public:
-  // `directory` empty: progress only. Errors: kFileWriteFailed.
-  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet);
+  // `directory` empty: progress only. `sealed` > 0: the run goes on behind that step; metrics.jsonl keeps its lines up to it and is
+  // appended to. Errors: kFileWriteFailed.
+  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed = 0);
+  // Before a step is sealed: what is known of it goes to DIR/metrics.noted, from where a later process takes it when this one dies before
+  // Write. Errors: kFileWriteFailed.
+  Status Note(const StepReport& report);
+  // The step `sealed` of Open, when it was noted but not written.
+  const std::optional<StepReport>& unreported() const { return unreported_; }
   Status Write(const StepReport& report);
   // Ends the rewritten line, so that other output starts on its own.
   void EndLine();
+  // After the last step: EndLine, and what was noted goes.
+  void Finish();
 
  private:
   ReportWriter() = default;
   Status WriteEvents(const StepReport& report);
-  UniqueFd metrics_;
+  Status OpenFiles(const std::string& directory, uint64_t sealed);
+  std::string noted_path_;
+  UniqueFd metrics_, noted_;
+  std::optional<StepReport> unreported_;
   std::optional<EventFile> events_;
   uint64_t every_ = 1;
   bool quiet_ = false, terminal_ = false, line_open_ = false;

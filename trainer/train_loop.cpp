@@ -5,31 +5,49 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/point.h"
+#include "base/random.h"
 #include "base/units.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
 namespace tidepool::trainer {
 namespace {
 
+// The scaler after the verdict of the step that the run goes on behind.
+optim::LossScaler ScalerAt(const TrainTask& task) {
+  if (task.start.version == 0 || !task.loss_scaling) return optim::LossScaler(task.scaler);
+  optim::LossScaler scaler(task.scaler, {task.start.loss_scale, task.start.scaler_steps, task.scaler.hysteresis, 0});
+  scaler.Update(!task.start.last_skipped);
+  return scaler;
+}
+
 // One run's changing state; the steps below are its methods.
 class Run {
  public:
-  explicit Run(const TrainTask& task) : task_(task), scaler_(optim::LossScalerSpec{}) {}
+  explicit Run(const TrainTask& task) : task_(task), scaler_(ScalerAt(task)), version_(task.start.version) {
+    random_ = version_ > 0 ? task.start.random_state : SplitMix64(task.seed).Next();
+    if (version_ > 0) task.batches->Seek(task.start.data_cursor);
+  }
   Result<TrainSummary> All();
 
  private:
   Status Step(uint64_t step);
   Status MicroBatches(double* loss);
   Status Seal(StepReport* report);
+  Status EndStep(StepReport* report, client::Outcome* sealed);
+  Status ReportUnreported();
   Status HeldOutLoss(StepReport* report);
   Result<bool> StopWanted();
   Status MeanOverRanks(double* value);
+  bool EvaluationDue(uint64_t step) const { return task_.eval_every > 0 && (step % task_.eval_every == 0 || step == task_.steps); }
   void TakeCounters(StepReport* report);
 
   const TrainTask& task_;
   optim::LossScaler scaler_;
-  Version version_ = 0;
+  Version version_;
+  uint64_t random_ = 0;  // changes with every step; kept in the step record
   CacheCounters before_{};
   TrainSummary summary_;
 };
@@ -45,6 +63,8 @@ Status Run::MeanOverRanks(double* value) {
 }
 
 Status Run::MicroBatches(double* loss) {
+  // A step's random numbers follow from the step alone, so a step that is done again sees the same ones.
+  at::manual_seed(SplitMix64(random_ ^ task_.world->rank()).Next());
   // The gradients of all micro-batches and ranks are summed; this factor makes the sum a mean, times the loss scale.
   const double scale = task_.loss_scaling ? scaler_.scale() : 1;
   const double factor = scale / (static_cast<double>(task_.micro_batches) * task_.world->world());
@@ -58,19 +78,31 @@ Status Run::MicroBatches(double* loss) {
   return {};
 }
 
-Status Run::Seal(StepReport* report) {
-  const double scale = task_.loss_scaling ? scaler_.scale() : 1;
+// The loss is noted before the step can be sealed: whoever goes on behind a sealed step can then report it.
+Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
   const client::StepEnd end{.version = version_,
                             .learning_rate = static_cast<float>(report->learning_rate),
-                            .loss_scale = static_cast<float>(scale),
+                            .loss_scale = static_cast<float>(report->loss_scale),
                             .data_cursor = task_.batches->position(),
                             .scaler_steps = scaler_.state().good_steps,
-                            .random_state = 0};
-  TP_ASSIGN_OR_RETURN(const client::Outcome sealed, task_.engine->EndStep(end));
-  version_ = sealed.version;
+                            .random_state = SplitMix64(random_).Next()};
+  const auto note = [&]() -> Status {
+    TP_RETURN_IF_ERROR(MeanOverRanks(&report->loss));
+    return task_.reports != nullptr ? task_.reports->Note(*report) : Status();
+  };
+  TP_ASSIGN_OR_RETURN(*sealed, task_.engine->EndStep(end, note));
+  version_ = sealed->version;
+  random_ = end.random_state;
+  TP_POINT("trainer.step_sealed");
+  return {};
+}
+
+Status Run::Seal(StepReport* report) {
+  report->loss_scale = task_.loss_scaling ? scaler_.scale() : 1;
+  client::Outcome sealed;
+  TP_RETURN_IF_ERROR(EndStep(report, &sealed));
   report->grad_norm = sealed.grad_norm;
   report->skipped = sealed.skipped;
-  report->loss_scale = scale;
   if (!task_.loss_scaling) return {};
   if (sealed.skipped && scaler_.at_minimum()) {
     return Status(ErrorId::kNonFinite, "gradients overflow even at the smallest loss scale, at step " + std::to_string(report->step));
@@ -79,7 +111,8 @@ Status Run::Seal(StepReport* report) {
   if (sealed.skipped) {
     ++summary_.steps_skipped;
     if (task_.reports != nullptr)
-      LogWarn("step skipped: a gradient overflowed", {{"step", report->step}, {"loss_scale", scale}, {"next", scaler_.scale()}});
+      LogWarn("step skipped: a gradient overflowed",
+              {{"step", report->step}, {"loss_scale", report->loss_scale}, {"next", scaler_.scale()}});
   }
   return {};
 }
@@ -130,46 +163,70 @@ Status Run::Step(uint64_t step) {
   const int64_t start = task_.clock->NowNs();
   const uint64_t tokens_before = summary_.tokens;
   before_ = task_.engine->cache().counters();
-  double loss = 0;
-  TP_RETURN_IF_ERROR(MicroBatches(&loss));
+  TP_RETURN_IF_ERROR(MicroBatches(&report.loss));
+  report.tokens = summary_.tokens - tokens_before;
   TP_RETURN_IF_ERROR(Seal(&report));
   report.seconds = Seconds(task_.clock->NowNs() - start);
   TakeCounters(&report);
-  TP_RETURN_IF_ERROR(MeanOverRanks(&loss));
-  if (!std::isfinite(loss) && !report.skipped) {
+  if (!std::isfinite(report.loss) && !report.skipped) {
     return Status(ErrorId::kNonFinite, "the loss is not finite at step " + std::to_string(step));
   }
-  report.loss = loss;
-  report.tokens = summary_.tokens - tokens_before;
   summary_.seconds += report.seconds;
   summary_.steps = step;
-  if (step == 1) summary_.loss_first = loss;
-  summary_.loss_last = loss;
-  report.eta_seconds = summary_.seconds / static_cast<double>(step) * static_cast<double>(task_.steps - step);
-  const bool eval_due = task_.eval_every > 0 && (step % task_.eval_every == 0 || step == task_.steps);
-  if (eval_due) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
+  const uint64_t done_here = step - task_.start.version;
+  if (done_here == 1) summary_.loss_first = report.loss;
+  summary_.loss_last = report.loss;
+  report.eta_seconds = summary_.seconds / static_cast<double>(done_here) * static_cast<double>(task_.steps - step);
+  if (EvaluationDue(step)) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
+  if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(report));
+  return task_.after_step ? task_.after_step(version_) : Status();
+}
+
+// The process that sealed the last step died before it had written the report: what was noted of it, and its held-out loss, which the
+// sealed weights still give.
+Status Run::ReportUnreported() {
+  double due = task_.reports != nullptr && task_.reports->unreported() ? 1 : 0;
+  TP_RETURN_IF_ERROR(task_.world->SumDoubles(&due, 1));
+  if (due == 0) return {};
+  StepReport report = task_.reports != nullptr ? *task_.reports->unreported() : StepReport();
+  report.steps = task_.steps;
+  report.skipped = task_.start.last_skipped;
+  if (EvaluationDue(version_)) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
   return task_.reports != nullptr ? task_.reports->Write(report) : Status();
 }
 
 Result<TrainSummary> Run::All() {
-  if (task_.eval_every > 0 && !task_.held_out.empty()) {
+  summary_.steps = version_;
+  if (version_ > 0) {
+    TP_RETURN_IF_ERROR(ReportUnreported());
+  } else if (task_.eval_every > 0 && !task_.held_out.empty()) {
     StepReport untrained;
     untrained.steps = task_.steps;
     TP_RETURN_IF_ERROR(HeldOutLoss(&untrained));
     untrained.loss = *untrained.held_out_loss;
     if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(untrained));
   }
-  for (uint64_t step = 1; step <= task_.steps; ++step) {
+  for (uint64_t step = version_ + 1; step <= task_.steps; ++step) {
     TP_ASSIGN_OR_RETURN(summary_.stopped, StopWanted());
     if (summary_.stopped) break;
     TP_RETURN_IF_ERROR(Step(step));
   }
-  if (task_.reports != nullptr) task_.reports->EndLine();
+  if (task_.reports != nullptr) task_.reports->Finish();
   summary_.version = version_;
   return summary_;
 }
 
 }  // namespace
+
+StartPoint StartPointOf(const client::Attachment& attachment) {
+  if (!attachment.weights_ready) return {};
+  return {.version = attachment.sealed_version,
+          .data_cursor = attachment.data_cursor,
+          .loss_scale = attachment.loss_scale,
+          .scaler_steps = attachment.scaler_steps,
+          .last_skipped = attachment.last_skipped,
+          .random_state = attachment.random_state};
+}
 
 Result<TrainSummary> TrainLoop(const TrainTask& task) {
   return Run(task).All();

@@ -21,6 +21,17 @@ namespace tidepool::trainer {
 
 using BatchLoss = std::function<at::Tensor(const Batch&)>;
 
+// Where a run begins: at a new job, or behind the last sealed step of a job that the server holds, as its step record tells.
+struct StartPoint {
+  Version version = 0;       // sealed; the next step's number is version + 1, because skipped steps count too
+  uint64_t data_cursor = 0;  // of the next batch
+  double loss_scale = 1;     // that the sealed step was done with, before its verdict
+  uint32_t scaler_steps = 0;
+  bool last_skipped = false;  // the verdict
+  uint64_t random_state = 0;
+};
+StartPoint StartPointOf(const client::Attachment& attachment);
+
 struct TrainTask {
   TrainingEngine* engine = nullptr;
   Collective* world = nullptr;     // all ranks
@@ -28,16 +39,20 @@ struct TrainTask {
   std::vector<Batch> held_out;     // this rank's share of the held-out batches; may be empty
   BatchLoss loss;                  // mean over the batch's tokens
   optim::ScheduleSpec schedule;
+  StartPoint start;
+  uint64_t seed = 1;          // of LibTorch's random numbers, which are seeded anew in every step
   bool loss_scaling = false;  // fp16
+  optim::LossScalerSpec scaler;
   uint32_t micro_batches = 1;
   uint64_t steps = 0, eval_every = 0;
-  ReportWriter* reports = nullptr;  // rank 0 only, else null
-  bool (*stop_wanted)() = nullptr;  // asked between steps; null: never
+  ReportWriter* reports = nullptr;                      // rank 0 only, else null
+  bool (*stop_wanted)() = nullptr;                      // asked between steps; null: never
+  std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the loop
   const Clock* clock = nullptr;
 };
 
 struct TrainSummary {
-  uint64_t steps = 0;                    // done
+  uint64_t steps = 0;                    // sealed, those of earlier processes included
   Version version = 0;                   // sealed
   double loss_first = 0, loss_last = 0;  // training loss
   std::optional<double> held_out_first, held_out_last;

@@ -1,5 +1,6 @@
 #include "memserver/admin/admin_server.h"
 
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,6 +10,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -17,6 +19,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <thread>
 
 #include "base/log.h"
@@ -79,9 +82,10 @@ AdminAnswer AnswerToUnreadable(const beast::error_code& error) {
 class AdminServer::Engine {
  public:
   Engine(UniqueFd listener, const std::string& path, AdminApi* api, const AdminLimits& limits)
-      : path_(path), api_(api), limits_(limits), acceptor_(context_, Local(), listener.Release()) {}
+      : path_(path), api_(api), limits_(limits), acceptor_(context_, Local(), listener.Release()), stop_(context_, stop_event_.get()) {}
 
   void Start() {
+    stop_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const beast::error_code&) { context_.stop(); });
     Spawn(Accept());
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "tp-admin");
@@ -90,8 +94,10 @@ class AdminServer::Engine {
   }
 
   ~Engine() {
-    context_.stop();
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto n = write(stop_event_.get(), &one, sizeof one);
     if (thread_.joinable()) thread_.join();
+    stop_.release();
     unlink(path_.c_str());
   }
 
@@ -101,6 +107,8 @@ class AdminServer::Engine {
       if (failure == nullptr) return;
       try {
         std::rethrow_exception(failure);
+      } catch (const std::bad_alloc&) {
+        throw;  // ends this process in its known way; the loop that accepts would not come back by itself
       } catch (const std::exception& error) {
         LogWarn("an admin connection failed", {{"error", error.what()}});
       }
@@ -199,6 +207,9 @@ class AdminServer::Engine {
   uint32_t connections_ = 0;  // the engine's thread only; outlives the context, whose destruction ends coroutines
   asio::io_context context_{1};
   Local::acceptor acceptor_;
+  // Wakes the thread at the end. io_context::stop from another thread uses a descriptor that Asio watches without looking whether it can.
+  const UniqueFd stop_event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  asio::posix::stream_descriptor stop_;
   std::thread thread_;
 };
 
@@ -207,9 +218,13 @@ AdminServer::~AdminServer() = default;
 
 Result<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& socket_path, AdminApi* api, const AdminLimits& limits) {
   TP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(socket_path));
-  auto engine = std::make_unique<Engine>(std::move(listener), socket_path, api, limits);
-  engine->Start();
-  return std::unique_ptr<AdminServer>(new AdminServer(std::move(engine)));  // private constructor: make_unique cannot
+  try {
+    auto engine = std::make_unique<Engine>(std::move(listener), socket_path, api, limits);
+    engine->Start();
+    return std::unique_ptr<AdminServer>(new AdminServer(std::move(engine)));  // private constructor: make_unique cannot
+  } catch (const boost::system::system_error& error) {
+    return Status(ErrorId::kSocketFailed, "the admin socket cannot be served").Where(socket_path).Why(error.what());
+  }
 }
 
 }  // namespace tidepool::memserver

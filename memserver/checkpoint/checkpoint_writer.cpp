@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "base/check.h"
+#include "base/last_words.h"
 #include "base/log.h"
 #include "memserver/checkpoint/weights_file.h"
 
@@ -14,7 +14,7 @@ namespace tidepool::memserver {
 CheckpointWriter::CheckpointWriter(EventQueue<SaveRequest>* requests, EventQueue<SaveResult>* results, const Clock* clock,
                                    int64_t timeout_ns)
     : requests_(requests), results_(results), clock_(clock), timeout_ns_(timeout_ns), stop_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  TP_CHECK(stop_event_.valid(), "eventfd");
+  if (!stop_event_.valid()) EndForWantOf("descriptor for an event");
   thread_ = std::thread(&CheckpointWriter::Main, this);
 }
 

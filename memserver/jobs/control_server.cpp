@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "memserver/jobs/acceptor.h"
 #include "memserver/jobs/handshake.h"
@@ -40,18 +41,19 @@ constexpr std::chrono::milliseconds kAcceptPause{50};  // after a failed accept,
 UniqueFd Duplicate(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
+void GiveTo(Descriptor* owner, UniqueFd fd) {
+  owner->assign(fd.get());  // throws where the system cannot watch it; then it is still ours to close
+  fd.Release();
+}
 
 }  // namespace
 
 // One accepted socket. `death` is the pidfd of the process that connected.
 struct Connection {
   Connection(asio::io_context& context, ConnectionId id, UniqueFd fd, PeerIdentity peer)
-      : protocol(id, peer.uid, peer.pid, peer.process_start),
-        pid(peer.pid),
-        socket(context, fd.Release()),
-        death(context),
-        greeting(context) {
-    if (peer.pidfd.valid()) death.assign(peer.pidfd.Release());
+      : protocol(id, peer.uid, peer.pid, peer.process_start), pid(peer.pid), socket(context), death(context), greeting(context) {
+    GiveTo(&socket, std::move(fd));
+    if (peer.pidfd.valid()) GiveTo(&death, std::move(peer.pidfd));
   }
   ConnectionProtocol protocol;
   int32_t pid;
@@ -89,20 +91,21 @@ struct ControlServer::Reactor {
   void Close(ConnectionId id, const std::string& cause);
   Connection* Find(ConnectionId id);
   // --- from the loop and the preparer ---
-  void WatchReplies();
-  void WatchPrepared();
-  void WatchLostRanks();
+  void Watch(Descriptor* event, void (Reactor::*take)());
+  void TakeReplies();
+  void TakePrepared();
+  void TakeLostRanks();
   void Attach(PreparedMemory memory);
   void On(ReserveGranted reply);
   void On(AwaitRank reply);
   void On(Refused reply);
   void On(Attached reply);
   void On(SessionOver reply);
-  void On(PeerGone reply);
+  void On(PeerGone reply) { Send(reply.connection, shm::PeerLostFrame{reply.rank}); }
   void On(SaveDone reply);
   void On(SnapshotReady reply);
   void On(Discard) {}
-  void On(Stopped reply);
+  void On(Stopped) { context.stop(); }
 
   ControlOptions options;
   ControlNeighbours neighbours;
@@ -147,9 +150,8 @@ void ControlServer::Reactor::AcceptWaiting() {
 void ControlServer::Reactor::Admit(UniqueFd socket) {
   auto peer = IdentifyPeer(socket.get());
   Status status = peer.ok() ? CheckSameUser(peer.value()) : peer.status();
-  if (status.ok() && connections.size() >= options.connections_max) {
-    status =
-        Status(ErrorId::kTooManySessions, "memserver has " + std::to_string(connections.size()) + " connections, as many as it allows");
+  if (const size_t count = connections.size(); status.ok() && count >= options.connections_max) {
+    status = Status(ErrorId::kTooManySessions, "memserver has " + std::to_string(count) + " connections, as many as it allows");
   }
   if (!status.ok()) {
     shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{status}));
@@ -157,7 +159,11 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
     return;
   }
   const ConnectionId id = ++last_id;
-  connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket), std::move(peer).value()));
+  try {
+    connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket), std::move(peer).value()));
+  } catch (const boost::system::system_error& error) {  // the system has no room to watch one more descriptor
+    return LogRefusal(Status(ErrorId::kTooManySessions, "memserver cannot watch another connection").Why(error.what()));
+  }
   StartGreetingLimit(id);
   WatchSocket(id);
   WatchDeath(id);
@@ -182,7 +188,7 @@ void ControlServer::Reactor::WatchSocket(ConnectionId id) {
 
 void ControlServer::Reactor::WatchDeath(ConnectionId id) {
   Connection* connection = Find(id);
-  if (!connection->death.is_open()) return;  // already dead when it was accepted: the socket's end follows
+  if (!connection->death.is_open() || TP_PLANTED("jobs.death_not_watched")) return;  // dead already: the socket's end follows
   connection->death.async_wait(Descriptor::wait_read, [this, id](const error_code& error) {
     if (!error) Close(id, "its process has ended");
   });
@@ -218,7 +224,7 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
 
 Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet packet) {
   TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
-  if (packet.fds.size() != shm::FdsOf(frame)) {
+  if (packet.fds.size() != shm::FdsOf(frame) && !TP_PLANTED("jobs.descriptors_uncounted")) {
     return Status(ErrorId::kHandshakeBad,
                   std::string("a ") + shm::NameOf(frame) + " frame came with " + std::to_string(packet.fds.size()) + " descriptors");
   }
@@ -259,7 +265,7 @@ void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause) {
   connections.erase(found);
   TP_POINT("control.connection_closed");
   if (state == ConnectionState::kLeaving) return;  // the loop knows of its goodbye
-  if (state == ConnectionState::kPreparing) {
+  if (state == ConnectionState::kPreparing && !TP_PLANTED("jobs.memory_back_while_zeroed")) {
     lost_in_preparation.emplace(id, cause);
   } else {
     neighbours.to_loop->Push(ConnectionLost{id, cause});
@@ -268,34 +274,30 @@ void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause) {
 
 // --- from the loop and the preparer ---
 
-void ControlServer::Reactor::WatchReplies() {
-  replies.async_wait(Descriptor::wait_read, [this](const error_code& error) {
+void ControlServer::Reactor::Watch(Descriptor* event, void (Reactor::*take)()) {
+  event->async_wait(Descriptor::wait_read, [this, event, take](const error_code& error) {
     if (error) return;
-    neighbours.from_loop->ClearEvent();
-    std::vector<ControlReply> taken;
-    neighbours.from_loop->TakeAll(&taken);
-    for (ControlReply& reply : taken) std::visit([this](auto&& content) { On(std::move(content)); }, std::move(reply));
-    WatchReplies();
+    (this->*take)();
+    Watch(event, take);
   });
 }
 
-void ControlServer::Reactor::WatchPrepared() {
-  prepared.async_wait(Descriptor::wait_read, [this](const error_code& error) {
-    if (error) return;
-    preparer.results().ClearEvent();
-    std::vector<PreparedMemory> taken;
-    preparer.results().TakeAll(&taken);
-    for (PreparedMemory& memory : taken) Attach(std::move(memory));
-    WatchPrepared();
-  });
+void ControlServer::Reactor::TakeReplies() {
+  neighbours.from_loop->ClearEvent();
+  std::vector<ControlReply> taken;
+  neighbours.from_loop->TakeAll(&taken);
+  for (ControlReply& reply : taken) std::visit([this](auto&& content) { On(std::move(content)); }, std::move(reply));
 }
 
-void ControlServer::Reactor::WatchLostRanks() {
-  lost_ranks.async_wait(Descriptor::wait_read, [this](const error_code& error) {
-    if (error) return;
-    for (const AwaitedRankLost& rank : awaited.TakeLost()) neighbours.to_loop->Push(rank);
-    WatchLostRanks();
-  });
+void ControlServer::Reactor::TakePrepared() {
+  preparer.results().ClearEvent();
+  std::vector<PreparedMemory> taken;
+  preparer.results().TakeAll(&taken);
+  for (PreparedMemory& memory : taken) Attach(std::move(memory));
+}
+
+void ControlServer::Reactor::TakeLostRanks() {
+  for (const AwaitedRankLost& rank : awaited.TakeLost()) neighbours.to_loop->Push(rank);
 }
 
 void ControlServer::Reactor::Attach(PreparedMemory memory) {
@@ -357,10 +359,6 @@ void ControlServer::Reactor::On(SessionOver reply) {
   Close(reply.connection, "session over: " + reply.why.Line());
 }
 
-void ControlServer::Reactor::On(PeerGone reply) {
-  Send(reply.connection, shm::PeerLostFrame{reply.rank});
-}
-
 void ControlServer::Reactor::On(SaveDone reply) {
   Connection* connection = Find(reply.connection);
   if (connection == nullptr) return;
@@ -372,15 +370,15 @@ void ControlServer::Reactor::On(SnapshotReady reply) {
   neighbours.snapshots->Push(std::move(reply.snapshot));
 }
 
-void ControlServer::Reactor::On(Stopped) {
-  context.stop();
-}
-
 // --- the server ---
 
 Result<std::unique_ptr<ControlServer>> ControlServer::Open(const ControlOptions& options, const ControlNeighbours& neighbours) {
   TP_ASSIGN_OR_RETURN(UniqueFd listening, shm::ListenSocket(shm::DataSocketPath(options.socket_dir)));
-  return std::unique_ptr<ControlServer>(new ControlServer(std::make_unique<Reactor>(options, neighbours, std::move(listening))));
+  try {
+    return std::unique_ptr<ControlServer>(new ControlServer(std::make_unique<Reactor>(options, neighbours, std::move(listening))));
+  } catch (const boost::system::system_error& error) {
+    return Status(ErrorId::kSocketFailed, "the data socket cannot be served").Where(options.socket_dir).Why(error.what());
+  }
 }
 
 ControlServer::ControlServer(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
@@ -389,9 +387,9 @@ ControlServer::~ControlServer() = default;
 
 void ControlServer::Run() {
   reactor_->WatchListener();
-  reactor_->WatchReplies();
-  reactor_->WatchPrepared();
-  reactor_->WatchLostRanks();
+  reactor_->Watch(&reactor_->replies, &Reactor::TakeReplies);
+  reactor_->Watch(&reactor_->prepared, &Reactor::TakePrepared);
+  reactor_->Watch(&reactor_->lost_ranks, &Reactor::TakeLostRanks);
   reactor_->context.run();
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/planted.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -48,7 +49,7 @@ PreparedMemory MemoryPreparer::Prepare(const Task& task) {
   PreparedMemory prepared;
   prepared.connection = grant.connection;
   for (std::span<std::byte> rest : grant.to_zero) {
-    while (!rest.empty() && !stopping_.load(std::memory_order_relaxed)) {
+    while (!rest.empty() && !TP_PLANTED("jobs.memory_not_zeroed") && !stopping_.load(std::memory_order_relaxed)) {
       const size_t piece = std::min(rest.size(), kZeroPiece);
       std::memset(rest.data(), 0, piece);
       rest = rest.subspan(piece);

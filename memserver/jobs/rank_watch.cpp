@@ -9,14 +9,15 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
+#include "base/last_words.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "memserver/jobs/peer_identity.h"
 
 namespace tidepool::memserver {
 
 RankWatch::RankWatch() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-  TP_CHECK(epoll_.valid(), "epoll_create1");
+  if (!epoll_.valid()) EndForWantOf("descriptor for an epoll set");
 }
 
 bool RankWatch::Watch(const AwaitRank& rank) {
@@ -32,7 +33,7 @@ bool RankWatch::Watch(const AwaitRank& rank) {
             {{"job", rank.job}, {"rank", rank.rank}, {"pid", rank.pid}, {"why", std::string(std::strerror(errno))}});
     return true;
   }
-  if (ReadProcessStart(rank.pid) != rank.process_start) return false;
+  if (ReadProcessStart(rank.pid) != rank.process_start && !TP_PLANTED("jobs.reused_pid_trusted")) return false;
   watches_.emplace(number, Watched{{rank.job, rank.rank, rank.nonce}, std::move(pidfd)});
   return true;
 }

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/unique_fd.h"
 #include "memserver/keeper/keeper_messages.h"
@@ -131,7 +132,7 @@ bool Keeper::OnPacket(shm::Packet packet) {
   const auto message = MessageOf(packet);
   if (!message || message->op >= KeeperOp::kHello) return false;
   served_ = true;
-  farewell_ms_.reset();
+  if (!TP_PLANTED("keeper.farewell_remembered")) farewell_ms_.reset();
   starting_ = 0;
   start_at_ns_ = end_at_ns_ = kNever;
   switch (message->op) {
@@ -162,6 +163,7 @@ void Keeper::OnServerEnd() {
   server_.Reset();
   if (!std::exchange(served_, false)) return;
   if (farewell_ms_) return HoldFor(*farewell_ms_, "memserver has stopped");
+  if (TP_PLANTED("keeper.forgets_at_eof")) held_.clear();
   LogWarn("memserver has ended without a farewell", {{"pieces", held_.size()}});
   ScheduleStart();
 }

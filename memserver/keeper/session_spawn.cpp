@@ -90,12 +90,13 @@ void IsolateProcess(const char* name, int kept_fd) {
 }
 
 std::vector<std::string> EnvironmentFor(bool again) {
-  constexpr std::string_view kKillAt = "TIDEPOOL_KILL_AT=";
+  constexpr std::string_view kKillAt = "TIDEPOOL_KILL_AT=", kStopAt = "TIDEPOOL_STOP_AT=";
   const char* repeat = std::getenv("TIDEPOOL_KILL_AGAIN");
   const bool left_out = again && (repeat == nullptr || std::string_view(repeat) != "1");
   std::vector<std::string> variables;
   for (char** each = environ; *each != nullptr; ++each) {
-    if (!left_out || !std::string_view(*each).starts_with(kKillAt)) variables.emplace_back(*each);
+    const std::string_view variable(*each);
+    if (!left_out || !(variable.starts_with(kKillAt) || variable.starts_with(kStopAt))) variables.emplace_back(variable);
   }
   return variables;
 }

@@ -25,6 +25,7 @@ namespace {
 
 constexpr uint64_t kTouchSliceBytes = 64 * kMiB;
 constexpr uint32_t kTouchThreadsMax = 16;
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr uint64_t kBytesMax = uint64_t{1} << 48;  // the whole address space of a process
 
@@ -45,6 +46,7 @@ void TouchRange(std::byte* data, uint64_t bytes) {
 
 // Sum of "ShmemPmdMapped" over the mappings that start inside [begin, end).
 uint64_t HugePageBytes(const std::byte* begin, uint64_t bytes) {
+  if (bytes < kHugePageBytes) return 0;
   std::ifstream smaps("/proc/self/smaps");
   const auto first = reinterpret_cast<uint64_t>(begin);
   bool inside = false;

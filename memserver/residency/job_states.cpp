@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/planted.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -87,6 +88,7 @@ JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool)
 
 JobStates::~JobStates() {
   pool_->Release(extents_);
+  if (TP_PLANTED("residency.released_twice")) pool_->Release(extents_);
 }
 
 // In the order in which LayOutPlanes takes them back: records, staging, then the planes of each chunk.
@@ -218,6 +220,8 @@ void JobStates::AddStored(ChunkId id, Rank rank) {
 
 void JobStates::SetRank(Rank rank, const RankIdentity& identity) {
   RankRecord& record = record_->ranks[rank];
+  // A rank that has come back must not be unknown for a moment.
+  if (record.nonce.load(std::memory_order_relaxed) == identity.nonce) return;
   record.nonce.store(0, std::memory_order_release);
   record.process_start = identity.process_start;
   record.pid = identity.pid;

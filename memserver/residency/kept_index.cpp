@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/planted.h"
 #include "base/random.h"
 
 namespace tidepool::memserver {
@@ -75,7 +76,7 @@ Result<IndexContents> ReadIndex(std::span<const std::byte> bytes) {
     const auto* slot = reinterpret_cast<const IndexSlot*>(bytes.data() + kSlotsAt) + i;
     const uint64_t nonce = slot->nonce.load(std::memory_order_acquire);
     if (nonce == 0) continue;
-    if (slot->crc == CrcOf(nonce, *slot)) {
+    if (slot->crc == CrcOf(nonce, *slot) || TP_PLANTED("recover.slot_unchecked")) {
       contents.jobs.push_back({i, slot->job, nonce, slot->records_offset, slot->records_bytes});
     } else {
       ++contents.damaged_slots;
@@ -117,7 +118,8 @@ Result<std::unique_ptr<KeptIndex>> KeptIndex::Adopt(UniqueFd fd, IndexContents* 
 uint32_t KeptIndex::Add(JobId job, uint64_t nonce, const Extent& records) {
   TP_CHECK(nonce != 0, "a job's nonce is not 0");
   auto* header = reinterpret_cast<IndexHeader*>(segment_->data());
-  if (header->last_job.load(std::memory_order_relaxed) < job) header->last_job.store(job, std::memory_order_release);
+  if (header->last_job.load(std::memory_order_relaxed) < job && !TP_PLANTED("residency.last_job_not_kept"))
+    header->last_job.store(job, std::memory_order_release);
   for (uint32_t i = 0; i < kIndexSlots; ++i) {
     IndexSlot* slot = SlotAt(segment_->data(), i);
     if (slot->nonce.load(std::memory_order_relaxed) != 0) continue;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/planted.h"
+
 namespace tidepool::memserver {
 namespace {
 
@@ -30,7 +32,8 @@ const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes
   const uint64_t element_bytes = ElementBytes(states, request);
   const uint64_t bytes = request.element_count * element_bytes;
   if (request.rcache_offset % element_bytes != 0) return "the rCache offset is not aligned to an element";
-  if (request.rcache_offset > rcache_bytes || bytes > rcache_bytes - request.rcache_offset) {
+  if (request.rcache_offset > rcache_bytes ||
+      bytes > rcache_bytes - request.rcache_offset + (TP_PLANTED("traffic.rcache_end_off_by_one") ? element_bytes : 0)) {
     return "the range does not lie inside the rCache";
   }
   const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/planted.h"
+
 namespace tidepool::memserver {
 
 Session::Session(Parts parts)
@@ -35,6 +37,7 @@ shm::PopResult Session::Take(shm::Request* request, const char** why) {
 }
 
 bool Session::Answer(const shm::Completion& completion) {
+  if (TP_PLANTED("traffic.answer_dropped") && answered_ % 50 == 49) return ++answered_ > 0;
   if (!port_->Push(completion)) return false;
   ++answered_;
   wake_due_ = true;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/point.h"
 
 namespace tidepool::memserver {
@@ -51,12 +52,14 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   if (chunk.version != request.version || stale_at_workers_ > 0) return Start::kWait;
   const bool straight = GoesStraight(request);
   if (!straight && staging_busy_[rank]) return Start::kWait;
-  if (!straight) staging_busy_[rank] = true;
+  if (!straight && !TP_PLANTED("update.staging_released_early")) staging_busy_[rank] = true;
   if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
   const Copy copy{request, request.element_count * BytesOf(states_->spec().dtype), attempt_, !straight};
   void* to = straight ? states_->GradientBytes(chunk, request.element_begin) : states_->staging(rank);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   NoteRcacheContent(states_, session, request, false);
+  if (straight && TP_PLANTED("update.gradient_word_before_copy"))
+    states_->intake(request.chunk, rank).record->gradients.store(GradientWord(states_->open_step(), 1));
   TP_POINT("server.gradient_started");
   return Start::kStarted;
 }
@@ -92,16 +95,23 @@ void GradientIntake::KeepStaged(const Copy& copy, Rank rank) {
 
 Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
   // The last server may have ended between the seal and the opening of the next step.
-  if (states_->open_step() < OpenStepWord(states_->sealed_version(), 0)) states_->OpenNextStep();
+  if (states_->open_step() < OpenStepWord(states_->sealed_version(), 0) && !TP_PLANTED("recover.step_not_opened")) states_->OpenNextStep();
+  if (VersionOfOpenStep(states_->open_step()) != states_->sealed_version()) {
+    return Status(ErrorId::kKeptMemoryBad, "the open step is not the one after the sealed one");
+  }
   for (ChunkId id = 0; id < chunk_count_; ++id) {
     for (Rank rank = 0; rank < states_->spec().world; ++rank) {
       if (!states_->spec().IsMember(id, rank)) continue;
       ShardIntake& intake = states_->intake(id, rank);
       intake.put_elements = intake.record->put_elements.load(std::memory_order_acquire);
       const uint32_t stored = MicroBatchesOf(intake.record->gradients.load(std::memory_order_acquire), states_->open_step());
-      if (intake.put_elements > states_->chunk(id).shard_elements || stored > states_->spec().micro_batches) {
-        return Status(ErrorId::kKeptMemoryBad, "the shard of rank " + std::to_string(rank) + " in chunk " + std::to_string(id) +
-                                                   " has more in it than there is room");
+      // Gradients come after the chunk has the version that they were computed from.
+      const bool early = stored > 0 && states_->chunk(id).version != states_->sealed_version();
+      if (intake.put_elements > states_->chunk(id).shard_elements || stored > states_->spec().micro_batches || early) {
+        return BadShard(id, rank, "has more in it than there can be");
+      }
+      if (states_->chunk(id).version != kNoVersion && intake.put_elements < states_->chunk(id).shard_elements) {
+        return BadShard(id, rank, "has not all the weights of its version");
       }
       intake.micro_batches_accepted = intake.micro_batches_stored = stored;
       if (stored == 0) continue;
@@ -111,9 +121,25 @@ Status GradientIntake::Recover(std::span<const optim::UndoArea> areas) {
       CountStored(id, rank);
     }
   }
-  if (states_->spec().micro_batches == 1) return Status();
+  if (states_->spec().micro_batches == 1 || TP_PLANTED("recover.staged_gradient_forgotten")) return Status();
   for (Rank rank = 0; rank < states_->spec().world; ++rank) TP_RETURN_IF_ERROR(RecoverStaged(rank, areas));
   return Status();
+}
+
+Status GradientIntake::BadShard(ChunkId id, Rank rank, const char* why) const {
+  return Status(ErrorId::kKeptMemoryBad, "the shard of rank " + std::to_string(rank) + " in chunk " + std::to_string(id) + " " + why);
+}
+
+// Whether a rank's staging record can have been written by a server: sequence numbers fit a progress word, and the word is of the addition
+// that is pending or of one before it.
+bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPiece* pending) const {
+  constexpr uint64_t kSequencesMax = kVersionLimit / 2;
+  const uint64_t last = staged.last_sequence.load(std::memory_order_relaxed);
+  const optim::Progress at = reinterpret_cast<const optim::ProgressWord*>(staged.progress)->Load();
+  if (last > kSequencesMax || staged.pending.load(std::memory_order_relaxed) > last || at.version > last) return false;
+  if (pending == nullptr) return true;
+  if (at.version == pending->sequence) return at.tile * optim::kTileElements <= pending->count;
+  return at.state == optim::Progress::State::kFinished || at == optim::Progress{};
 }
 
 // A gradient that the last server had taken, but perhaps not added: the addition goes on where it stopped.
@@ -124,16 +150,19 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
   const bool named = sequence != 0 && staged.open_step == states_->open_step() && staged.chunk < chunk_count_ &&
                      states_->spec().IsMember(staged.chunk, rank);
   const ShardIntake* intake = named ? &states_->intake(staged.chunk, rank) : nullptr;
+  if (!IsPossible(staged, nullptr)) return BadShard(staged.chunk, rank, "has impossible numbers of additions");
   if (!named || staged.micro_batch != intake->micro_batches_stored) {
     // Of an attempt that does not count any more, or stored already: nobody reads that slot before it is overwritten.
     progress->Store({staged.last_sequence.load(std::memory_order_relaxed), 0, optim::Progress::State::kFinished});
     staged.pending.store(0, std::memory_order_release);
     return Status();
   }
-  if (staged.micro_batch > 0 &&
-      optim::RestoreOpenTile(AddPieceOf(rank, staged.chunk, sequence), areas) == optim::RestoreOutcome::kUndoLost) {
-    return Status(ErrorId::kKeptMemoryBad, "the gradient of rank " + std::to_string(rank) + " in chunk " + std::to_string(staged.chunk) +
-                                               " was being added, and its undo area is gone");
+  const optim::AddPiece piece = AddPieceOf(rank, staged.chunk, sequence);
+  const bool straight = staged.micro_batch == 0 && states_->gradient_type() == states_->spec().dtype;
+  const bool due = staged.micro_batch < states_->spec().micro_batches && states_->chunk(staged.chunk).version == states_->sealed_version();
+  if (straight || !due || !IsPossible(staged, &piece)) return BadShard(staged.chunk, rank, "has an addition that cannot be pending");
+  if (staged.micro_batch > 0 && optim::RestoreOpenTile(piece, areas) == optim::RestoreOutcome::kUndoLost) {
+    return BadShard(staged.chunk, rank, "was being added to, and its undo area is gone");
   }
   staging_busy_[rank] = true;
   if (++states_->intake(staged.chunk, rank).micro_batches_accepted == states_->spec().micro_batches) ++shards_complete_[rank];
@@ -171,8 +200,7 @@ void GradientIntake::FillShardWork(const Task& task, Work* work) const {
 optim::AddPiece GradientIntake::AddPieceOf(Rank rank, ChunkId id, uint64_t sequence) const {
   StagingRecord& staged = states_->staging_record(rank);
   optim::AddPiece piece{};
-  // As for pieces of an update: the place of the progress word is the name.
-  piece.identity = pool_->OffsetOf(staged.progress) / sizeof(optim::ProgressWord) + 1;
+  piece.identity = PieceIdentity(*states_, *pool_, staged.progress);
   piece.sequence = sequence;
   piece.sum = reinterpret_cast<float*>(states_->GradientBytes(states_->chunk(id), states_->ShardBegin(id, rank)));
   piece.addend = states_->staging(rank);
@@ -238,7 +266,7 @@ void GradientIntake::BeginStep() {
 }
 
 void GradientIntake::Drop() {
-  states_->NextAttempt();
+  if (!TP_PLANTED("update.attempt_not_advanced")) states_->NextAttempt();
   ResetCounts();
   tasks_.Clear();
   std::fill(staging_busy_.begin(), staging_busy_.end(), false);

@@ -61,6 +61,8 @@ class GradientIntake {
   void EndShard(ChunkId id, Rank rank);
   void CountStored(ChunkId id, Rank rank);
   void KeepStaged(const Copy& copy, Rank rank);
+  bool IsPossible(const StagingRecord& staged, const optim::AddPiece* pending) const;
+  Status BadShard(ChunkId id, Rank rank, const char* why) const;
   Status RecoverStaged(Rank rank, std::span<const optim::UndoArea> areas);
   optim::AddPiece AddPieceOf(Rank rank, ChunkId id, uint64_t sequence) const;
   void ResetCounts();

@@ -1,6 +1,7 @@
 #include "memserver/update/seal.h"
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "optim/gradient_norm.h"
 
@@ -29,6 +30,7 @@ void SealStep(JobStates* states, const StepRecord& record) {
     TP_CHECK(chunk.state == ChunkState::kComplete && chunk.version + 1 == record.version, "a sealed step has all its gradients");
     chunk.state = ChunkState::kUpdateDue;
   }
+  if (TP_PLANTED("update.sealed_before_record")) states->record().sealed_version.store(record.version, std::memory_order_release);
   TP_POINT("server.step_sealing");
   StepRecord& kept = states->record().steps[record.version % 2];
   kept = record;

@@ -42,6 +42,8 @@ class UpdateQueue {
  private:
   void Prepare(const StepRecord& record);
   Status RestoreChunk(ChunkId id, std::span<const optim::UndoArea> areas) const;
+  Status CheckAtRest(ChunkId id) const;
+  Status BadPiece(ChunkId id, uint32_t piece, const char* why) const;
   void FillWork(ChunkId id, uint32_t piece, Work* work) const;
   void PublishNext(ChunkId id);
 

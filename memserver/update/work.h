@@ -50,6 +50,10 @@ struct Work {
   Version version = 0;
 };
 
+// The name of a piece in undo areas: the job's nonce (odd) and the place of the piece's progress word. The same after a restart, never 0,
+// and not that of a piece of any job before: an undo area may still hold a tile of a job that had this place.
+uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void* progress);
+
 struct WorkDone {
   WorkName name;
   bool finite = true;  // kScan

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <new>
 
+#include "base/buggify.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "optim/float_mode.h"
 
 namespace tidepool::memserver {
@@ -15,6 +17,10 @@ namespace {
 
 uint32_t WorkersOf(uint32_t threads) {
   return std::max<uint32_t>(threads, 1);
+}
+
+uint32_t WorkersOf(const WorkerTeamOptions& options) {
+  return options.threads > 0 ? options.threads : options.inline_workers;
 }
 
 // CPUs that this process may use, in ascending order.
@@ -36,11 +42,11 @@ uint64_t WorkerTeam::UndoBytes(uint32_t threads) {
 }
 
 WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> undo)
-    : kernels_(optim::SelectKernels(options.isa)), queue_max_(WorkersOf(options.threads) * (1 + options.ahead)) {
-  TP_CHECK(undo.size() >= UndoBytes(options.threads), "the undo areas fit the memory given");
+    : kernels_(optim::SelectKernels(options.isa)), queue_max_(WorkersOf(options) * (1 + options.ahead)) {
+  TP_CHECK(undo.size() >= UndoBytes(WorkersOf(options)), "the undo areas fit the memory given");
   TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0, "undo areas start on a cache line");
   auto* areas = reinterpret_cast<optim::UndoArea*>(undo.data());
-  for (uint32_t i = 0; i < WorkersOf(options.threads); ++i) {
+  for (uint32_t i = 0; i < WorkersOf(options); ++i) {
     workers_.push_back(std::make_unique<Worker>(kernels_, std::span<optim::UndoArea, 2>(areas + 2 * i, 2)));
   }
   queue_.reserve(queue_max_);
@@ -72,6 +78,7 @@ void WorkerTeam::Pin(uint32_t index) {
 }
 
 bool WorkerTeam::HasRoom() const {
+  if (TP_BUGGIFY("team.full")) return false;
   const std::lock_guard lock(mutex_);
   return queue_.size() < queue_max_;
 }
@@ -90,16 +97,17 @@ uint32_t WorkerTeam::waiting() const {
   return static_cast<uint32_t>(queue_.size());
 }
 
-void WorkerTeam::RunOne(uint32_t index) {
+void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {
   TP_CHECK(is_inline() && index < queue_.size(), "RunOne takes waiting work of an inline team");
   const Work work = queue_[index];
   queue_.erase(queue_.begin() + index);
   const optim::FlushDenormals mode;
-  done_.Push(workers_.front()->Do(work));
+  done_.Push(workers_[worker]->Do(work));
 }
 
 void WorkerTeam::RunThread(uint32_t index) {
   const optim::FlushDenormals mode;
+  if (index == 1 && TP_PLANTED("update.denormals_in_one_worker")) _mm_setcsr(_mm_getcsr() & ~0x8040U);
   while (true) {
     Work work;
     {

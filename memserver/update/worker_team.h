@@ -21,8 +21,9 @@
 namespace tidepool::memserver {
 
 struct WorkerTeamOptions {
-  uint32_t threads = 0;  // 0: inline
-  bool pin = false;      // one CPU of the allowed set each; ignored where there are not more CPUs than workers
+  uint32_t threads = 0;         // 0: inline
+  uint32_t inline_workers = 1;  // of an inline team: each has undo areas of its own
+  bool pin = false;             // one CPU of the allowed set each; ignored where there are not more CPUs than workers
   optim::IsaLevel isa = optim::BestIsa();
   // Work items a worker that may wait in the queue: enough that no worker idles for the length of a turn, few enough that the loop
   // decides late what comes next.
@@ -52,9 +53,9 @@ class WorkerTeam {
   int done_fd() const { return done_.event_fd(); }
   void ClearDoneEvent() { done_.ClearEvent(); }
 
-  // Inline team: how much waits, and doing one item of it (0 is the oldest) on the calling thread.
+  // Inline team: how much waits, and doing one item of it (0 is the oldest) on the calling thread, as one of the workers.
   uint32_t waiting() const;
-  void RunOne(uint32_t index);
+  void RunOne(uint32_t index, uint32_t worker = 0);
 
  private:
   void RunThread(uint32_t index);

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 
 namespace tidepool {
@@ -50,6 +53,22 @@ TEST(PointDeathTest, KillsAtTheThirdHitAndNotBefore) {
   };
   EXPECT_EXIT(run(2), testing::ExitedWithCode(0), "");
   EXPECT_EXIT(run(3), testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(PointDeathTest, StopsWhereItIsTold) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("TIDEPOOL_STOP_AT", "test.second:2", 1);
+    ArmPointsFromEnvironment();
+    PassPoints(2);
+    std::_Exit(7);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, WUNTRACED), child);
+  EXPECT_TRUE(WIFSTOPPED(state)) << state;
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_EQ(WEXITSTATUS(state), 7) << "it goes on";
 }
 
 TEST(PointDeathTest, AnotherNameIsPassed) {

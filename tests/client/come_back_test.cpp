@@ -118,6 +118,27 @@ TEST_F(ComeBackTest, WhatWasNotAnsweredIsSentAgainInOrderAndMarked) {
   EXPECT_NE(lines_[1].find("sent again: 3"), std::string::npos) << lines_[1];
 }
 
+TEST_F(ComeBackTest, AnAnswerThatNobodyHadTakenIsNotAskedForAgain) {
+  Connect();
+  const Ticket ticket = Fetch(10);
+  server_.Answer(1, 101);
+  server_.Die();
+  const std::vector<ChunkId> order{0};
+  const Status declared = Beside(
+      [this] {
+        server_.TakeResume();
+        server_.Resumed(8);
+        EXPECT_TRUE(server_.NextFrame().has_value());
+        shm::Request request{};
+        EXPECT_EQ(server_.port().Pop(&request), shm::PopResult::kEmpty) << "it was answered by the server that ended";
+      },
+      [&] { return client_->DeclareSchedule(order); });
+  EXPECT_TRUE(declared.ok()) << declared.Format();
+  auto outcome = client_->Wait(ticket);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().Format();
+  EXPECT_EQ(outcome->version, 101U);
+}
+
 // The server dies after every few answers. Each ticket has exactly one outcome, its own; nothing that was answered comes again.
 TEST_F(ComeBackTest, ThroughManyDeathsEveryTicketHasItsOwnOutcomeOnce) {
   constexpr uint64_t kRequests = 300;

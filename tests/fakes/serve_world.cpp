@@ -99,23 +99,28 @@ std::optional<shm::Completion> FakeRank::Take() {
 }
 
 ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads}), options_(options) {
+  ReserveMemory();
+  StartServing();
+}
+
+void ServeWorld::ReserveMemory() {
   HostPoolOptions pool;
-  pool.bytes = options.pool_bytes;
-  pool.own_bytes = WorkerTeam::UndoBytes(options.workers);
-  pool.piece_bytes_max = options.pool_piece_bytes;
+  pool.bytes = options_.pool_bytes;
+  pool.own_bytes = WorkerTeam::UndoBytes(std::max(options_.workers, options_.inline_workers));
+  pool.piece_bytes_max = options_.pool_piece_bytes;
   pool.touch_threads = 1;
   auto reserved = HostPool::Reserve(pool, PlentyOfMemory());
   TP_CHECK(reserved.ok(), "the test machine has room for a small pool");
   pool_ = std::move(reserved).value();
-  auto index = KeptIndex::Create(pool_->geometry(), 77);
+  auto index = KeptIndex::Create(pool_->geometry(), ++pool_nonce_);
   TP_CHECK(index.ok(), "the test machine has room for an index");
   index_ = std::move(index).value();
-  StartServing();
 }
 
 void ServeWorld::StartServing() {
   WorkerTeamOptions team;
   team.threads = options_.workers;
+  team.inline_workers = options_.inline_workers;
   team_ = std::make_unique<WorkerTeam>(team, pool_->own_records());
   Parts parts;
   parts.clock = &clock_;
@@ -130,11 +135,8 @@ void ServeWorld::StartServing() {
   loop_ = std::make_unique<ServeLoop>(parts, options_.loop);
 }
 
-void ServeWorld::Restart() {
-  const PoolGeometry geometry = pool_->geometry();
-  std::vector<UniqueFd> pieces;
-  for (const PoolPiece& piece : pool_->pieces()) pieces.push_back(Duplicate(piece.fd));
-  UniqueFd index_fd = Duplicate(index_->fd());
+// Nothing of this writes kept memory.
+void ServeWorld::EndServing() {
   loop_.reset();
   team_.reset();
   std::vector<ControlEvent> events;
@@ -145,6 +147,22 @@ void ServeWorld::Restart() {
   TakeSaves();
   std::vector<SaveResult> saved;
   saved_.TakeAll(&saved);
+}
+
+void ServeWorld::StartOver() {
+  EndServing();
+  index_.reset();
+  pool_.reset();
+  ReserveMemory();
+  StartServing();
+}
+
+void ServeWorld::Restart() {
+  EndServing();
+  const PoolGeometry geometry = pool_->geometry();
+  std::vector<UniqueFd> pieces;
+  for (const PoolPiece& piece : pool_->pieces()) pieces.push_back(Duplicate(piece.fd));
+  UniqueFd index_fd = Duplicate(index_->fd());
   index_.reset();
   pool_.reset();
   IndexContents contents;

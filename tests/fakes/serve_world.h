@@ -21,6 +21,7 @@ struct WorldOptions {
   uint64_t pool_bytes = 8 * kMiB;
   uint64_t pool_piece_bytes = 64 * kGiB;
   uint32_t workers = 0;              // 0: inline
+  uint32_t inline_workers = 1;       // of an inline team
   uint32_t copy_threads = 0;         // 0: the loop copies
   device::Device* device = nullptr;  // where given, opens the loop's streams; it outlives the world
   LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
@@ -117,6 +118,8 @@ class ServeWorld {
   // The server is killed and another one adopts the kept memory: what stood in queues and rings is gone, connections too. A hook of points
   // (base/point.h) may throw out of this, or out of a turn: that server is dead; Restart again.
   void Restart();
+  // The server is killed together with the keeper of its memory: the next one has an empty pool.
+  void StartOver();
 
   void Post(ControlEvent event) { events_.Push(std::move(event)); }
   // Turns until nothing happens any more (inline worlds), at most `turns_max` times.
@@ -155,9 +158,12 @@ class ServeWorld {
 
   FakeClock clock_;
   device::HostDevice device_;  // makes rCaches
+  void ReserveMemory();
   void StartServing();
+  void EndServing();
 
   const WorldOptions options_;
+  uint64_t pool_nonce_ = 76;
   std::unique_ptr<HostPool> pool_;
   std::unique_ptr<KeptIndex> index_;
   std::unique_ptr<WorkerTeam> team_;

@@ -65,6 +65,33 @@ TEST_F(ConfigTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
   EXPECT_EQ(OriginOf(loaded.value(), "--lease"), "default");
 }
 
+// toml++ runs into undefined behaviour on these (fz_config found it).
+TEST_F(ConfigTest, LettersBeyondAsciiStandInStringsAndCommentsOnly) {
+  WriteFile("# f\u00fcr die Tests\nsocket_dir = \"/tmp/\u03bb\"  # \u00b5\nlease = '9s'\n");
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  EXPECT_EQ(loaded.value().config.socket_dir, "/tmp/\u03bb");
+  for (const char* line : {"m\u03bb = 1", "lease = 1\u00b5s", "lease = +T\"\"\"-\u03cc", "lease = \"\"\"\\\n \u03bb\"\"\""}) {
+    WriteFile(std::string("lease = \"1s\"\n") + line + "\n");
+    const Status status = Load().status();
+    EXPECT_EQ(status.id(), ErrorId::kConfigSyntax) << line;
+    EXPECT_NE(status.Format().find(file_ + ":2"), std::string::npos) << status.Format();
+  }
+}
+
+TEST_F(ConfigTest, SettingsThatArePrintedCanBeReadAgain) {
+  environment_["TIDEPOOL_SOCKET_DIR"] = "/tmp/a \"b\" \\c";
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  WriteFile(PrintEffective(loaded.value()));
+  environment_.clear();
+  const auto again = Load();
+  ASSERT_TRUE(again.ok()) << again.status().Format();
+  EXPECT_EQ(again.value().config.socket_dir, "/tmp/a \"b\" \\c");
+  environment_["TIDEPOOL_SOCKET_DIR"] = "/tmp/two\nlines";
+  EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue);
+}
+
 TEST_F(ConfigTest, AnUnknownKeyIsNamedWithItsLineAndTheNearestOne) {
   WriteFile("lease = \"1s\"\n\n[log]\nlevle = \"info\"\n");
   const Status status = Load().status();

@@ -133,6 +133,20 @@ TEST_F(Keeping, AfterAFarewellMemoryIsHeldForTheLeaseAndNothingIsStarted) {
   EXPECT_EQ(LinesIn(File("pids")), 0U);
 }
 
+TEST_F(Keeping, AFarewellCoversItsOwnServerOnly) {
+  StartKeeper(Starting("exec sleep 1000"));
+  {
+    const auto link = Connect();
+    ASSERT_TRUE(link);
+    const UniqueFd memory = MakeMemory("kept");
+    ASSERT_TRUE(link->Hold({1, memory.get(), 4}).ok());
+    link->Part(kLongLeaseMs);
+  }
+  EXPECT_TRUE(Eventually([&] { return Logged("holding memory"); }));
+  CrashAfterHolding("kept");
+  EXPECT_TRUE(Eventually([&] { return LinesIn(File("pids")) == 1; }, 5 * kNsPerSecond)) << "the next server's crash is one";
+}
+
 TEST_F(Keeping, AfterAFarewellWithNothingHeldItEnds) {
   StartKeeper(Holding());
   auto link = Connect();

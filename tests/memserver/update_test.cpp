@@ -167,16 +167,20 @@ TEST(WorkerTeam, ThreadsDoAllWorkAndTheQueueIsBounded) {
 
 TEST(WorkerTeam, TreatsDenormalsAsZeroInEveryMode) {
   const float tiny = std::numeric_limits<float>::denorm_min();
-  for (const uint32_t threads : {0u, 1u}) {
+  for (const uint32_t threads : {0u, 1u, 2u}) {
     Undo undo;
     WorkerTeam team({.threads = threads}, undo.bytes);
-    std::vector<float> sum(16, 0.0F);
-    const std::vector<float> addend(16, tiny);
-    team.Push(Accumulation(&sum, addend));
-    if (team.is_inline()) team.RunOne(0);
+    // Enough work that every thread has some of it.
+    std::vector<std::vector<float>> sums(64, std::vector<float>(1 << 14, 0.0F));
+    const std::vector<float> addend(sums.front().size(), tiny);
     std::vector<WorkDone> done;
-    while (!team.TakeDone(&done)) SteadyClock().SleepNs(kNsPerMs);
-    EXPECT_EQ(sum[3], 0.0F);
+    size_t pushed = 0, finished = 0;
+    while (finished < sums.size()) {
+      while (pushed < sums.size() && team.HasRoom()) team.Push(Accumulation(&sums[pushed++], addend));
+      while (team.is_inline() && team.waiting() > 0) team.RunOne(0);
+      if (team.TakeDone(&done)) finished += done.size();
+    }
+    for (const auto& sum : sums) EXPECT_EQ(sum[3], 0.0F) << threads;
   }
   EXPECT_NE(tiny, 0.0F) << "the caller's own float mode is as before";
 }

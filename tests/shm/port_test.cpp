@@ -122,6 +122,22 @@ TEST_F(PortTest, WaitingEndsAtItsTimeLimit) {
   EXPECT_GE(clock.NowNs() - start, 19 * kNsPerMs);
 }
 
+TEST_F(PortTest, AClientThatSleepsIsWokenByTheAnswer) {
+  constexpr int64_t kLong = 3 * kNsPerSecond;
+  SteadyClock clock;
+  std::thread server([this] {
+    SteadyClock().SleepNs(50 * kNsPerMs);  // until the client sleeps
+    EXPECT_TRUE(server_->Push(CompletionOf(1)));
+    server_->Wake();
+  });
+  const int64_t begin = clock.NowNs();
+  client_->WaitForCompletion(kLong, 0);
+  EXPECT_LT(clock.NowNs() - begin, kLong);
+  Completion completion{};
+  EXPECT_TRUE(client_->Pop(&completion));
+  server.join();
+}
+
 TEST_F(PortTest, AnImpossibleSequenceIsAViolation) {
   for (const uint64_t lie : {uint64_t{2}, kRingEntries, ~uint64_t{0}, uint64_t{1} << 63}) {
     RawSlot(0)->sequence.store(lie);
@@ -209,6 +225,34 @@ TEST_F(PortTest, EchoWithSleepingOnBothSidesLosesNothing) {
     }
   }
   server.join();
+}
+
+// The server looks at a slot at the same moment as the client fills it, in every order: never is an honest client called a liar.
+TEST_F(PortTest, AServerThatSpinsTakesEachRequestAtTheMomentItAppears) {
+#ifdef TIDEPOOL_SANITIZED
+  constexpr uint64_t kRequests = 20'000;
+#else
+  constexpr uint64_t kRequests = 400'000;
+#endif
+  std::atomic<uint64_t> taken{0};
+  std::atomic<bool> accused{false};
+  std::thread server([&] {
+    Request request{};
+    while (taken.load(std::memory_order_relaxed) < kRequests && !accused) {
+      const PopResult popped = server_->Pop(&request);
+      if (popped == PopResult::kItem) taken.fetch_add(1, std::memory_order_relaxed);
+      if (popped == PopResult::kViolation) accused = true;
+    }
+  });
+  // One request at a time, so that the server always spins on an empty ring when it comes.
+  for (uint64_t sent = 0; sent < kRequests && !accused; ++sent) {
+    ASSERT_TRUE(client_->Push(RequestOf(sent + 1)));
+    for (uint64_t i = 0; taken.load(std::memory_order_relaxed) <= sent && !accused; ++i) {
+      if (i % 4096 == 4095) std::this_thread::yield();
+    }
+  }
+  server.join();
+  EXPECT_FALSE(accused);
 }
 
 TEST(Messages, AnEndOfStepUsesTheSameBytesAsARequest) {

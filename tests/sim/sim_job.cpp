@@ -1,12 +1,11 @@
 #include "tests/sim/sim_job.h"
 
-#include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
 #include "tests/fakes/serve_world.h"
-#include "tests/fakes/values.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -21,9 +20,7 @@ void AddDataGroup(shm::JobSpec* spec, SplitMix64* random) {
   }
 }
 
-}  // namespace
-
-SimJob::SimJob(uint32_t number, SplitMix64* random) : number_(number) {
+shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
   SpecOptions options;
   options.name = "sim" + std::to_string(number);
   options.world = 1 + static_cast<uint32_t>(random->Below(4));
@@ -34,80 +31,80 @@ SimJob::SimJob(uint32_t number, SplitMix64* random) : number_(number) {
   options.max_grad_norm = random->Below(2) == 0 ? 0.0F : 2.0F;
   options.loss_scaling = static_cast<uint32_t>(random->Below(2));
   options.rcache_bytes = 32 * kKiB;
-  spec_ = MakeSpec(options);
-  if (random->Below(2) == 0) AddDataGroup(&spec_, random);
-  TP_CHECK(shm::Validate(spec_).ok(), "the simulation makes valid jobs");
-  loss_scale_ = random->Below(2) == 0 ? 1.0F : 16.0F;
-  Reset();
+  shm::JobSpec spec = MakeSpec(options);
+  if (random->Below(2) == 0) AddDataGroup(&spec, random);
+  TP_CHECK(shm::Validate(spec).ok(), "the simulation makes valid jobs");
+  return spec;
 }
 
-float SimJob::WeightAt(ChunkId chunk, uint64_t element) const {
-  return ValueAt(1000 * number_ + lives_, chunk, element);
+uint64_t Mix(uint64_t a, uint64_t b) {
+  return SplitMix64(a * 0x9E3779B97F4A7C15ULL + b).Next();
+}
+
+// Element i has its own number, whatever range is asked for; all bits of a float's fraction are used, so that sums round.
+float ValueAt(uint64_t seed, uint64_t i) {
+  const uint64_t bits = SplitMix64(seed + i).Next() >> 40;
+  return static_cast<float>(static_cast<int64_t>(bits) - (int64_t{1} << 23)) * 0x1p-23F;
+}
+
+}  // namespace
+
+SimJob::SimJob(uint32_t number, const FaultPlan& plan, SplitMix64* random)
+    : number_(number),
+      spec_(RandomSpec(number, random)),
+      may_poison_(plan.Has(Fault::kNonFinite)),
+      loss_scale_(random->Below(2) == 0 ? 1.0F : 16.0F),
+      twin_(spec_) {}
+
+void SimJob::FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values) const {
+  const uint64_t seed = Mix(Mix(number_, lives_), chunk);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(seed, begin + i);
 }
 
 bool SimJob::IsPoisoned(Version version) const {
-  SplitMix64 random(number_ * 131 + lives_ * 17 + run_ * 1009 + version * 7 + attempt_ * 5);
-  random.Next();
-  return random.Below(6) == 0;
+  return may_poison_ && SplitMix64(Mix(Mix(number_, lives_), Mix(version, open_step_))).Below(6) == 0;
 }
 
-float SimJob::GradientAt(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t element) const {
-  if (element == 2 && chunk == 0 && micro_batch == 0 && IsPoisoned(version)) return std::numeric_limits<float>::infinity();
-  const uint64_t seed = ((number_ * 64 + lives_) * 64 + run_) * 64 + attempt_;
-  return loss_scale_ * ValueAt(seed * 997 + version * 31 + micro_batch, chunk, element);
+void SimJob::FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin, std::span<float> values) const {
+  const uint64_t seed = Mix(Mix(Mix(number_, lives_), Mix(version, open_step_)), Mix(micro_batch, chunk));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = loss_scale_ * ValueAt(seed, begin + i);
+  const bool poison = chunk == 0 && micro_batch == 0 && begin <= 2 && begin + values.size() > 2 && IsPoisoned(version);
+  if (poison) values[2 - begin] = std::numeric_limits<float>::infinity();
 }
 
-void SimJob::Reset() {
-  ++lives_;
-  sealed_ = 0;
-  attempt_ = 0;
-  model_ = std::make_unique<AdamModel>(spec_);
-  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
-    for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i) model_->weights(chunk)[i] = WeightAt(chunk, i);
+uint32_t SimJob::Follow(const Job& job) {
+  if (job.nonce != job_nonce_) {
+    job_nonce_ = job.nonce;
+    open_step_ = 0;
+    ++lives_;
+    twin_.Start([this](ChunkId chunk, std::span<float> values) { FillWeights(chunk, 0, values); });
   }
-  TakeHistory();
-  history_[1] = history_[0];
-}
-
-void SimJob::TakeHistory() {
-  history_[1] = std::move(history_[0]);
-  history_[0].clear();
-  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) history_[0].push_back(model_->weights(chunk));
-}
-
-void SimJob::BeginRun() {
-  ++run_;
-  attempt_ = 0;
-}
-
-void SimJob::BeginAttempt(uint32_t attempt) {
-  if (attempt > attempt_) attempt_ = attempt;
+  if (!job.IsRecorded()) return 0;
+  const Version sealed = job.states->sealed_version();
+  TP_CHECK(sealed == twin_.version() || sealed == twin_.version() + 1, "a sealed step is never lost, and none is skipped");
+  const bool stepped = sealed != twin_.version();
+  if (stepped) Seal();
+  TP_CHECK(stepped || job.states->open_step() >= open_step_, "attempts at a step only grow");
+  open_step_ = job.states->open_step();
+  return stepped ? 1 : 0;
 }
 
 void SimJob::Seal() {
-  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
-    for (uint64_t i = 0; i < spec_.chunks[chunk].elements; ++i) {
-      double sum = 0;
-      for (uint32_t k = 0; k < spec_.micro_batches; ++k) sum += GradientAt(sealed_, k, chunk, i);
-      model_->gradients(chunk)[i] = sum;
-    }
-  }
-  model_->Step(learning_rate(sealed_), loss_scale_);
-  ++sealed_;
-  attempt_ = 0;
-  TakeHistory();
+  const Version version = twin_.version();
+  const auto fill = [this, version](ChunkId chunk, uint32_t micro_batch, std::span<float> values) {
+    FillGradient(version, micro_batch, chunk, 0, values);
+  };
+  last_step_taken_ = twin_.Step({learning_rate(version), loss_scale_}, fill);
+  TP_CHECK(last_step_taken_ || spec_.loss_scaling != 0, "without loss scaling, a step with an infinite gradient is not sealed");
 }
 
-std::string SimJob::Compare(Version version, ChunkId chunk, uint64_t begin, const std::vector<float>& values, double tolerance) const {
-  if (version > sealed_ || version + 1 < sealed_)
-    return "version " + std::to_string(version) + " is neither the sealed one nor the one before";
-  const std::vector<double>& expected = history_[sealed_ - version][chunk];
-  for (uint64_t i = 0; i < values.size(); ++i) {
-    if (std::abs(values[i] - expected[begin + i]) <= tolerance * std::fmax(1, std::abs(expected[begin + i]))) continue;
-    return spec_.name + " version " + std::to_string(version) + " chunk " + std::to_string(chunk) + " element " +
-           std::to_string(begin + i) + ": " + std::to_string(values[i]) + ", expected " + std::to_string(expected[begin + i]);
-  }
-  return "";
+std::string SimJob::Compare(Version version, ChunkId chunk, uint64_t begin, std::span<const std::byte> bytes) const {
+  const std::string where = spec_.name + " version " + std::to_string(version) + " chunk " + std::to_string(chunk);
+  if (version > sealed() || version + 1 < sealed()) return where + ": neither the sealed version nor the one before";
+  const auto expected = twin_.ParameterBytes(chunk, static_cast<uint32_t>(sealed() - version));
+  const uint64_t at = begin * BytesOf(spec_.dtype);
+  if (at + bytes.size() > expected.size()) return where + ": outside the chunk";
+  return std::memcmp(bytes.data(), expected.data() + at, bytes.size()) == 0 ? "" : where + ": other bits than in an undisturbed run";
 }
 
 }  // namespace tidepool::memserver

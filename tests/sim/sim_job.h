@@ -1,60 +1,60 @@
-// SimJob: one training job of the simulation: its specification, and what its weights must be at each version.
+// SimJob: one training job of the simulation: its specification, and what its planes must be at each version.
 //
-// One thread. Gradients are a pure function of (job, version, run, attempt, micro-batch, chunk, element), so that a step that was
-// abandoned and repeated has other gradients than before: traces of the first attempt would be seen.
+// One thread. Gradients are a pure function of (job, life, version, attempt, micro-batch, chunk, element), where the attempt is the one
+// that the server's open step has: a step that was abandoned and repeated has other gradients than before, so traces of the first try are
+// seen.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "base/random.h"
+#include "memserver/job.h"
 #include "shm/job_spec.h"
-#include "tests/fakes/adam_model.h"
+#include "tests/sim/fault_plan.h"
+#include "tests/sim/job_twin.h"
 
 namespace tidepool::memserver {
 
 class SimJob {
  public:
-  SimJob(uint32_t number, SplitMix64* random);
+  SimJob(uint32_t number, const FaultPlan& plan, SplitMix64* random);
 
   const shm::JobSpec& spec() const { return spec_; }
-
-  float WeightAt(ChunkId chunk, uint64_t element) const;
-  // As it is submitted: loss-scaled, and infinite at one place of a poisoned step.
-  float GradientAt(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t element) const;
-  bool IsPoisoned(Version version) const;
   float loss_scale() const { return loss_scale_; }
   float learning_rate(Version version) const { return 0.01F * static_cast<float>(1 + version % 3); }
+  // Of a rank's shard, as it is submitted in the open attempt: loss-scaled, and infinite at one place of a poisoned step.
+  void FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin, std::span<float> values) const;
+  void FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values) const;
 
-  // The states were lost or never there: the next ranks put weights again.
-  void Reset();
-  // The first rank of a new set of ranks.
-  void BeginRun();
-  // A rank was told that the open step had a gradient that is not finite.
-  void BeginAttempt(uint32_t attempt);
-  uint32_t attempt() const { return attempt_; }
-  // The server has sealed the open step: the model takes it.
-  void Seal();
-  Version sealed() const { return sealed_; }
-  // Weights of version `sealed()` (age 0) or the one before (age 1).
-  const std::vector<std::vector<double>>& weights(uint32_t age) const { return history_[age]; }
-  // Empty, or what is wrong with `values`, elements from `begin` of a chunk at `version`.
-  std::string Compare(Version version, ChunkId chunk, uint64_t begin, const std::vector<float>& values, double tolerance) const;
+  // What the server's job looks like now: a new one means new weights, a seal means a step of the twin, a dropped attempt other gradients.
+  // Returns the versions that were sealed. Stops the process when a version was lost or skipped.
+  uint32_t Follow(const Job& job);
+  // How often the weights were put.
+  uint32_t lives() const { return lives_; }
+  uint64_t job_nonce() const { return job_nonce_; }
+  Version sealed() const { return twin_.version(); }
+  bool last_step_taken() const { return last_step_taken_; }
+  const JobTwin& twin() const { return twin_; }
+
+  // Empty, or what is wrong with fetched parameters, elements from `begin` of a chunk at `version`.
+  std::string Compare(Version version, ChunkId chunk, uint64_t begin, std::span<const std::byte> bytes) const;
 
  private:
-  void TakeHistory();
+  bool IsPoisoned(Version version) const;
+  void Seal();
 
   const uint32_t number_;
   shm::JobSpec spec_;
+  bool may_poison_ = false;
   float loss_scale_ = 1;
-  std::unique_ptr<AdamModel> model_;
-  std::vector<std::vector<double>> history_[2];
-  Version sealed_ = 0;
-  uint32_t lives_ = 0;  // how often the weights were put
-  uint32_t run_ = 0;
-  uint32_t attempt_ = 0;
+  JobTwin twin_;
+  uint64_t job_nonce_ = 0;  // of the server's job; 0: none seen
+  uint64_t open_step_ = 0;  // the server's word for the open step and its attempt
+  uint32_t lives_ = 0;
+  bool last_step_taken_ = true;
 };
 
 }  // namespace tidepool::memserver

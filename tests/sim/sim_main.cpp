@@ -1,26 +1,68 @@
-// sim_main SEED [-v] [TICKS]: runs one seed of the simulation; -v prints every event. A seed repeats exactly.
+// sim_main SEED [-v] [--events N]: runs one seed of the simulation; -v prints every event. A seed repeats exactly.
+// sim_main --seeds A..B [--events N]: runs many, one in a hundred twice, and prints one line for all.
+// A broken invariant stops the process with its text and the seed.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
+#include "base/clock.h"
 #include "base/log.h"
-#include "tests/sim/sim_world.h"
+#include "tests/sim/many_seeds.h"
+
+namespace tidepool::memserver {
+namespace {
+
+struct Arguments {
+  uint64_t first = 0, last = 0;
+  uint64_t events = kSimEvents;
+  bool many = false, verbose = false;
+};
+
+bool Parse(int argc, char** argv, Arguments* arguments) {
+  bool seeds = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "-v") {
+      arguments->verbose = true;
+    } else if (word == "--events" && i + 1 < argc) {
+      arguments->events = std::strtoull(argv[++i], nullptr, 10);
+    } else if (word == "--seeds" && i + 1 < argc) {
+      char* dots = nullptr;
+      arguments->first = std::strtoull(argv[++i], &dots, 10);
+      if (std::strncmp(dots, "..", 2) != 0) return false;
+      arguments->last = std::strtoull(dots + 2, nullptr, 10);
+      arguments->many = seeds = true;
+    } else if (!seeds && word.find_first_not_of("0123456789") == std::string::npos) {
+      arguments->first = arguments->last = std::strtoull(word.c_str(), nullptr, 10);
+      seeds = true;
+    } else {
+      return false;
+    }
+  }
+  return seeds && arguments->first <= arguments->last && arguments->events > 0;
+}
+
+int Run(const Arguments& arguments) {
+  SetLogLevel(arguments.verbose ? LogLevel::kInfo : LogLevel::kError);
+  if (arguments.verbose) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whole also when an invariant breaks
+  const SteadyClock clock;
+  const int64_t start = clock.NowNs();
+  const SimReport sum = arguments.many ? RunSeeds(arguments.first, arguments.last, arguments.events)
+                                       : RunSeed(arguments.first, arguments.events, arguments.verbose);
+  const double seconds = static_cast<double>(clock.NowNs() - start) / static_cast<double>(kNsPerSecond);
+  std::printf("%s\n", Summary(sum, arguments.last - arguments.first + 1, seconds).c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace tidepool::memserver
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: sim_main SEED [-v] [TICKS]\n");
+  tidepool::memserver::Arguments arguments;
+  if (!tidepool::memserver::Parse(argc, argv, &arguments)) {
+    std::fprintf(stderr, "usage: sim_main SEED [-v] [--events N] | sim_main --seeds A..B [--events N]\n");
     return 2;
   }
-  tidepool::SetLogLevel(argc > 2 ? tidepool::LogLevel::kInfo : tidepool::LogLevel::kError);
-  const uint64_t seed = std::strtoull(argv[1], nullptr, 10);
-  const bool verbose = argc > 2 && std::strcmp(argv[2], "-v") == 0;
-  const uint32_t ticks = argc > 3 ? static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)) : 12000;
-  const tidepool::memserver::SimReport report = tidepool::memserver::RunSeed(seed, ticks, verbose);
-  std::printf(
-      "seed %llu: %llu events, hash %016llx, %llu steps sealed (%llu skipped), %llu deaths, %llu rejoins, %llu saves, %llu refusals\n",
-      static_cast<unsigned long long>(seed), static_cast<unsigned long long>(report.events), static_cast<unsigned long long>(report.hash),
-      static_cast<unsigned long long>(report.steps_sealed), static_cast<unsigned long long>(report.steps_skipped),
-      static_cast<unsigned long long>(report.deaths), static_cast<unsigned long long>(report.rejoins),
-      static_cast<unsigned long long>(report.saves), static_cast<unsigned long long>(report.refusals));
-  return 0;
+  return tidepool::memserver::Run(arguments);
 }

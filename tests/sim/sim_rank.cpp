@@ -5,61 +5,116 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tests/fakes/values.h"
 
 namespace tidepool::memserver {
 namespace {
 
 constexpr uint64_t kBlockBytes = 6144;  // the largest shard: 1,536 elements of fp32
 constexpr size_t kPendingMax = 5;
-
-double Tolerance(DType dtype) {
-  return dtype == DType::kF32 ? 1e-4 : dtype == DType::kBF16 ? 1.0 / 200 : 1.0 / 1000;
-}
+constexpr size_t kDuplicatesMax = 16;
 
 void Say(std::string* log, const std::string& what) {
-  *log += what;
+  *log += (log->empty() ? "" : "; ") + what;
+}
+
+shm::Op OpOf(const shm::Request& request) {
+  return static_cast<shm::Op>(request.op);
 }
 
 }  // namespace
 
+bool SimRank::MaySave() const {
+  return state_ == State::kRunning && !server_lost_ && !saving_ && !loading_ && !ended_ && WeightsReady();
+}
+
 void SimRank::Reserve() {
-  connection_ = world_->Reserve(job_->spec(), rank_);
+  if (nonce_ == 0) nonce_ = random_->Next() | 1;
+  connection_ = world_->Reserve(job_->spec(), rank_, 1000, nonce_);
   state_ = State::kReserving;
 }
 
 void SimRank::On(const ReserveGranted& granted) {
+  if (state_ == State::kResuming) {
+    world_->AttachAgain(granted, ends_.get());
+    state_ = State::kReturning;
+    return;
+  }
   granted_ = std::make_unique<ReserveGranted>(granted);
   state_ = State::kGranted;
 }
 
 // The connection is closed by the control thread, which tells the loop so.
-void SimRank::On(const Refused&) {
-  Die();
+void SimRank::On(const Refused& refused) {
+  world_->Post(ConnectionLost{connection_, "refused"});
+  connection_ = 0;
+  if (state_ != State::kResuming) {
+    state_ = State::kAbsent;
+    if (random_->Below(2) == 0) nonce_ = 0;  // else the same process tries again
+    return;
+  }
+  if (refused.why.id() == ErrorId::kNotReady) {
+    state_ = State::kParked;
+    return;
+  }
+  TP_CHECK(refused.why.id() == ErrorId::kPeerLost || refused.why.id() == ErrorId::kStatesLost, refused.why.Line().c_str());
+  Gone();
 }
 
-void SimRank::On(const Attached& attached) {
+void SimRank::On(const Attached& attached, std::string* log) {
+  ends_->SetNames(nonce_, attached.job_nonce);
+  if (state_ == State::kReturning) {
+    const bool as_left = attached.sealed_version == version_ || (ended_ && attached.sealed_version == version_ + 1);
+    TP_CHECK(leaving_ || as_left, "no step is sealed without a rank that was away");
+    Say(log, "is back");
+    lost_since_ns_ = 0;
+    SendAgain(log);
+    return;
+  }
   state_ = State::kRunning;
+  lost_since_ns_ = 0;
+  states_lost_ = false;
+  life_ = job_->lives();
   loading_ = !attached.weights_ready;
   put_elements_.assign(job_->spec().chunks.size(), 0);
   puts_answered_ = puts_sent_ = 0;
   blocks_busy_.assign(job_->spec().rcache_bytes / kBlockBytes, false);
   BeginStep(attached.sealed_version);
-  attempt_ = 0;
+}
+
+void SimRank::On(const SessionOver& over) {
+  if (over.why.ok()) {
+    TP_CHECK(state_ == State::kLeaving, "only a goodbye is answered");
+    Gone();
+    return;
+  }
+  Doom();
+}
+
+void SimRank::On(const SaveDone& done) {
+  const bool may_fail = state_ != State::kRunning || leaving_;
+  TP_CHECK(may_fail || done.result.ok(), ("a save of the present version succeeds, not: " + done.result.Line()).c_str());
+  saving_ = false;
+}
+
+void SimRank::Doom() {
+  if (state_ == State::kReserving || state_ == State::kGranted || state_ == State::kAttaching || state_ == State::kRunning) {
+    state_ = State::kDoomed;
+  }
 }
 
 void SimRank::BeginStep(Version version) {
   version_ = version;
   submitted_.assign(job_->spec().chunks.size(), 0);
   ended_ = false;
+  answered_.clear();
 }
 
-std::vector<ChunkId> SimRank::MyChunks() const {
-  std::vector<ChunkId> mine;
+const std::vector<ChunkId>& SimRank::MyChunks() {
+  if (!my_chunks_.empty()) return my_chunks_;
   for (ChunkId id = 0; id < job_->spec().chunks.size(); ++id) {
-    if (job_->spec().IsMember(id, rank_)) mine.push_back(id);
+    if (job_->spec().IsMember(id, rank_)) my_chunks_.push_back(id);
   }
-  return mine;
+  return my_chunks_;
 }
 
 // A trainer knows this from its collectives, which the simulation does not have.
@@ -93,17 +148,32 @@ void SimRank::Poke(std::string* log) {
   switch (state_) {
     case State::kAbsent:
     case State::kReserving:
-    case State::kAttaching: return;
+    case State::kAttaching:
+    case State::kResuming:
+    case State::kReturning: return;
     case State::kGranted:
       ends_ = world_->Attach(*granted_, rank_);
       state_ = State::kAttaching;
       return Say(log, "attaches");
     case State::kDoomed: Die(); return Say(log, "gives up");
-    case State::kRunning: break;
+    case State::kLeaving:
+      if (server_lost_ && random_->Below(4) == 0) Park(log);
+      return;
+    case State::kParked:
+      if (random_->Below(4) != 0) return;
+      connection_ = world_->AskToResume(*ends_, job_->spec());
+      state_ = State::kResuming;
+      return Say(log, "asks to go on");
+    case State::kRunning: Act(log);
   }
+}
+
+void SimRank::Act(std::string* log) {
   TakeAnswers(log);
   if (state_ != State::kRunning) return;
+  if (server_lost_ && random_->Below(4) == 0) return Park(log);
   TP_CHECK(!ends_->Ended(), "the server does not end the session of an honest rank");
+  if (saving_) return;
   if (loading_) {
     PutSome(log);
     return;
@@ -118,6 +188,77 @@ void SimRank::Poke(std::string* log) {
   }
 }
 
+// --- a server that is gone ---
+
+void SimRank::LoseServer() {
+  connection_ = 0;
+  if (lost_since_ns_ == 0) lost_since_ns_ = world_->clock().NowNs();
+  switch (state_) {
+    case State::kAbsent:
+    case State::kParked: return;
+    case State::kReserving:
+    case State::kGranted:
+    case State::kAttaching:  // starts over; most are the same process
+      if (random_->Below(4) == 0) {
+        Gone();
+      } else {
+        ends_.reset();
+        granted_.reset();
+        state_ = State::kAbsent;
+        states_lost_ = false;
+      }
+      return;
+    case State::kResuming:
+    case State::kReturning: state_ = State::kParked; return;
+    case State::kRunning:
+    case State::kDoomed:
+    case State::kLeaving: server_lost_ = true; return;
+  }
+}
+
+// What the old server still answered is taken first.
+void SimRank::Park(std::string* log) {
+  TakeAnswers(log);
+  if (state_ == State::kDoomed && !leaving_) return;
+  server_lost_ = false;
+  state_ = State::kParked;
+  Say(log, "waits for a server");
+}
+
+void SimRank::SendAgain(std::string* log) {
+  std::map<uint64_t, Pending> unanswered;
+  unanswered.swap(pending_);
+  if (plan_->Has(Fault::kDuplicate) && random_->Below(2) == 0) SendDuplicates();
+  for (auto& [counter, pending] : unanswered) {
+    if (pending.duplicate) continue;
+    pending.request.flags = shm::kResubmitted;
+    pending.sent_again = true;
+    pending_[ends_->Send(pending.request)] = pending;
+  }
+  if (!pending_.empty()) Say(log, "sends " + std::to_string(pending_.size()) + " requests again");
+  state_ = leaving_ ? State::kLeaving : State::kRunning;
+  if (leaving_) world_->Post(Goodbye{connection_});
+  if (saving_ && !leaving_) world_->Post(SaveWeights{connection_, UniqueFd(), "w", version_});
+}
+
+void SimRank::SendDuplicates() {
+  const size_t first = answered_.size() > kDuplicatesMax ? answered_.size() - kDuplicatesMax : 0;
+  for (size_t i = first; i < answered_.size(); ++i) {
+    // Of the step before the open one; where this step is sealed already, its record is gone.
+    if (OpOf(answered_[i]) == shm::Op::kEndStep && ended_) continue;
+    Pending pending{answered_[i], kNoBlock, true, true};
+    pending.request.flags = shm::kResubmitted;
+    pending_[ends_->Send(pending.request)] = pending;
+  }
+}
+
+// --- requests ---
+
+void SimRank::Sent(shm::Request request, uint64_t block) {
+  const uint64_t counter = ends_->Send(request);
+  pending_[counter] = {request, block, false, false};
+}
+
 bool SimRank::PutSome(std::string* log) {
   for (const ChunkId chunk : MyChunks()) {
     const uint64_t left = job_->spec().ShardElements(chunk) - put_elements_[chunk];
@@ -126,15 +267,17 @@ bool SimRank::PutSome(std::string* log) {
     if (!TakeBlock(&block)) return false;
     const uint64_t count = 1 + random_->Below(left);
     const uint64_t begin = ShardBegin(chunk) + put_elements_[chunk];
-    auto* values = reinterpret_cast<float*>(BlockBytes(block));
-    for (uint64_t i = 0; i < count; ++i) values[i] = job_->WeightAt(chunk, begin + i);
+    job_->FillWeights(chunk, begin, {reinterpret_cast<float*>(BlockBytes(block)), count});
     put_elements_[chunk] += count;
     ++puts_sent_;
-    pending_[ends_->Put(chunk, begin, count, BlockOffset(block))] = {shm::Op::kPutWeights, chunk, block, 0};
+    Sent(FakeRank::PutRequest(chunk, begin, count, BlockOffset(block)), block);
     Say(log, "puts chunk " + std::to_string(chunk));
     return true;
   }
-  if (puts_answered_ == puts_sent_) loading_ = false;
+  if (puts_answered_ == puts_sent_) {
+    loading_ = false;
+    answered_.clear();
+  }
   return false;
 }
 
@@ -147,23 +290,22 @@ bool SimRank::SubmitSome(std::string* log) {
   const uint64_t count = job_->spec().ShardElements(chunk);
   const uint32_t micro_batch = submitted_[chunk]++;
   std::vector<float> values(count);
-  for (uint64_t i = 0; i < count; ++i) values[i] = job_->GradientAt(version_, micro_batch, chunk, ShardBegin(chunk) + i);
-  Encode(job_->spec().dtype, values, BlockBytes(block));
-  const FakeRank::Gradient gradient{chunk, ShardBegin(chunk), count, BlockOffset(block), version_, micro_batch};
-  pending_[ends_->Submit(gradient)] = {shm::Op::kSubmitGradient, chunk, block, version_};
+  job_->FillGradient(version_, micro_batch, chunk, ShardBegin(chunk), values);
+  job_->twin().Encode(values, BlockBytes(block));
+  Sent(FakeRank::SubmitRequest({chunk, ShardBegin(chunk), count, BlockOffset(block), version_, micro_batch}), block);
   Say(log, "submits chunk " + std::to_string(chunk) + " of version " + std::to_string(version_));
   return true;
 }
 
 bool SimRank::FetchSome(std::string* log) {
-  const std::vector<ChunkId> mine = MyChunks();
+  const std::vector<ChunkId>& mine = MyChunks();
   uint64_t block = 0;
   if (mine.empty() || !TakeBlock(&block)) return false;
   const ChunkId chunk = mine[random_->Below(mine.size())];
   // Behind the end of its step a rank may only ask for the next version: the present one may be overwritten at any time.
   const Version version = version_ + (ended_ ? 1 : 0);
   const uint64_t count = job_->spec().ShardElements(chunk);
-  pending_[ends_->Fetch(chunk, ShardBegin(chunk), count, BlockOffset(block), version)] = {shm::Op::kFetch, chunk, block, version};
+  Sent(FakeRank::FetchRequest(chunk, ShardBegin(chunk), count, BlockOffset(block), version), block);
   Say(log, "fetches chunk " + std::to_string(chunk) + " of version " + std::to_string(version));
   return true;
 }
@@ -176,11 +318,12 @@ bool SimRank::EndStep(std::string* log) {
   if (!WeightsReady()) return false;  // a rank without chunks
   // Fetches of this version may still be in flight: the server reads them out before it updates their chunks.
   ended_ = true;
-  const uint64_t counter = ends_->EndStep(version_, job_->learning_rate(version_), job_->loss_scale());
-  pending_[counter] = {shm::Op::kEndStep, 0, kNoBlock, version_};
+  Sent(FakeRank::EndStepRequestOf(version_, job_->learning_rate(version_), job_->loss_scale()), kNoBlock);
   Say(log, "ends step " + std::to_string(version_));
   return true;
 }
+
+// --- answers ---
 
 void SimRank::TakeAnswers(std::string* log) {
   while (const auto answer = ends_->Take()) {
@@ -194,56 +337,80 @@ void SimRank::TakeAnswers(std::string* log) {
 }
 
 void SimRank::OnAnswer(const Pending& pending, const shm::Completion& answer, std::string* log) {
-  TP_CHECK(answer.op == static_cast<uint32_t>(pending.op), "an answer has the operation of its request");
+  TP_CHECK(answer.op == pending.request.op, "an answer has the operation of its request");
   if (answer.error == static_cast<uint32_t>(ErrorId::kPeerLost)) {
-    state_ = State::kDoomed;
+    if (!leaving_) state_ = State::kDoomed;
     return;
   }
-  if (pending.op == shm::Op::kEndStep) {
-    OnStepEnded(answer, log);
-    return;
-  }
+  const shm::Op op = OpOf(pending.request);
+  if (op == shm::Op::kEndStep) return OnStepEnded(pending, answer, log);
+  if (op == shm::Op::kFetch) return OnFetched(pending, answer);
   TP_CHECK(answer.error == 0, "an honest request succeeds");
-  if (pending.op == shm::Op::kPutWeights) ++puts_answered_;
-  if (pending.op == shm::Op::kFetch) OnFetched(pending);
+  if (pending.duplicate) return;
+  if (op == shm::Op::kPutWeights) ++puts_answered_;
+  answered_.push_back(pending.request);
 }
 
-void SimRank::OnFetched(const Pending& pending) {
-  const DType dtype = job_->spec().dtype;
-  const std::vector<float> values = Decode(dtype, BlockBytes(pending.block), job_->spec().ShardElements(pending.chunk));
-  // The answer may have waited in the ring while later steps were sealed; the model knows two versions.
-  if (pending.version + 1 < job_->sealed()) return;
-  const std::string wrong = job_->Compare(pending.version, pending.chunk, ShardBegin(pending.chunk), values, Tolerance(dtype));
+void SimRank::OnFetched(const Pending& pending, const shm::Completion& answer) {
+  const Version version = pending.request.version;
+  if (answer.error != 0) {
+    // The rank had ended its step before the server died, so nobody needs these bytes.
+    const bool passed_over = answer.error == static_cast<uint32_t>(ErrorId::kVersionGone) && pending.sent_again && version < job_->sealed();
+    TP_CHECK(passed_over, "an honest fetch succeeds");
+    return;
+  }
+  // The answer may have waited in the ring while later steps were sealed, or the job was made anew; the twin knows two versions.
+  if (life_ != job_->lives() || version + 1 < job_->sealed()) return;
+  const uint64_t bytes = pending.request.element_count * BytesOf(job_->spec().dtype);
+  const std::string wrong =
+      job_->Compare(version, pending.request.chunk, pending.request.element_begin, {BlockBytes(pending.block), bytes});
   TP_CHECK(wrong.empty(), ("a fetch delivered wrong parameters: " + wrong).c_str());
 }
 
-void SimRank::OnStepEnded(const shm::Completion& answer, std::string* log) {
+void SimRank::OnStepEnded(const Pending& pending, const shm::Completion& answer, std::string* log) {
+  const Version version = pending.request.version;
+  if (pending.duplicate) {
+    TP_CHECK(answer.error == 0 && answer.version == version + 1, "a step that is sealed stays so");
+    return;
+  }
   if (answer.error == static_cast<uint32_t>(ErrorId::kNonFinite)) {
-    TP_CHECK(job_->spec().loss_scaling == 0 && answer.version == version_, "a step is refused only without loss scaling");
-    job_->BeginAttempt(++attempt_);
+    TP_CHECK(job_->spec().loss_scaling == 0 && version == version_, "a step is refused only without loss scaling");
     BeginStep(version_);
     Say(log, "must repeat step " + std::to_string(version_));
     return;
   }
   TP_CHECK(answer.error == 0 && answer.version == version_ + 1, "a step ends with the next version");
-  attempt_ = 0;
   BeginStep(answer.version);
+  answered_.push_back(pending.request);
+}
+
+// --- going away ---
+
+void SimRank::Gone() {
+  ends_.reset();
+  granted_.reset();
+  pending_.clear();
+  answered_.clear();
+  state_ = State::kAbsent;
+  connection_ = nonce_ = 0;
+  lost_since_ns_ = 0;
+  server_lost_ = states_lost_ = leaving_ = saving_ = false;
 }
 
 void SimRank::Die() {
-  world_->Post(ConnectionLost{connection_, "killed by the simulation"});
-  ends_.reset();
-  granted_.reset();
-  pending_.clear();
-  state_ = State::kAbsent;
+  if (connection_ != 0) world_->Post(ConnectionLost{connection_, "killed by the simulation"});
+  Gone();
 }
 
 void SimRank::Leave() {
-  world_->Post(Goodbye{connection_});
-  ends_.reset();
-  granted_.reset();
-  pending_.clear();
-  state_ = State::kAbsent;
+  leaving_ = true;
+  state_ = State::kLeaving;
+  if (connection_ != 0) world_->Post(Goodbye{connection_});
+}
+
+void SimRank::Save() {
+  saving_ = true;
+  world_->Post(SaveWeights{connection_, UniqueFd(), "w", version_});
 }
 
 }  // namespace tidepool::memserver

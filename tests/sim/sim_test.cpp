@@ -1,44 +1,52 @@
-// 200 seeds of the simulated world (20 under a sanitizer); a failing seed stops with its number: replay it with `sim_main SEED -v`.
+// Many seeds of the simulated world, each of at least 5,000 events; one in a hundred runs twice and must give the same hash. A broken
+// invariant stops the process and names its seed: replay it with `sim_main SEED -v`.
 #include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "base/clock.h"
 #include "base/log.h"
-#include "tests/sim/sim_world.h"
+#include "tests/sim/many_seeds.h"
 
 namespace tidepool::memserver {
 namespace {
 
 #ifdef TIDEPOOL_SANITIZED
-constexpr uint64_t kSeeds = 20;  // sanitizers make a world ten times slower
+constexpr uint64_t kSeeds = 200;  // sanitizers make a world several times slower
 #else
-constexpr uint64_t kSeeds = 200;
+constexpr uint64_t kSeeds = 5000;
 #endif
-constexpr uint32_t kTicks = 12000;
 
 TEST(Simulation, ManySeedsKeepEveryInvariant) {
   SetLogLevel(LogLevel::kError);
-  SimReport sum;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    SCOPED_TRACE(seed);
-    std::printf("seed %llu\r", static_cast<unsigned long long>(seed));
-    const SimReport report = RunSeed(seed, kTicks, false);
-    sum.steps_sealed += report.steps_sealed;
-    sum.steps_skipped += report.steps_skipped;
-    sum.deaths += report.deaths;
-    sum.rejoins += report.rejoins;
-    sum.saves += report.saves;
-    sum.refusals += report.refusals;
-  }
+  const SteadyClock clock;
+  const int64_t start = clock.NowNs();
+  const SimReport sum = RunSeeds(1, kSeeds, kSimEvents);
+  const double seconds = static_cast<double>(clock.NowNs() - start) / static_cast<double>(kNsPerSecond);
+  std::printf("%s\n", Summary(sum, kSeeds, seconds).c_str());
   // A simulation in which nothing happens finds nothing.
-  EXPECT_GT(sum.steps_sealed, 5 * kSeeds);
-  EXPECT_GT(sum.steps_skipped, kSeeds / 8);
-  EXPECT_GT(sum.deaths, 5 * kSeeds);
-  EXPECT_GT(sum.rejoins, kSeeds);
+  EXPECT_GE(sum.events, kSeeds * kSimEvents);
+  EXPECT_GT(sum.steps_sealed, 30 * kSeeds);
+  EXPECT_GT(sum.steps_skipped, kSeeds);
+  EXPECT_GT(sum.rank_deaths, kSeeds);
+  EXPECT_GT(sum.rejoins, 3 * kSeeds);
+  EXPECT_GT(sum.server_deaths, 5 * kSeeds);
+  EXPECT_GT(sum.keeper_deaths, kSeeds / 8);
+  EXPECT_GT(sum.deaths_in_recovery, kSeeds);
+  EXPECT_GT(sum.hand_overs, kSeeds / 2);
+  EXPECT_GT(sum.comebacks, 10 * kSeeds);
   EXPECT_GT(sum.saves, kSeeds / 2);
-  EXPECT_GT(sum.refusals, kSeeds);
+  EXPECT_GT(sum.refusals, 10 * kSeeds);
+  EXPECT_GT(sum.rare_paths, 100 * kSeeds);
+  for (size_t i = 0; i < sum.killed_at.size() && kSeeds >= 1000; ++i) {
+    EXPECT_GT(sum.killed_at[i], 0u) << "the server never died at " << kServerPoints[i];
+  }
 }
 
-TEST(Simulation, ASeedRepeatsExactly) {
+TEST(Simulation, ASeedRepeatsExactlyAndDiffersFromOthers) {
   SetLogLevel(LogLevel::kError);
-  for (const uint64_t seed : {3, 14, 159}) EXPECT_EQ(RunSeed(seed, kTicks, false).hash, RunSeed(seed, kTicks, false).hash) << seed;
+  EXPECT_EQ(RunSeed(14, 1000, false).hash, RunSeed(14, 1000, false).hash);
+  EXPECT_NE(RunSeed(14, 1000, false).hash, RunSeed(15, 1000, false).hash);
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/buggify.h"
 #include "base/check.h"
+#include "tests/sim/invariants.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -13,6 +15,11 @@ namespace {
 constexpr uint64_t kFnvBasis = 14695981039346656037ULL;
 constexpr uint64_t kFnvPrime = 1099511628211ULL;
 constexpr uint32_t kHealTicksMax = 200000;
+constexpr uint64_t kStallTicksMax = 600;
+constexpr uint64_t kTicksToHear = 1000;  // of turns enough to take any event
+constexpr uint32_t kDeathsInRecoveryMax = 5;
+constexpr int64_t kLongLeaseNs = 3600 * kNsPerSecond;
+constexpr int64_t kShortLeaseNs = 2 * kNsPerSecond;
 
 uint64_t HashBytes(uint64_t hash, const void* data, uint64_t bytes) {
   const auto* at = static_cast<const unsigned char*>(data);
@@ -30,123 +37,280 @@ uint64_t OpenDescriptors() {
   return static_cast<uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
 }
 
+int64_t LeaseOf(const FaultPlan& plan, SplitMix64* random) {
+  if (!plan.Has(Fault::kLeaseEnd)) return kLongLeaseNs;
+  return random->Below(3) == 0 ? 0 : kShortLeaseNs;
+}
+
 }  // namespace
 
-SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbose) {
+void SimReport::Add(const SimReport& other) {
+  events += other.events;
+  hash = (hash ^ other.hash) * kFnvPrime;
+  steps_sealed += other.steps_sealed;
+  steps_skipped += other.steps_skipped;
+  rank_deaths += other.rank_deaths;
+  rejoins += other.rejoins;
+  comebacks += other.comebacks;
+  saves += other.saves;
+  refusals += other.refusals;
+  server_deaths += other.server_deaths;
+  keeper_deaths += other.keeper_deaths;
+  deaths_in_recovery += other.deaths_in_recovery;
+  hand_overs += other.hand_overs;
+  rare_paths += other.rare_paths;
+  for (size_t i = 0; i < killed_at.size(); ++i) killed_at[i] += other.killed_at[i];
+}
+
+SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbose), plan_(&random_) {
   report_.hash = kFnvBasis;
+  if (verbose_) std::printf("faults: %s\n", plan_.Text().c_str());
   uint64_t sum = 0, largest = 0;
   const uint64_t jobs = 1 + random_.Below(3);
   for (uint32_t i = 0; i < jobs; ++i) {
     actors_.emplace_back();
-    actors_.back().job = std::make_unique<SimJob>(i + 1, &random_);
+    actors_.back().job = std::make_unique<SimJob>(i + 1, plan_, &random_);
     const uint64_t bytes = shm::StateBytesOf(actors_.back().job->spec()).total();
     sum += bytes;
     largest = std::max(largest, bytes);
   }
+  lease_ns_ = LeaseOf(plan_, &random_);
   WorldOptions options;
-  options.pool_bytes = random_.Below(3) == 0 ? largest : sum;  // sometimes too small for all at once
+  options.pool_bytes = plan_.Has(Fault::kTightPool) ? largest : sum;
   options.device = &device_;
-  options.loop.lease_ns = random_.Below(3) == 0 ? 0 : 2 * kNsPerSecond;
+  options.loop.lease_ns = lease_ns_;
   options.loop.run_inline_work = false;
-  world_ = std::make_unique<ServeWorld>(options);
+  options.inline_workers = kWorkers;
+  server_ = std::make_unique<MortalServer>(options);
+  world_ = &server_->world();
   for (Actor& actor : actors_) {
-    for (Rank rank = 0; rank < actor.job->spec().world; ++rank) {
-      actor.ranks.push_back(std::make_unique<SimRank>(world_.get(), actor.job.get(), rank, &random_));
+    const uint32_t world = actor.job->spec().world;
+    for (Rank rank = 0; rank < world; ++rank) {
+      actor.ranks.push_back(std::make_unique<SimRank>(SimRank::Place{world_, actor.job.get(), &plan_, &random_}, rank));
     }
+    ranks_asleep_until_.emplace_back(world, 0);
   }
+  rare_paths_armed_ = random_.Below(4) != 0;
+  if (rare_paths_armed_) ArmBuggify(random_.Next());
+}
+
+SimWorld::~SimWorld() {
+  DisarmBuggify();
+}
+
+void SimWorld::Count(uint64_t what) {
+  ++report_.events;
+  report_.hash = (report_.hash ^ what) * kFnvPrime;
 }
 
 void SimWorld::Note(const std::string& event) {
   if (event.empty()) return;
-  ++report_.events;
-  report_.hash = HashBytes(report_.hash, event.data(), event.size());
+  Count(HashBytes(kFnvBasis, event.data(), event.size()));
   if (verbose_) std::printf("%6llu %s\n", static_cast<unsigned long long>(report_.events), event.c_str());
 }
 
-SimReport SimWorld::Run(uint32_t ticks) {
-  for (uint32_t i = 0; i < ticks; ++i) Tick(true);
-  KillAll();
+uint64_t& SimWorld::SleepUntil(const Actor& actor, const SimRank& rank) {
+  return ranks_asleep_until_[static_cast<size_t>(&actor - actors_.data())][rank.rank()];
+}
+
+std::string SimWorld::NameOf(const Actor& actor, const SimRank& rank) const {
+  return actor.job->spec().name + " rank " + std::to_string(rank.rank()) + " ";
+}
+
+SimReport SimWorld::Run(uint64_t events) {
+  while (report_.events < events) Tick(true);
+  server_->DieAt(nullptr, 0);
+  chaos_is_over_ = true;
+  KillRanks();
   for (Actor& actor : actors_) Heal(&actor);
   Drain();
+  report_.rare_paths = rare_paths_armed_ ? BuggifyFirings() : 0;
   return report_;
 }
 
 void SimWorld::Tick(bool faults) {
+  ++tick_;
   switch (random_.Below(8)) {
     case 0:
     case 1: Turn(); break;
-    case 2:
-      if (world_->team().waiting() > 0) world_->team().RunOne(static_cast<uint32_t>(random_.Below(world_->team().waiting())));
-      break;
-    case 3: MoveSomething(); break;
+    case 2: RunWork(); break;
+    case 3:
+    case 4: MoveCopy(); break;
     default: PokeRank(faults);
   }
-  if (random_.Below(64) == 0) world_->clock().Advance(static_cast<int64_t>(random_.Below(200)) * kNsPerMs);
+  // Where nothing fails, nobody is away for longer than a lease.
+  if (faults && random_.Below(64) == 0) world_->clock().Advance(static_cast<int64_t>(random_.Below(200)) * kNsPerMs);
   if (!saves_.empty() && random_.Below(32) == 0) EndSave(random_.Below(saves_.size()));
+  if (!watches_.empty() && random_.Below(8) == 0) TellOfDeaths();
+  if (faults) MakeWorldFault();
 }
 
-void SimWorld::MoveSomething() {
-  const uint32_t busy = device_.busy();
-  if (busy == 0) return;
-  const uint64_t bytes = random_.Below(4) == 0 ? 64 + random_.Below(512) : 1 * kMiB;
-  device_.Move(static_cast<uint32_t>(random_.Below(busy)), bytes);
-}
+// --- the server ---
 
 void SimWorld::Turn() {
-  world_->loop().Turn();
+  bool worked = false;
+  if (const char* point = server_->Run([&] { worked = world_->loop().Turn(); })) {
+    KillServer(point);
+    return;
+  }
+  if (worked) Count(server_->points_passed());
+  AfterTurn();
+  if (world_->loop().stopped()) KillServer("handed over");
+}
+
+void SimWorld::AfterTurn() {
   FollowJobs();
   RouteReplies();
   TakeSaves();
-  CheckPool();
-  if (random_.Below(8) == 0) CheckPlanes();
+  CheckPoolBytes(world_);
+  if (random_.Below(64) == 0) CheckAll();
 }
 
-// The model follows the server: a new job there means new weights, a seal there means a step of the model.
+void SimWorld::RunWork() {
+  if (world_->team().waiting() == 0 || tick_ < workers_asleep_until_) return;
+  const uint64_t index = plan_.Has(Fault::kReordering) ? random_.Below(world_->team().waiting()) : 0;
+  const uint64_t worker = random_.Below(kWorkers);
+  Count(index * kWorkers + worker);
+  const auto work = [&] { world_->team().RunOne(static_cast<uint32_t>(index), static_cast<uint32_t>(worker)); };
+  if (const char* point = server_->Run(work)) {
+    dying_worker_ = static_cast<uint32_t>(worker);
+    KillServer(point);
+  }
+}
+
+void SimWorld::MoveCopy() {
+  const uint32_t busy = device_.busy();
+  if (busy == 0 || tick_ < copies_asleep_until_) return;
+  const bool reorder = plan_.Has(Fault::kReordering);
+  const uint64_t bytes = reorder && random_.Below(4) == 0 ? 64 + random_.Below(512) : 1 * kMiB;
+  const auto index = static_cast<uint32_t>(reorder ? random_.Below(busy) : 0);
+  Count(bytes + index);
+  device_.Move(index, bytes);
+}
+
+// The control thread may have passed the dead server's replies on, or not.
+void SimWorld::KillServer(const std::string& how) {
+  Note("the server dies: " + how);
+  ++report_.server_deaths;
+  for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += how == kServerPoints[i] ? 1 : 0;
+  LetWorkersDie();
+  std::vector<ControlReply> last_words;
+  if (random_.Below(2) == 0) last_words = world_->TakeAllReplies();
+  saves_.clear();
+  watches_.clear();
+  told_.clear();
+  server_->DieAt(nullptr, 0);
+  const bool keeper_dies = !chaos_is_over_ && plan_.Has(Fault::kKeeperDeath) && random_.Below(12) == 0;
+  if (keeper_dies) {
+    StartAfresh();
+  } else {
+    StartNextServer();
+  }
+  FollowJobs();
+  for (ControlReply& reply : last_words) Route(std::move(reply));
+  watches_.clear();  // those of the last words
+  for (Actor& actor : actors_) {
+    for (const auto& rank : actor.ranks) {
+      if (keeper_dies) rank->LoseStates();
+      rank->LoseServer();
+    }
+  }
+  if (!chaos_is_over_ && plan_.Has(Fault::kRankDeath) && random_.Below(4) == 0) KillWithServer();
+  RouteReplies();
+  CheckAll();
+  handing_over_ = false;
+}
+
+// Whatever killed the server took a trainer as well.
+void SimWorld::KillWithServer() {
+  Actor& actor = actors_[random_.Below(actors_.size())];
+  SimRank& rank = *actor.ranks[random_.Below(actor.ranks.size())];
+  if (rank.nonce() == 0) return;
+  ++report_.rank_deaths;
+  Note(NameOf(actor, rank) + "is killed with it");
+  rank.Die();
+}
+
+// The other workers were somewhere in their pieces when the server died, so several tiles may be open.
+void SimWorld::LetWorkersDie() {
+  for (uint32_t worker = 0; worker < kWorkers && world_->team().waiting() > 0; ++worker) {
+    if (worker == dying_worker_ || random_.Below(2) == 0) continue;
+    const auto index = static_cast<uint32_t>(random_.Below(world_->team().waiting()));
+    server_->DieAt(nullptr, 1 + random_.Below(20));
+    server_->Run([&] { world_->team().RunOne(index, worker); });
+  }
+  dying_worker_ = kWorkers;
+}
+
+void SimWorld::StartAfresh() {
+  ++report_.keeper_deaths;
+  Note("its keeper dies with it");
+  for (Actor& actor : actors_) actor.there = false;
+  world_->StartOver();
+}
+
+void SimWorld::StartNextServer() {
+  const uint64_t deaths_max = plan_.Has(Fault::kDeathInRecovery) ? random_.Below(kDeathsInRecoveryMax + 1) : 0;
+  for (uint64_t deaths = 0;; ++deaths) {
+    const std::vector<KeptFact> kept = ReadKept(world_, lease_ns_ > 0);
+    server_->DieAt(nullptr, deaths < deaths_max ? 1 + random_.Below(12) : 0);
+    const char* point = server_->Run([&] { world_->Restart(); });
+    server_->DieAt(nullptr, 0);
+    if (point == nullptr) return CheckRecovered(kept, *world_);
+    ++report_.deaths_in_recovery;
+    Note(std::string("the server dies in recovery: ") + point);
+    for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += std::string(point) == kServerPoints[i] ? 1 : 0;
+  }
+}
+
+void SimWorld::ArmPoint() {
+  const bool named = random_.Below(2) == 0;
+  const char* point = named ? kServerPoints[random_.Below(kServerPoints.size())] : nullptr;
+  server_->DieAt(point, 1 + random_.Below(named ? 3 : 100));
+}
+
+// The model follows the server: a new job there means new weights, a seal there means a step of the twin.
 void SimWorld::FollowJobs() {
   for (Actor& actor : actors_) {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
+    if (job == nullptr || (actor.there && job->nonce != actor.job->job_nonce())) CheckVanished(&actor);
     if (job == nullptr) continue;
-    if (job->id != actor.server_job) {
-      if (actor.server_job != 0) actor.job->Reset();
-      actor.server_job = job->id;
-    }
+    const uint32_t sealed = actor.job->Follow(*job);
+    if (sealed > 0) Note(actor.job->spec().name + " sealed version " + std::to_string(actor.job->sealed()));
+    actor.seals += sealed;
+    report_.steps_sealed += sealed;
+    report_.steps_skipped += sealed > 0 && !actor.job->last_step_taken() ? 1 : 0;
     if (!job->IsRecorded()) continue;
-    const Version sealed = job->states->sealed_version();
-    TP_CHECK(sealed == actor.job->sealed() || sealed == actor.job->sealed() + 1, "a sealed step is never lost, and none is skipped");
-    if (sealed == actor.job->sealed()) continue;
-    actor.job->Seal();
-    ++report_.steps_sealed;
-    report_.steps_skipped += job->states->last_step().skipped;
-    Note(actor.job->spec().name + " sealed version " + std::to_string(sealed));
+    actor.there = true;
+    actor.ready = job->states->weights_ready();
+    if (job->HasRanks()) actor.ranks_seen_ns = world_->clock().NowNs();
   }
 }
 
-void SimWorld::CheckPool() const {
-  uint64_t used = 0;
-  for (const auto& job : world_->tables().jobs) used += job->states->pool_bytes();
-  TP_CHECK(used + world_->pool().free_bytes() == world_->pool().total_bytes(), "pool bytes add up");
+// Trained states go away only when all ranks said goodbye, or when the lease is over.
+void SimWorld::CheckVanished(Actor* actor) {
+  if (!std::exchange(actor->there, false)) return;
+  const uint64_t all = (uint64_t{1} << actor->ranks.size()) - 1;
+  const bool lease_over = world_->clock().NowNs() - actor->ranks_seen_ns >= lease_ns_;
+  TP_CHECK(!actor->ready || actor->said_goodbye == all || lease_over, "a job with weights is kept for its lease");
 }
 
-void SimWorld::CheckPlanes() const {
+void SimWorld::CheckAll() {
+  CheckTold();
+  CheckExtents(world_);
+  CheckIndex(*world_);
   for (const Actor& actor : actors_) {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
-    if (job == nullptr || !job->IsRecorded() || !job->states->weights_ready()) continue;
-    for (ChunkId id = 0; id < actor.job->spec().chunks.size(); ++id) {
-      const Chunk& chunk = job->states->chunk(id);
-      const Version sealed = job->states->sealed_version();
-      TP_CHECK(chunk.version() == sealed || chunk.version() + 1 == sealed, "a chunk is at most one step behind");
-      if (chunk.state == ChunkState::kUpdating) continue;
-      const std::vector<float> values(chunk.planes.master, chunk.planes.master + chunk.elements);
-      const std::string wrong = actor.job->Compare(chunk.version(), id, 0, values, 1e-4);
-      TP_CHECK(wrong.empty(), ("a plane does not hold its version: " + wrong).c_str());
-    }
+    if (job != nullptr) CheckPlanes(*job, *actor.job);
   }
 }
+
+// --- the control thread's side ---
 
 SimRank* SimWorld::FindRank(ConnectionId connection, Actor** owner) {
   for (Actor& actor : actors_) {
     for (const auto& rank : actor.ranks) {
-      if (rank->state() == SimRank::State::kAbsent || rank->connection() != connection) continue;
+      if (rank->connection() != connection) continue;
       *owner = &actor;
       return rank.get();
     }
@@ -154,39 +318,101 @@ SimRank* SimWorld::FindRank(ConnectionId connection, Actor** owner) {
   return nullptr;
 }
 
-// Replies to connections that are gone find nobody.
+bool SimWorld::Lives(uint64_t nonce) const {
+  for (const Actor& actor : actors_) {
+    for (const auto& rank : actor.ranks) {
+      if (rank->nonce() == nonce) return true;
+    }
+  }
+  return false;
+}
+
 void SimWorld::RouteReplies() {
+  for (ControlReply& reply : world_->TakeAllReplies()) Route(std::move(reply));
+}
+
+// Replies to connections that are gone find nobody.
+void SimWorld::Route(ControlReply reply) {
+  std::visit([this](const auto& each) { On(each); }, reply);
+}
+
+void SimWorld::On(const ReserveGranted& granted) {
   Actor* owner = nullptr;
-  while (const auto granted = world_->TakeReply<ReserveGranted>()) {
-    SimRank* rank = FindRank(granted->connection, &owner);
-    if (rank == nullptr) continue;
-    const bool alone = std::all_of(owner->ranks.begin(), owner->ranks.end(), [](const auto& other) {
-      return other->state() == SimRank::State::kAbsent || other->state() == SimRank::State::kReserving;
-    });
-    if (alone) owner->job->BeginRun();
-    rank->On(*granted);
-  }
-  while (const auto refused = world_->TakeReply<Refused>()) {
-    ++report_.refusals;
-    if (SimRank* rank = FindRank(refused->connection, &owner)) rank->On(*refused);
-  }
-  while (const auto attached = world_->TakeReply<Attached>()) {
-    SimRank* rank = FindRank(attached->connection, &owner);
-    if (rank == nullptr) continue;
-    TP_CHECK(attached->sealed_version == owner->job->sealed(), "ranks attach at the sealed version");
-    report_.rejoins += attached->weights_ready ? 1 : 0;
-    rank->On(*attached);
-    Note(owner->job->spec().name + " rank " + std::to_string(rank->rank()) + " attached at " + std::to_string(attached->sealed_version));
-  }
-  while (const auto over = world_->TakeReply<SessionOver>()) {
-    if (over->why.ok()) continue;  // the answer to a goodbye
-    TP_CHECK(over->why.id() == ErrorId::kPeerLost, ("an honest session ends only because of a peer, not: " + over->why.what()).c_str());
-    if (SimRank* rank = FindRank(over->connection, &owner)) rank->Doom();
-  }
-  while (const auto gone = world_->TakeReply<PeerGone>()) {
-    if (SimRank* rank = FindRank(gone->connection, &owner); rank != nullptr && random_.Below(2) == 0) rank->Doom();
-  }
-  while (world_->TakeReply<SaveDone>()) ++report_.saves;
+  if (SimRank* rank = FindRank(granted.connection, &owner)) rank->On(granted);
+}
+
+void SimWorld::On(const AwaitRank& awaited) {
+  watches_.push_back({awaited, plan_.Has(Fault::kLeaseEnd) && random_.Below(4) == 0});
+}
+
+void SimWorld::On(const Refused& refused) {
+  ++report_.refusals;
+  Actor* owner = nullptr;
+  SimRank* rank = FindRank(refused.connection, &owner);
+  if (rank == nullptr) return;
+  const bool comes_back = rank->state() == SimRank::State::kResuming && refused.why.id() != ErrorId::kNotReady;
+  TP_CHECK(!comes_back || !rank->states_lost() || refused.why.id() == ErrorId::kStatesLost, "a rank learns that its states are lost");
+  const bool in_time = !rank->states_lost() && world_->clock().NowNs() - rank->lost_since_ns() < lease_ns_;
+  TP_CHECK(!comes_back || !in_time || rank->leaving(), ("a rank that comes back in time is let in, not: " + refused.why.Line()).c_str());
+  Note(NameOf(*owner, *rank) + "is refused: " + ErrorEntryOf(refused.why.id()).name);
+  rank->On(refused);
+  SleepUntil(*owner, *rank) = tick_ + random_.Below(kStallTicksMax);
+}
+
+void SimWorld::On(const Attached& attached) {
+  Actor* owner = nullptr;
+  SimRank* rank = FindRank(attached.connection, &owner);
+  if (rank == nullptr) return;
+  TP_CHECK(attached.sealed_version == owner->job->sealed(), "ranks attach at the sealed version");
+  const bool returns = rank->state() == SimRank::State::kReturning;
+  report_.comebacks += returns ? 1 : 0;
+  report_.rejoins += !returns && attached.weights_ready ? 1 : 0;
+  if (!returns) owner->said_goodbye &= ~(uint64_t{1} << rank->rank());
+  std::string did = "attached at " + std::to_string(attached.sealed_version);
+  rank->On(attached, &did);
+  Note(NameOf(*owner, *rank) + did);
+}
+
+void SimWorld::On(const SessionOver& over) {
+  Actor* owner = nullptr;
+  SimRank* rank = FindRank(over.connection, &owner);
+  if (rank == nullptr) return;
+  const ErrorId id = over.why.id();
+  const bool expected = over.why.ok() || id == ErrorId::kPeerLost || (id == ErrorId::kSessionEnded && handing_over_);
+  TP_CHECK(expected, ("an honest session ends only because of a peer, not: " + over.why.Line()).c_str());
+  rank->On(over);
+}
+
+void SimWorld::On(const PeerGone& gone) {
+  Actor* owner = nullptr;
+  if (SimRank* rank = FindRank(gone.connection, &owner); rank != nullptr && random_.Below(2) == 0) rank->Doom();
+}
+
+void SimWorld::On(const SaveDone& done) {
+  ++report_.saves;
+  Actor* owner = nullptr;
+  if (SimRank* rank = FindRank(done.connection, &owner)) rank->On(done);
+}
+
+// A process that a former server knew has ended: its keeper's watch says so, sooner or later.
+void SimWorld::TellOfDeaths() {
+  const size_t index = random_.Below(watches_.size());
+  const Watch& watch = watches_[index];
+  if (watch.blind || Lives(watch.rank.nonce)) return;
+  Note("an awaited rank is told to be dead");
+  world_->Post(AwaitedRankLost{watch.rank.job, watch.rank.rank, watch.rank.nonce});
+  told_.push_back({watch.rank, tick_ + kTicksToHear});
+  watches_.erase(watches_.begin() + static_cast<ptrdiff_t>(index));
+}
+
+void SimWorld::CheckTold() {
+  std::erase_if(told_, [this](const ToldDeath& told) {
+    if (tick_ < told.heard_by) return false;
+    const Job* job = world_->tables().FindJob(told.rank.job);
+    const bool awaited = job != nullptr && job->IsAwaited(told.rank.rank) && job->NonceOf(told.rank.rank) == told.rank.nonce;
+    TP_CHECK(!awaited, "a rank that is told to be dead is not awaited any longer");
+    return true;
+  });
 }
 
 void SimWorld::TakeSaves() {
@@ -203,47 +429,79 @@ void SimWorld::EndSave(size_t index) {
   saves_.erase(saves_.begin() + static_cast<ptrdiff_t>(index));
 }
 
+// --- ranks and faults ---
+
 void SimWorld::PokeRank(bool faults) {
   Actor& actor = actors_[random_.Below(actors_.size())];
   SimRank& rank = *actor.ranks[random_.Below(actor.ranks.size())];
-  const std::string name = actor.job->spec().name + " rank " + std::to_string(rank.rank()) + " ";
+  if (faults && tick_ < SleepUntil(actor, rank)) return;
   if (rank.state() == SimRank::State::kAbsent) {
-    if (!faults || random_.Below(8) != 0) return;
+    if (!faults || random_.Below(32) != 0) return;
     rank.Reserve();
-    Note(name + "asks to join");
+    Note(NameOf(actor, rank) + "asks to join");
     return;
   }
-  if (faults && random_.Below(400) == 0) {
-    Fault(&actor, &rank);
+  if (faults && random_.Below(300) == 0) {
+    MakeRankFault(&actor, &rank);
     return;
   }
   std::string did;
   rank.Poke(&did);
-  if (!did.empty()) Note(name + did);
+  if (!did.empty()) Note(NameOf(actor, rank) + did);
 }
 
-void SimWorld::Fault(Actor* actor, SimRank* rank) {
-  const std::string name = actor->job->spec().name + " rank " + std::to_string(rank->rank()) + " ";
-  switch (random_.Below(4)) {
+void SimWorld::MakeRankFault(Actor* actor, SimRank* rank) {
+  const std::string name = NameOf(*actor, *rank);
+  switch (random_.Below(5)) {
     case 0:
-    case 1:
-      ++report_.deaths;
+      if (!plan_.Has(Fault::kRankDeath)) return;
+      ++report_.rank_deaths;
       Note(name + "is killed");
       rank->Die();
       return;
+    case 1:
+      if (rank->state() != SimRank::State::kRunning || random_.Below(2) == 0) return;
+      LetLeave(actor, rank);
+      return;
     case 2:
-      if (rank->state() != SimRank::State::kRunning) return;
-      Note(name + "leaves");
-      rank->Leave();
+      if (!plan_.Has(Fault::kStall)) return;
+      Note(name + "does nothing for a while");
+      SleepUntil(*actor, *rank) = tick_ + random_.Below(kStallTicksMax);
       return;
     default:
-      if (rank->state() != SimRank::State::kRunning) return;
+      if (!plan_.Has(Fault::kSave) || !rank->MaySave()) return;
       Note(name + "saves");
-      world_->Post(SaveWeights{rank->connection(), UniqueFd(), "w", rank->version()});
+      rank->Save();
   }
 }
 
-void SimWorld::KillAll() {
+void SimWorld::MakeWorldFault() {
+  if (random_.Below(16) != 0) return;
+  if (plan_.Has(Fault::kServerDeathAtPoint) && random_.Below(120) == 0) ArmPoint();
+  if (plan_.Has(Fault::kServerDeath) && random_.Below(300) == 0) return KillServer("between turns");
+  if (plan_.Has(Fault::kClockJump) && random_.Below(200) == 0) {
+    Note("the clock jumps");
+    world_->clock().Advance(static_cast<int64_t>(random_.Below(10)) * kNsPerSecond);
+  }
+  if (plan_.Has(Fault::kStall) && random_.Below(60) == 0) {
+    Note("workers or copies do nothing for a while");
+    (random_.Below(2) == 0 ? workers_asleep_until_ : copies_asleep_until_) = tick_ + random_.Below(kStallTicksMax);
+  }
+  if (plan_.Has(Fault::kHandOver) && random_.Below(500) == 0 && !handing_over_) {
+    ++report_.hand_overs;
+    handing_over_ = true;
+    Note("the server is to hand over");
+    world_->Post(StopServing{true});
+  }
+}
+
+void SimWorld::LetLeave(Actor* actor, SimRank* rank) {
+  Note(NameOf(*actor, *rank) + "leaves");
+  actor->said_goodbye |= uint64_t{1} << rank->rank();
+  rank->Leave();
+}
+
+void SimWorld::KillRanks() {
   for (Actor& actor : actors_) {
     for (const auto& rank : actor.ranks) {
       if (rank->state() != SimRank::State::kAbsent) rank->Die();
@@ -253,41 +511,61 @@ void SimWorld::KillAll() {
   if (random_.Below(2) == 0) world_->clock().Advance(3 * kNsPerSecond);
 }
 
-// Liveness: without faults, a whole set of ranks joins, trains two steps and leaves.
+// --- the end: everything works, and everything comes back ---
+
+// Liveness: without faults, a whole set of ranks joins, trains on across a restart of the server without losing a rank, and leaves.
 void SimWorld::Heal(Actor* actor) {
-  const uint64_t goal = report_.steps_sealed + 2;
-  for (uint32_t tick = 0; report_.steps_sealed < goal; ++tick) {
+  TrainOn(actor, 1);
+  if (lease_ns_ > 0) {
+    std::vector<uint64_t> nonces;
+    for (const auto& rank : actor->ranks) nonces.push_back(rank->nonce());
+    KillServer("at the end");
+    TrainOn(actor, 2);
+    for (const auto& rank : actor->ranks) {
+      TP_CHECK(rank->nonce() == nonces[rank->rank()], "without other faults a server's death costs no rank");
+    }
+  } else {
+    TrainOn(actor, 1);
+  }
+  for (const auto& rank : actor->ranks) LetLeave(actor, rank.get());
+  Note(actor->job->spec().name + " is healed");
+}
+
+void SimWorld::TrainOn(Actor* actor, uint64_t steps) {
+  uint64_t goal = 0;  // set when all ranks are there
+  for (uint32_t tick = 0; goal == 0 || actor->seals < goal; ++tick) {
     TP_CHECK(tick < kHealTicksMax, "a healthy job makes progress");
     for (const auto& rank : actor->ranks) {
-      if (rank->state() != SimRank::State::kAbsent) continue;
+      if (rank->state() != SimRank::State::kAbsent || tick_ < SleepUntil(*actor, *rank)) continue;
       rank->Reserve();
-      world_->clock().Advance(kNsPerMs);  // it may be refused until others' leases have ended
+      world_->clock().Advance(std::max(kNsPerMs, lease_ns_ / 16));  // it may be refused until others' leases have ended
     }
+    const auto trains = [](const auto& rank) { return rank->state() == SimRank::State::kRunning; };
+    if (goal == 0 && std::all_of(actor->ranks.begin(), actor->ranks.end(), trains)) goal = actor->seals + steps;
     Tick(false);
   }
-  for (const auto& rank : actor->ranks) rank->Leave();
-  Note(actor->job->spec().name + " is healed");
 }
 
 void SimWorld::Drain() {
   for (uint32_t tick = 0; !world_->tables().jobs.empty(); ++tick) {
     TP_CHECK(tick < kHealTicksMax, "all jobs go away");
-    world_->clock().Advance(10 * kNsPerMs);
+    world_->clock().Advance(std::max(10 * kNsPerMs, lease_ns_ / 256));
     Tick(false);
     while (!saves_.empty()) EndSave(0);
   }
   Turn();
+  CheckAll();
   TP_CHECK(world_->tables().seats.empty(), "no seat is left");
   TP_CHECK(world_->pool().free_bytes() == world_->pool().total_bytes(), "all memory came back");
   TP_CHECK(world_->pool().largest_free_bytes() == world_->pool().total_bytes(), "the pool is whole again");
 }
 
-SimReport RunSeed(uint64_t seed, uint32_t ticks, bool verbose) {
+SimReport RunSeed(uint64_t seed, uint64_t events, bool verbose) {
   const uint64_t descriptors = OpenDescriptors();
   SimReport report;
   {
     SimWorld world(seed, verbose);
-    report = world.Run(ticks);
+    report = world.Run(events);
   }
   TP_CHECK(OpenDescriptors() == descriptors, "no descriptor is left");
   return report;

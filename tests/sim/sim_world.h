@@ -1,9 +1,9 @@
-// SimWorld: one seed's world: the real serve loop, and simulated jobs, ranks, copies, workers, checkpoint thread and clock around it.
+// SimWorld: one seed's world: the real serve loop, recovery included, and simulated jobs, ranks, copies, workers, checkpoint thread, keeper
+// and clock around it.
 //
-// One thread; everything that happens is chosen by the seed, so a seed repeats exactly. Faults that it makes: ranks killed at any point
-// (copies in flight, gradients half in, step sealed or not), ranks that leave, jobs refused for lack of room, leases that end, gradients
-// that are not finite, copies and workers that finish in any order, saves that take long.
-// After every turn the invariants are checked; a broken one stops the process with its text (see Check... in sim_world.cpp).
+// One thread; everything that happens is chosen by the seed, so a seed repeats exactly. Which faults it makes says FaultPlan; rare paths of
+// the production code are forced by TP_BUGGIFY. After every turn and every recovery the invariants are checked (invariants.h); a broken one
+// stops the process with its text.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,42 @@
 #include <vector>
 
 #include "tests/fakes/slow_device.h"
+#include "tests/sim/fault_plan.h"
+#include "tests/sim/mortal_server.h"
 #include "tests/sim/sim_rank.h"
 
 namespace tidepool::memserver {
 
 struct SimReport {
-  uint64_t events = 0;
-  uint64_t hash = 0;  // of all events: equal for two runs of one seed
-  uint64_t steps_sealed = 0, steps_skipped = 0, deaths = 0, rejoins = 0, saves = 0, refusals = 0;
+  uint64_t events = 0;  // things that happened: turns that did something, copies moved, pieces of work, messages, actions of ranks, faults
+  uint64_t hash = 0;    // of all events: equal for two runs of one seed
+  uint64_t steps_sealed = 0, steps_skipped = 0;
+  uint64_t rank_deaths = 0, rejoins = 0, comebacks = 0, saves = 0, refusals = 0;
+  uint64_t server_deaths = 0, keeper_deaths = 0, deaths_in_recovery = 0, hand_overs = 0;
+  uint64_t rare_paths = 0;                                 // TP_BUGGIFY that fired
+  std::array<uint32_t, kServerPoints.size()> killed_at{};  // server deaths by point
+  // Sums two seeds' reports; the hashes are mixed.
+  void Add(const SimReport& other);
 };
 
 class SimWorld {
  public:
   // verbose: every event on stdout.
   SimWorld(uint64_t seed, bool verbose);
-  // `ticks` of chaos, then each job is brought to life once more, trains two steps, and leaves; at the end everything must be back.
-  SimReport Run(uint32_t ticks);
+  ~SimWorld();
+  // Chaos until `events` have happened, then each job is brought to life once more, trains across a restart of the server, and leaves; at
+  // the end everything must be back.
+  SimReport Run(uint64_t events);
 
  private:
   struct Actor {  // a job and its ranks
     std::unique_ptr<SimJob> job;
     std::vector<std::unique_ptr<SimRank>> ranks;
-    JobId server_job = 0;  // the server's number for it; 0: none seen
+    // As the server's job was seen last.
+    bool there = false, ready = false;
+    int64_t ranks_seen_ns = 0;  // when it last had ranks, or awaited them
+    uint64_t seals = 0;
+    uint64_t said_goodbye = 0;  // by rank: this incarnation, or the one before
   };
   struct RunningSave {
     SaveRequest request;
@@ -42,31 +56,83 @@ class SimWorld {
 
   void Tick(bool faults);
   void Turn();
+  void AfterTurn();
+  void RunWork();
+  void MoveCopy();
+  void PokeRank(bool faults);
+  void MakeRankFault(Actor* actor, SimRank* rank);
+  void MakeWorldFault();
+  void ArmPoint();
+  void TellOfDeaths();
+  void CheckTold();
+
+  void KillServer(const std::string& how);
+  void LetWorkersDie();
+  void StartNextServer();
+  void StartAfresh();
+  void KillWithServer();
+
+  void Route(ControlReply reply);
   void RouteReplies();
+  void On(const ReserveGranted& granted);
+  void On(const AwaitRank& awaited);
+  void On(const Refused& refused);
+  void On(const Attached& attached);
+  void On(const SessionOver& over);
+  void On(const PeerGone& gone);
+  void On(const SaveDone& done);
+  template <typename Other>
+  void On(const Other&) {}
+
   void TakeSaves();
   void EndSave(size_t index);
-  void MoveSomething();
-  void PokeRank(bool faults);
-  void Fault(Actor* actor, SimRank* rank);
   void FollowJobs();
-  void CheckPool() const;
-  void CheckPlanes() const;
+  void CheckVanished(Actor* actor);
+  void CheckAll();
+
+  void LetLeave(Actor* actor, SimRank* rank);
+  void KillRanks();
   void Heal(Actor* actor);
-  void KillAll();
+  void TrainOn(Actor* actor, uint64_t steps);
   void Drain();
+  uint64_t& SleepUntil(const Actor& actor, const SimRank& rank);
   SimRank* FindRank(ConnectionId connection, Actor** owner);
+  bool Lives(uint64_t nonce) const;
+  std::string NameOf(const Actor& actor, const SimRank& rank) const;
   void Note(const std::string& event);
+  void Count(uint64_t what);
 
   SplitMix64 random_;
   const bool verbose_;
+  const FaultPlan plan_;
   SlowDevice device_;
   std::vector<Actor> actors_;
-  std::unique_ptr<ServeWorld> world_;
+  bool rare_paths_armed_ = false;
+  int64_t lease_ns_ = 0;
+  static constexpr uint32_t kWorkers = 3;
+  uint32_t dying_worker_ = kWorkers;  // in whose piece the server died; kWorkers: none
+  bool chaos_is_over_ = false;
+  bool handing_over_ = false;  // the server was told so
+  std::unique_ptr<MortalServer> server_;
+  ServeWorld* world_ = nullptr;
   std::vector<RunningSave> saves_;
+  struct Watch {
+    AwaitRank rank;
+    bool blind = false;  // its process cannot be watched: only the lease tells
+  };
+  std::vector<Watch> watches_;
+  struct ToldDeath {
+    AwaitRank rank;
+    uint64_t heard_by = 0;  // tick
+  };
+  std::vector<ToldDeath> told_;
+  uint64_t tick_ = 0;
+  uint64_t workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
+  std::vector<std::vector<uint64_t>> ranks_asleep_until_;        // by actor and rank
   SimReport report_;
 };
 
 // Runs one seed from nothing to nothing; also checks that no descriptor is left.
-SimReport RunSeed(uint64_t seed, uint32_t ticks, bool verbose);
+SimReport RunSeed(uint64_t seed, uint64_t events, bool verbose);
 
 }  // namespace tidepool::memserver

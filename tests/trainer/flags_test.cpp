@@ -64,6 +64,20 @@ TEST_F(FlagsTest, LaunchPassesOnWhatFollowsTheDashes) {
   }
 }
 
+TEST_F(FlagsTest, ResumeIsAutoOrNever) {
+  EXPECT_EQ(Parse({"run"})->options.resume, "");
+  EXPECT_EQ(Parse({"run"})->options.server_timeout, "120s");
+  EXPECT_EQ(Parse({"run", "--resume", "auto", "--server-timeout", "0s"})->options.resume, "auto");
+  EXPECT_EQ(Parse({"run", "--resume=never"})->options.resume, "never");
+  EXPECT_FALSE(Parse({"run", "--resume", "always"}));
+  EXPECT_EQ(exit_code_, kExitUsage);
+}
+
+TEST_F(FlagsTest, LaunchTakesANumberOfRestarts) {
+  EXPECT_EQ(Parse({"launch", "-n", "2", "--", "run"})->launch_restarts, 3U);
+  EXPECT_EQ(Parse({"launch", "-n", "2", "--max-restarts", "0", "--", "run"})->launch_restarts, 0U);
+}
+
 TEST_F(FlagsTest, LaunchNeedsRanksAndACommand) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"launch", "-n", "2"},
                                                 {"launch", "--", "run"},

@@ -191,6 +191,86 @@ TEST_F(ReportWriterTest, ANewRunBeginsANewMetricsFile) {
   EXPECT_EQ(Lines(ReadText(directory_ + "/metrics.jsonl")).size(), 1U);
 }
 
+// A writer that goes on behind step `sealed` of the run that wrote into directory_ before.
+class ContinuedReportTest : public ReportWriterTest {
+ protected:
+  ReportWriter Continue(uint64_t sealed) const {
+    auto writer = ReportWriter::Open(directory_, 1, true, sealed);
+    EXPECT_TRUE(writer.ok()) << writer.status().Format();
+    return std::move(writer).value();
+  }
+  void WriteSteps(uint64_t last) const {
+    ReportWriter writer = Open(directory_, 1, true);
+    for (uint64_t step = 1; step <= last; ++step) {
+      EXPECT_TRUE(writer.Note(Report(step)).ok());
+      Write(&writer, Report(step));
+    }
+  }
+  std::vector<std::string> Metrics() const { return Lines(ReadText(directory_ + "/metrics.jsonl")); }
+};
+
+TEST_F(ContinuedReportTest, LinesUpToTheSealedStepStayAndNewOnesFollow) {
+  WriteSteps(5);
+  ReportWriter writer = Continue(5);
+  EXPECT_FALSE(writer.unreported());
+  Write(&writer, Report(6));
+  ASSERT_EQ(Metrics().size(), 6U);
+  for (uint64_t step = 1; step <= 6; ++step) EXPECT_EQ(Metrics()[step - 1], MetricsLine(Report(step)));
+}
+
+TEST_F(ContinuedReportTest, WhatIsBehindTheSealedStepOrCutOffGoes) {
+  WriteSteps(5);
+  { ReportWriter writer = Continue(3); }
+  EXPECT_EQ(Metrics().size(), 3U);
+  std::ofstream(directory_ + "/metrics.jsonl", std::ios::app) << "{\"step\":4,\"lo";
+  { ReportWriter writer = Continue(4); }
+  EXPECT_EQ(Metrics().size(), 3U);
+}
+
+TEST_F(ContinuedReportTest, ASealedStepThatWasOnlyNotedCanBeReported) {
+  StepReport noted = Report(4);
+  noted.loss = 1.0 / 3;
+  noted.loss_scale = 1024;
+  {
+    ReportWriter writer = Open(directory_, 1, true);
+    for (uint64_t step = 1; step <= 3; ++step) Write(&writer, Report(step));
+    EXPECT_TRUE(writer.Note(noted).ok());
+  }
+  ReportWriter writer = Continue(4);
+  ASSERT_TRUE(writer.unreported());
+  EXPECT_EQ(writer.unreported()->loss, noted.loss);
+  EXPECT_EQ(writer.unreported()->learning_rate, noted.learning_rate);
+  EXPECT_EQ(writer.unreported()->loss_scale, 1024);
+  EXPECT_EQ(writer.unreported()->tokens, noted.tokens);
+  Write(&writer, *writer.unreported());
+  const boost::json::object line = boost::json::parse(Metrics().at(3)).as_object();
+  EXPECT_EQ(line.at("loss").as_double(), noted.loss);
+  EXPECT_TRUE(line.at("grad_norm").is_null());
+  EXPECT_TRUE(line.at("recovered").as_bool());
+  EXPECT_THAT(ProgressLine(*writer.unreported()), HasSubstr("sealed by the process before"));
+}
+
+TEST_F(ContinuedReportTest, AStepThatWasNotedButNeverSealedIsNotReported) {
+  WriteSteps(3);
+  EXPECT_TRUE(Continue(3).Note(Report(4)).ok());
+  EXPECT_FALSE(Continue(3).unreported());
+}
+
+TEST_F(ContinuedReportTest, MissingStepsAreTold) {
+  WriteSteps(3);
+  ReportWriter writer = Continue(7);
+  EXPECT_FALSE(writer.unreported());
+  EXPECT_THAT(ReadText(directory_ + "/stderr"), testing::AllOf(HasSubstr("no lines"), HasSubstr("from=4"), HasSubstr("to=7")));
+}
+
+TEST_F(ContinuedReportTest, TheNoteGoesWithTheLastStep) {
+  ReportWriter writer = Open(directory_, 1, true);
+  EXPECT_TRUE(writer.Note(Report(1)).ok());
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/metrics.noted"));
+  writer.Finish();
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/metrics.noted"));
+}
+
 TEST_F(ReportWriterTest, OnATerminalOneLineIsRewritten) {
   const UniqueFd terminal(posix_openpt(O_RDWR | O_NOCTTY));
   ASSERT_TRUE(terminal.valid());

@@ -1,9 +1,5 @@
 #include "trainer/comm/gloo_collective.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -20,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/unique_fd.h"
+#include "trainer/comm/meeting_port.h"
 #include "trainer/comm/rank_sum.h"
 #include "trainer/comm/solo_collective.h"
 
@@ -65,45 +62,12 @@ std::vector<std::shared_ptr<gloo::transport::Device>> MakeDevices(const Rendezvo
   return devices;
 }
 
-// The store's own socket would listen on every interface, unprotected; and its server asks for the name of each peer, which for an IPv4
-// address seen through an IPv6 socket takes a name server seconds to refuse. Invalid on error, see errno.
-UniqueFd ListenOnLoopback(uint16_t port) {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
-    return {};
-  }
-  return fd;
-}
-
-uint16_t BoundPort(int fd) {
-  sockaddr_in address{};
-  socklen_t size = sizeof(address);
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? ntohs(address.sin_port) : 0;
-}
-
 at::Tensor ByteTensor(void* data, uint64_t size) {
   return at::from_blob(data, {static_cast<int64_t>(size)}, at::TensorOptions().dtype(at::kByte));
 }
 
 bool AllEnded(const WorkList& works) {
   return std::all_of(works.begin(), works.end(), [](const auto& work) { return work->isCompleted(); });
-}
-
-// The first error of them. Also after an error all others are waited for: none may touch the caller's memory afterwards. (They end at once,
-// because Gloo closes a group's connections at its first error.)
-Status WaitForAll(const WorkList& works, const std::string& doing) {
-  Status first;
-  for (const auto& work : works) {
-    Status status = Guarded(doing, [&] { work->wait(); });
-    if (first.ok()) first = std::move(status);
-  }
-  return first;
 }
 
 }  // namespace
@@ -124,6 +88,8 @@ struct GlooCollective::State {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;
   uint32_t rank = 0, world = 1;
   Ticket last = 0;
+  std::function<Status()> doomed;
+  std::function<void(const Status&)> stuck;
   std::map<Ticket, Operation> in_flight;
   std::map<uint64_t, std::vector<std::unique_ptr<std::byte[]>>> free_parts;  // by size in bytes; reused, never shrunk
 
@@ -152,6 +118,29 @@ struct GlooCollective::State {
     works->push_back(process_group->broadcast(tensors, options));
   }
 
+  // Waits in slices, so that the end of the run is heard that Gloo does not see.
+  Status WaitForOne(c10d::Work* work, const std::string& doing) const {
+    constexpr std::chrono::milliseconds kSlice(250);
+    constexpr int kSlicesToLeave = 8;
+    for (int doomed_slices = 0;;) {
+      const Status ended = Guarded(doing, [&] { work->wait(kSlice); });
+      if (ended.ok() || work->isCompleted()) return ended;
+      const Status why = doomed ? doomed() : Status();
+      if (!why.ok() && ++doomed_slices >= kSlicesToLeave && stuck) stuck(why);
+    }
+  }
+
+  // The first error of them. Also after an error all others are waited for: none may touch the caller's memory afterwards. (They end at
+  // once, because Gloo closes a group's connections at its first error.)
+  Status WaitForAll(const WorkList& works, const std::string& doing) const {
+    Status first;
+    for (const auto& work : works) {
+      Status status = WaitForOne(work.get(), doing);
+      if (first.ok()) first = std::move(status);
+    }
+    return first;
+  }
+
   Ticket Keep(Operation operation) {
     in_flight.emplace(++last, std::move(operation));
     return last;
@@ -162,7 +151,7 @@ GlooCollective::GlooCollective(std::unique_ptr<State> state) : state_(std::move(
 
 GlooCollective::~GlooCollective() {
   // A failure here has nobody left to be told to.
-  for (auto& [ticket, operation] : state_->in_flight) static_cast<void>(WaitForAll(operation.works, operation.name));
+  for (auto& [ticket, operation] : state_->in_flight) static_cast<void>(state_->WaitForAll(operation.works, operation.name));
 }
 
 uint32_t GlooCollective::rank() const {
@@ -213,7 +202,7 @@ Status GlooCollective::Wait(Ticket ticket) {
   Operation operation = std::move(found->second);
   state_->in_flight.erase(found);
   TP_RETURN_IF_ERROR(operation.started);
-  const Status status = WaitForAll(operation.works, state_->Doing(operation.name));
+  const Status status = state_->WaitForAll(operation.works, state_->Doing(operation.name));
   if (operation.parts != nullptr) {
     const BlockView& block = operation.block;
     if (status.ok()) {
@@ -225,7 +214,9 @@ Status GlooCollective::Wait(Ticket ticket) {
 }
 
 Status GlooCollective::Barrier() {
-  return Guarded(state_->Doing("barrier"), [&] { state_->process_group->barrier()->wait(); });
+  WorkList works;
+  TP_RETURN_IF_ERROR(Guarded(state_->Doing("barrier"), [&] { works.push_back(state_->process_group->barrier()); }));
+  return state_->WaitForAll(works, state_->Doing("barrier"));
 }
 
 Status GlooCollective::SumDoubles(double* values, uint64_t count) {
@@ -244,17 +235,16 @@ Status GlooCollective::SumDoubles(double* values, uint64_t count) {
 
 Status GlooCollective::Broadcast(void* bytes, uint64_t size) {
   if (size == 0) return {};
-  return Guarded(state_->Doing("broadcast"), [&] {
-    WorkList works;
-    state_->EnqueueBroadcast(bytes, size, 0, &works);
-    works.front()->wait();
-  });
+  WorkList works;
+  TP_RETURN_IF_ERROR(Guarded(state_->Doing("broadcast"), [&] { state_->EnqueueBroadcast(bytes, size, 0, &works); }));
+  return state_->WaitForAll(works, state_->Doing("broadcast"));
 }
 
 struct RendezvousStore::State {
   Rendezvous meet;
   c10::intrusive_ptr<c10d::TCPStore> server;  // the connection, and on the serving rank the server; null in a run of one rank
   c10::intrusive_ptr<c10d::Store> store;      // the same, under the run's prefix
+  c10::intrusive_ptr<c10d::Store> meeting;    // the same, under the meeting's; null before Gather
 };
 
 RendezvousStore::RendezvousStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -278,6 +268,9 @@ Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous&
       listener = ListenOnLoopback(meet.port);
       if (!listener.valid()) return Status(ErrorId::kCollectiveFailed, doing).Why(std::strerror(errno));
     }
+    if (!meet.serves_store) {
+      TP_RETURN_IF_ERROR(WaitUntil(meet, doing, [&meet] { return Result<bool>(SomebodyListens(meet)); }));
+    }
     TP_RETURN_IF_ERROR(Guarded(doing, [&] {
       c10d::TCPStoreOptions options;
       options.port = meet.port;
@@ -300,6 +293,36 @@ uint16_t RendezvousStore::port() const {
   return state_->server ? state_->server->getPort() : 0;
 }
 
+namespace {
+constexpr const char* kMeetings = "meetings";  // key: how many meetings of this store have been disbanded
+}  // namespace
+
+Status RendezvousStore::Gather() {
+  const Rendezvous& meet = state_->meet;
+  if (meet.world == 1) return {};
+  const std::string doing = "meeting the other ranks at " + Address(meet) + " failed on rank " + std::to_string(meet.rank);
+  std::vector<std::string> everybody;
+  for (uint32_t rank = 0; rank < meet.world; ++rank) everybody.push_back("here/" + std::to_string(rank));
+  TP_RETURN_IF_ERROR(Guarded(doing, [&] {
+    const int64_t number = state_->store->add(kMeetings, 0);
+    state_->meeting = c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
+    state_->meeting->set(everybody[meet.rank], std::vector<uint8_t>{1});
+  }));
+  return WaitUntil(meet, doing, [&]() -> Result<bool> {
+    bool all = false;
+    TP_RETURN_IF_ERROR(Guarded(doing, [&] { all = state_->meeting->check(everybody); }));
+    return all;
+  });
+}
+
+void RendezvousStore::Disband() {
+  if (state_->meeting == nullptr) return;
+  state_->meeting.reset();
+  if (state_->meet.rank != 0) return;
+  // Where the store is gone, the next one counts anew.
+  static_cast<void>(Guarded("disbanding", [&] { state_->store->add(kMeetings, 1); }));
+}
+
 Result<std::unique_ptr<Collective>> RendezvousStore::MakeGroup(const GroupSpec& spec) {
   const auto position = std::find(spec.ranks.begin(), spec.ranks.end(), state_->meet.rank);
   TP_CHECK(position != spec.ranks.end(), "this rank is a member of the group that it makes");
@@ -309,13 +332,18 @@ Result<std::unique_ptr<Collective>> RendezvousStore::MakeGroup(const GroupSpec& 
   group->group = spec.name;
   group->rank = static_cast<uint32_t>(position - spec.ranks.begin());
   group->world = static_cast<uint32_t>(spec.ranks.size());
+  group->doomed = state_->meet.doomed;
+  group->stuck = state_->meet.stuck;
   TP_RETURN_IF_ERROR(Guarded(group->Doing("meeting the other ranks"), [&] {
-    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(state_->meet.timeout_ms));
+    const std::chrono::milliseconds timeout(state_->meet.timeout_ms);
+    const auto mesh_timeout = state_->meeting ? std::min(timeout, std::chrono::milliseconds(state_->meet.mesh_timeout_ms)) : timeout;
+    auto options = c10d::ProcessGroupGloo::Options::create(mesh_timeout);
     options->devices = MakeDevices(state_->meet);
-    auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + spec.name, state_->store);
-    store->setTimeout(std::chrono::milliseconds(state_->meet.timeout_ms));
+    auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + spec.name, state_->meeting ? state_->meeting : state_->store);
+    store->setTimeout(mesh_timeout);
     group->process_group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(group->rank), static_cast<int>(group->world),
                                                                        std::move(options));
+    group->process_group->setTimeout(timeout);
   }));
   auto collective = std::make_unique<GlooCollective>(std::move(group));
   TP_RETURN_IF_ERROR(collective->Barrier());  // so that no rank, least of all the store's, leaves while others still connect

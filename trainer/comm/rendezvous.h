@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/status.h"
@@ -20,6 +21,15 @@ struct Rendezvous {
   bool serves_store = true;                  // this process opens the store's port (rank 0, unless torchrun's agent has done so)
   std::string prefix{};                      // keeps a restarted run apart from its former attempt on the same store
   int64_t timeout_ms = kCollectiveTimeoutMs;
+  // For the connections between ranks that have all gathered. One of them may die just then, and the others wait for it in vain: so long
+  // for its address, five times as long for its connection (Gloo's factor). A run whose ranks try again gives a short time.
+  int64_t mesh_timeout_ms = 30'000;
+  // Asked four times a second while an operation of a group is waited for: an error says that it will not end well. Gloo sees most dead
+  // peers by itself, but not all; where it does not end the operation within two seconds, `stuck` is called with the error, which should
+  // not return: an operation in flight cannot be given up, because it may still write to its buffers.
+  std::function<Status()> doomed{};
+  std::function<void(const Status&)> stuck{};
+  std::function<Status()> interrupted{};  // asked some twenty times a second while other ranks are waited for; an error ends the wait
 };
 
 // From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE and

@@ -23,6 +23,8 @@
 namespace tidepool::trainer {
 namespace {
 
+constexpr int kSignalled = 128;  // exit codes from here: 128 + the signal
+
 Status SystemRefused(const char* call) {
   return Status(ErrorId::kInternal, std::string(call) + ": " + std::strerror(errno));
 }
@@ -97,16 +99,16 @@ class RankGroup {
 
   Status Start() {
     TP_ASSIGN_OR_RETURN(const uint16_t port, FreeLocalPort());
-    Environment environment = ReadEnvironment();
-    std::erase_if(environment, [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
-    environment["MASTER_ADDR"] = "127.0.0.1";
-    environment["MASTER_PORT"] = std::to_string(port);
-    environment["WORLD_SIZE"] = environment["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
-    environment["GROUP_RANK"] = "0";
-    environment["TIDEPOOL_LAUNCH_ID"] = "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
+    environment_ = ReadEnvironment();
+    std::erase_if(environment_, [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
+    environment_["MASTER_ADDR"] = "127.0.0.1";
+    environment_["MASTER_PORT"] = std::to_string(port);
+    environment_["WORLD_SIZE"] = environment_["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
+    environment_["GROUP_RANK"] = "0";
+    environment_["TIDEPOOL_LAUNCH_ID"] = "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-      environment["RANK"] = environment["LOCAL_RANK"] = std::to_string(rank);
-      TP_RETURN_IF_ERROR(StartRank(rank, environment));
+      TP_ASSIGN_OR_RETURN(ChildProcess process, StartRank(rank));
+      ranks_.push_back({std::move(process), false});
     }
     return {};
   }
@@ -128,11 +130,12 @@ class RankGroup {
   }
 
  private:
-  Status StartRank(uint32_t rank, const Environment& environment) {
+  Result<ChildProcess> StartRank(uint32_t rank) {
+    environment_["RANK"] = environment_["LOCAL_RANK"] = std::to_string(rank);
     ChildOptions child;
     child.program = options_.program;
     child.arguments = options_.arguments;
-    child.environment = environment;
+    child.environment = environment_;
     child.killed_with_parent = true;
     std::array<UniqueFd, 2> theirs;
     if (rank > 0) {
@@ -141,9 +144,7 @@ class RankGroup {
       child.stdout_fd = theirs[0].get();
       child.stderr_fd = theirs[1].get();
     }
-    TP_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(child));
-    ranks_.push_back({std::move(process), false});
-    return {};
+    return ChildProcess::Start(child);
   }
 
   // Returns the end that the rank writes to.
@@ -172,11 +173,26 @@ class RankGroup {
     size_t ended = 0;
     for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
       const std::optional<int> code = ranks_[rank].process.TryWait();
-      if (!code) continue;
+      if (!code || (!ranks_[rank].collected && StartedAgain(rank, *code))) continue;
       ++ended;
       if (!std::exchange(ranks_[rank].collected, true) && *code != 0) EndedBadly(rank, *code);
     }
     return ended;
+  }
+
+  // A rank that died may come back to the others, as long as the run goes on.
+  bool StartedAgain(uint32_t rank, int code) {
+    const bool died = code == kExitFailed || code >= kSignalled;
+    if (!died || told_to_stop_ || restarts_ == options_.max_restarts) return false;
+    ++restarts_;
+    LogWarn("a rank died; starting it again", {{"rank", rank}, {"exit_code", code}, {"restart", restarts_}, {"of", options_.max_restarts}});
+    Result<ChildProcess> process = StartRank(rank);
+    if (!process.ok()) {
+      LogError("the rank cannot be started again", {{"rank", rank}, {"why", process.status().Line()}});
+      return false;
+    }
+    ranks_[rank].process = std::move(process).value();
+    return true;
   }
 
   void EndedBadly(uint32_t rank, int code) {
@@ -207,11 +223,13 @@ class RankGroup {
   };
 
   const SpawnOptions& options_;
+  Environment environment_;  // of the rank started last
   SignalQueue signals_;
   SteadyClock clock_;
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
   bool told_to_stop_ = false;
+  uint32_t restarts_ = 0;
   std::optional<int> first_bad_code_;
   std::optional<int64_t> kill_at_ns_;
 };

@@ -6,6 +6,8 @@
 //   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a terminal; the lines of the others pass
 //     through us, marked "[rank r] ".
 //   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get SIGTERM, and SIGKILL after the grace.
+//   - With restarts, a rank that crashed or was killed is started again with the same environment, and the others are left alone: they wait
+//     for it. A rank that says why it cannot go on (any exit code of ours but 1) is not started again.
 //   - Ranks die with this process, however it ends.
 #pragma once
 
@@ -23,6 +25,7 @@ struct SpawnOptions {
   std::string program;                  // a path, or a name in PATH
   std::vector<std::string> arguments;   // the same for every rank
   int64_t grace_ns = 5 * kNsPerSecond;  // between SIGTERM and SIGKILL
+  uint32_t max_restarts = 0;            // of all ranks together
 };
 
 // The exit code of the whole run: 0 when every rank ended with 0, else that of the first rank that did not (128 + signal for a killed one).

@@ -183,6 +183,48 @@ TEST(GlooGroups, OfSubsetsWorkBesideTheWholeRun) {
   });
 }
 
+// Rank 1 leaves and comes back with a new connection, twice; rank 0 stays with its store.
+TEST(GlooMeetings, RanksMeetAgainAtTheSameStore) {
+  std::atomic<int> disbanded{0};
+  Ranks::Run(2, [&](RendezvousStore& first, const Rendezvous& meet) {
+    SteadyClock clock;
+    for (int meeting = 0; meeting < 3; ++meeting) {
+      // Nobody gathers before all have left the meeting before.
+      while (disbanded.load() < 2 * meeting) clock.SleepNs(kNsPerMs);
+      std::unique_ptr<RendezvousStore> again;
+      if (meet.rank == 1 && meeting > 0) again = RendezvousStore::Open(meet).value();
+      RendezvousStore& store = again ? *again : first;
+      const Status gathered = store.Gather();
+      ASSERT_TRUE(gathered.ok()) << gathered.Format();
+      auto group = store.MakeGroup(WholeRun(meet));
+      ASSERT_TRUE(group.ok()) << group.status().Format();
+      double sum = 1 + meet.rank + 10 * meeting;
+      ASSERT_TRUE(group.value()->SumDoubles(&sum, 1).ok());
+      EXPECT_EQ(sum, 3 + 20 * meeting);
+      group.value().reset();
+      store.Disband();
+      ++disbanded;
+    }
+  });
+}
+
+TEST(GlooMeetings, AWaitForOtherRanksCanBeInterrupted) {
+  Rendezvous meet{.rank = 0, .world = 2};
+  int asked = 0;
+  meet.interrupted = [&asked] { return ++asked < 3 ? Status() : Status(ErrorId::kPeerLost, "rank 1 is dead"); };
+  auto store = RendezvousStore::Open(meet);
+  ASSERT_TRUE(store.ok()) << store.status().Format();
+  EXPECT_EQ(store.value()->Gather().id(), ErrorId::kPeerLost);
+  // So can the wait for the port, while nobody listens there.
+  Rendezvous other{.rank = 1, .world = 2};
+  other.port = store.value()->port();
+  other.serves_store = false;
+  other.interrupted = meet.interrupted;
+  store.value().reset();
+  asked = 0;
+  EXPECT_EQ(RendezvousStore::Open(other).status().id(), ErrorId::kPeerLost);
+}
+
 TEST(GlooErrors, APeerThatLeavesEndsTheOperation) {
   Ranks::Run(2, [](RendezvousStore& store, const Rendezvous& meet) {
     auto group = store.MakeGroup(WholeRun(meet));

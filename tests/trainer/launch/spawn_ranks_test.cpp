@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "base/unique_fd.h"
@@ -39,7 +42,7 @@ class SpawnRanksTest : public testing::Test {
   std::string File(const std::string& name) const { return directory_ + "/" + name; }
 
   // Starts `sh -c script` as every rank; $DIR is the test's directory.
-  void Launch(uint32_t ranks, const std::string& script, int64_t grace_ns = 20 * kNsPerSecond) {
+  void Launch(uint32_t ranks, const std::string& script, int64_t grace_ns = 20 * kNsPerSecond, uint32_t restarts = 0) {
     setenv("DIR", directory_.c_str(), 1);
     launcher_ = fork();
     if (launcher_ != 0) return;
@@ -47,7 +50,7 @@ class SpawnRanksTest : public testing::Test {
     const UniqueFd err(open(File("err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
     dup2(out.get(), STDOUT_FILENO);
     dup2(err.get(), STDERR_FILENO);
-    const auto code = SpawnRanks({ranks, "sh", {"-c", script}, grace_ns});
+    const auto code = SpawnRanks({ranks, "sh", {"-c", script}, grace_ns, restarts});
     _exit(code.ok() ? code.value() : 99);
   }
   // The end of a script: rank 1 ends once rank 0 has come this far too, rank 0 never does.
@@ -63,6 +66,10 @@ class SpawnRanksTest : public testing::Test {
   }
   int Run(uint32_t ranks, const std::string& script) {
     Launch(ranks, script);
+    return WaitForLauncher();
+  }
+  int RunWithRestarts(uint32_t ranks, const std::string& script, uint32_t restarts) {
+    Launch(ranks, script, 20 * kNsPerSecond, restarts);
     return WaitForLauncher();
   }
   void WaitForFile(const std::string& name) {
@@ -84,6 +91,37 @@ class SpawnRanksTest : public testing::Test {
   std::string directory_;
   pid_t launcher_ = -1;
 };
+
+// Rank 1 dies twice; rank 0 goes on until rank 1's third life has come, as a rank does that waits for the other.
+TEST_F(SpawnRanksTest, ARankThatDiesIsStartedAgainBesideTheOthers) {
+  const std::string script =
+      "echo $RANK $MASTER_PORT >> $DIR/lives; if test $RANK = 0; then while ! test -e $DIR/done; do sleep 0.01; done; exit 0; fi; "
+      "echo life; case $(grep -c ^1 $DIR/lives) in 1) kill -9 $$;; 2) exit 1;; esac; touch $DIR/done";
+  EXPECT_EQ(RunWithRestarts(2, script, 2), 0) << ReadText(File("err"));
+  std::istringstream lives(ReadText(File("lives")));
+  std::map<std::string, int> ranks;
+  std::set<std::string> ports;
+  for (std::string rank, port; lives >> rank >> port;) ++ranks[rank], ports.insert(port);
+  EXPECT_EQ(ranks["0"], 1);
+  EXPECT_EQ(ranks["1"], 3);
+  EXPECT_EQ(ports.size(), 1U);
+  EXPECT_EQ(ReadText(File("out")), "[rank 1] life\n[rank 1] life\n[rank 1] life\n");
+  EXPECT_THAT(ReadText(File("err")), HasSubstr("a rank died; starting it again"));
+}
+
+TEST_F(SpawnRanksTest, WhenTheRestartsAreUsedUpTheRunEnds) {
+  EXPECT_EQ(RunWithRestarts(2, "echo $RANK >> $DIR/lives; " + RankOneEndsWith(1), 2), 1);
+  EXPECT_THAT(ReadText(File("err")), HasSubstr("a rank ended badly"));
+  const std::string lives = ReadText(File("lives"));
+  EXPECT_EQ(std::count(lives.begin(), lives.end(), '1'), 3);
+}
+
+// It said why it cannot go on; another start would say the same.
+TEST_F(SpawnRanksTest, ARankThatEndsWithAReasonIsNotStartedAgain) {
+  EXPECT_EQ(RunWithRestarts(2, "echo $RANK >> $DIR/lives; " + RankOneEndsWith(75), 2), 75);
+  const std::string lives = ReadText(File("lives"));
+  EXPECT_EQ(std::count(lives.begin(), lives.end(), '1'), 1);
+}
 
 TEST_F(SpawnRanksTest, EveryRankLearnsItsPlace) {
   const char* script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TIDEPOOL_LAUNCH_ID >$DIR/rank$RANK";

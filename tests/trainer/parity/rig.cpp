@@ -128,8 +128,8 @@ class RigRank {
  private:
   Status Build() {
     TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_.shape, options_.run, place_.world, place_.rank, "parity"));
-    TP_ASSIGN_OR_RETURN(session_, RunSession::Meet(place_));
-    TP_RETURN_IF_ERROR(session_->Attach(options_.run, plan_.spec, plan_.layout.data_groups));
+    SessionTask task{.options = options_.run, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+    TP_ASSIGN_OR_RETURN(session_, RunSession::Open(place_, std::move(task)));
     model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)));
     model_->SetCheckpointing(options_.run.activation_checkpointing);
     const auto named = model_->named_parameters();
@@ -231,7 +231,8 @@ RigResult TrainThroughServer(const RigOptions& given) {
   server_options.rcache_limit = 16 * kMiB;
   server_options.adam_threads = options.adam_threads;
   server_options.isa = options.isa;
-  auto server = memserver::Server::Start(server_options);
+  memserver::KeptHolder nobody(memserver::KeeperChoice::kNone, {});
+  auto server = memserver::Server::Start(server_options, &nobody);
   EXPECT_TRUE(server.ok()) << server.status().Format();
   RigResult result;
   if (!server.ok()) return result;

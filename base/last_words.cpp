@@ -1,0 +1,62 @@
+#include "base/last_words.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "base/error_catalog.h"
+
+namespace tidepool {
+namespace {
+
+const char* program_name = "tidepool";
+constexpr const char* kAdvice = "free memory, or raise `ulimit -n`, `ulimit -v` or the limits of the cgroup";
+
+// Without the log, which allocates.
+template <typename... Parts>
+void Say(const char* format, Parts... parts) {
+  std::array<char, 512> text{};
+  const int length = std::snprintf(text.data(), text.size(), format, parts...);
+  [[maybe_unused]] const auto n = write(STDERR_FILENO, text.data(), std::min(text.size() - 1, static_cast<size_t>(length)));
+}
+
+void NoMemory() {
+  EndForWantOf("memory");
+}
+
+// An allocator other than operator new (Boost.Asio has one) throws without asking the new-handler.
+void Terminated() {
+  try {
+    if (const auto failure = std::current_exception()) std::rethrow_exception(failure);
+  } catch (const std::bad_alloc&) {
+    NoMemory();
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again) EndForWantOf("thread");
+    Say("%s: an exception that nobody caught: %s\n", program_name, error.what());
+  } catch (const std::exception& error) {
+    Say("%s: an exception that nobody caught: %s\n", program_name, error.what());
+  }
+  std::abort();  // tidy: allow exit, because a terminate handler may not return
+}
+
+}  // namespace
+
+LastWords::LastWords(const char* program) {
+  program_name = program;
+  std::set_new_handler(NoMemory);
+  std::set_terminate(Terminated);
+}
+
+void EndForWantOf(const char* what) {
+  const ErrorEntry& entry = ErrorEntryOf(ErrorId::kHostMemoryShort);
+  Say("error[TP%d]: the system gave %s no %s\n   fix:   %s\n", static_cast<int>(entry.id), program_name, what, kAdvice);
+  _exit(entry.exit_code);  // tidy: allow exit, because nothing else can be done without memory
+}
+
+}  // namespace tidepool

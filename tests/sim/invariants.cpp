@@ -1,0 +1,155 @@
+#include "tests/sim/invariants.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/check.h"
+#include "memserver/residency/job_records.h"
+
+namespace tidepool::memserver {
+namespace {
+
+IndexContents ReadIndexOf(const ServeWorld& world) {
+  static std::vector<std::byte> bytes(kIndexBytes);  // read often: allocated once
+  const auto got = pread(world.index().fd(), bytes.data(), bytes.size(), 0);
+  TP_CHECK(got == static_cast<ssize_t>(bytes.size()), "the index can be read");
+  auto contents = ReadIndex(bytes);
+  TP_CHECK(contents.ok() && contents->damaged_slots == 0, "the index is whole");
+  return std::move(contents).value();
+}
+
+uint64_t RanksMask(uint32_t world) {
+  return world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1;
+}
+
+// Elements [begin, end) of one chunk: are they those of `planes`? param16 of a tile that an update had begun may be either's.
+void CompareRange(const Chunk& chunk, const JobTwin::Planes& planes, uint64_t begin, uint64_t end, bool with_param16) {
+  const auto same = [begin, end](const float* is, const std::vector<float>& should) {
+    return std::memcmp(is + begin, should.data() + begin, (end - begin) * sizeof(float)) == 0;
+  };
+  TP_CHECK(same(chunk.planes.master, planes.master), "the master plane holds its version");
+  TP_CHECK(same(chunk.planes.momentum, planes.momentum), "the momentum plane holds its version");
+  TP_CHECK(same(chunk.planes.variance, planes.variance), "the variance plane holds its version");
+  if (planes.param16.empty() || !with_param16) return;
+  TP_CHECK(std::memcmp(chunk.planes.param16 + 2 * begin, planes.param16.data() + 2 * begin, 2 * (end - begin)) == 0,
+           "the 16-bit plane holds its version");
+}
+
+// A chunk that waits for its update to `sealed`, or is in it.
+void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version sealed) {
+  for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
+    const auto* word = reinterpret_cast<const optim::ProgressWord*>(chunk.progress_words) + piece;
+    const optim::Progress at = word->Load();
+    const bool begun = at.version == sealed;
+    TP_CHECK(!begun || at.state != optim::Progress::State::kOpen, "between turns no tile is open");
+    const uint64_t first = piece * shm::kPieceElements;
+    const uint64_t end = std::min(first + shm::kPieceElements, chunk.elements);
+    uint64_t passed = first;
+    if (begun) passed = at.state == optim::Progress::State::kFinished ? end : std::min(end, first + at.tile * optim::kTileElements);
+    CompareRange(chunk, model.twin().planes(id, 0), first, passed, true);
+    // A worker that was killed may have left the next tile's 16-bit form, which is written again.
+    const uint64_t next = begun ? std::min(end, passed + optim::kTileElements) : passed;
+    CompareRange(chunk, model.twin().planes(id, 1), passed, next, false);
+    CompareRange(chunk, model.twin().planes(id, 1), next, end, true);
+  }
+}
+
+void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
+  const Chunk& chunk = job.states->chunk(id);
+  for (Rank rank = 0; rank < job.spec().world; ++rank) {
+    if (!job.spec().IsMember(id, rank)) continue;
+    const uint64_t begin = job.states->ShardBegin(id, rank);
+    const uint64_t kept = job.states->intake(id, rank).record->put_elements.load(std::memory_order_relaxed);
+    TP_CHECK(kept <= chunk.shard_elements, "a shard holds what it has room for");
+    const float* should = model.twin().planes(id, 0).master.data() + begin;
+    TP_CHECK(std::memcmp(chunk.planes.master + begin, should, kept * sizeof(float)) == 0, "weights that were kept are there");
+  }
+}
+
+}  // namespace
+
+void CheckPoolBytes(ServeWorld* world) {
+  uint64_t used = 0;
+  for (const auto& job : world->tables().jobs) used += job->states->pool_bytes();
+  TP_CHECK(used + world->pool().free_bytes() == world->pool().total_bytes(), "pool bytes add up");
+}
+
+void CheckExtents(ServeWorld* world) {
+  std::vector<Extent> all;
+  for (const auto& job : world->tables().jobs) all.insert(all.end(), job->states->extents().begin(), job->states->extents().end());
+  std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+  uint64_t end = world->pool().own_records().size();
+  for (const Extent& extent : all) {
+    TP_CHECK(extent.offset >= end, "no place of the pool is used twice");
+    end = extent.offset + extent.bytes;
+  }
+}
+
+void CheckIndex(const ServeWorld& world) {
+  const IndexContents contents = ReadIndexOf(world);
+  size_t open = 0;
+  for (const auto& job : world.tables().jobs) {
+    if (!job->IsRecorded()) continue;
+    ++open;
+    const auto is_this = [&job](const IndexedJob& indexed) { return indexed.nonce == job->nonce && indexed.job == job->id; };
+    const auto it = std::find_if(contents.jobs.begin(), contents.jobs.end(), is_this);
+    TP_CHECK(it != contents.jobs.end() && it->records_offset == job->states->extents().front().offset, "an open job is in the index");
+  }
+  TP_CHECK(open == contents.jobs.size(), "the index names open jobs only");
+}
+
+void CheckPlanes(const Job& job, const SimJob& model) {
+  if (!job.IsRecorded()) return;
+  const Version sealed = job.states->sealed_version();
+  TP_CHECK(sealed == model.sealed(), "the twin has followed");
+  for (ChunkId id = 0; id < job.spec().chunks.size(); ++id) {
+    const Chunk& chunk = job.states->chunk(id);
+    TP_CHECK(VersionOf(*chunk.record) == chunk.version, "the table says what kept memory says");
+    if (chunk.version == kNoVersion) {
+      CheckLoading(job, model, id);
+      continue;
+    }
+    TP_CHECK(chunk.version == sealed || chunk.version + 1 == sealed, "a chunk is at most one step behind");
+    if (chunk.version == sealed) {
+      CompareRange(chunk, model.twin().planes(id, 0), 0, chunk.elements, true);
+    } else {
+      CompareTiles(chunk, model, id, sealed);
+    }
+  }
+}
+
+std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease) {
+  std::vector<KeptFact> facts;
+  for (const IndexedJob& indexed : ReadIndexOf(*world).jobs) {
+    const auto bytes = world->pool().Look(indexed.records_offset, indexed.records_bytes);
+    auto kept = ReadJobRecords(bytes, indexed);
+    TP_CHECK(kept.ok(), kept.status().Line().c_str());
+    const auto& record = *reinterpret_cast<const JobRecord*>(bytes.data());
+    KeptFact fact{indexed.nonce, kept->sealed_version, false};
+    bool loaded = true;
+    const auto* chunks = reinterpret_cast<const ChunkRecord*>(bytes.data() + shm::kJobRecordBytes);
+    for (uint32_t i = 0; i < record.chunk_count; ++i) loaded = loaded && VersionOf(chunks[i]) != kNoVersion;
+    for (const RankRecord& rank : record.ranks) fact.must_survive = fact.must_survive || rank.nonce.load() != 0;
+    const bool all_left = record.ranks_left_well.load() == RanksMask(kept->spec->world);
+    fact.must_survive = fact.must_survive || (with_lease && loaded && !all_left);
+    facts.push_back(fact);
+  }
+  return facts;
+}
+
+void CheckRecovered(const std::vector<KeptFact>& kept, const ServeWorld& world) {
+  for (const KeptFact& fact : kept) {
+    const Job* job = world.tables().FindJobByNonce(fact.nonce);
+    TP_CHECK(job != nullptr || !fact.must_survive, "a job that a rank may come back to survives its server");
+    TP_CHECK(job == nullptr || job->states->sealed_version() == fact.sealed, "the sealed version survives the server");
+  }
+  for (const auto& job : world.tables().jobs) {
+    const auto is_this = [&job](const KeptFact& fact) { return fact.nonce == job->nonce; };
+    TP_CHECK(std::any_of(kept.begin(), kept.end(), is_this), "a recovered job was in the index");
+  }
+}
+
+}  // namespace tidepool::memserver

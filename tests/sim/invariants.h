@@ -1,0 +1,34 @@
+// What must hold in the simulated server after every turn, and right after each recovery. A broken invariant stops the process.
+//
+// One thread, between turns.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/fakes/serve_world.h"
+#include "tests/sim/sim_job.h"
+
+namespace tidepool::memserver {
+
+// Bytes that jobs hold and free bytes are the pool.
+void CheckPoolBytes(ServeWorld* world);
+// No two jobs share a byte, and none has one of the server's own.
+void CheckExtents(ServeWorld* world);
+// The index in kept memory names exactly the jobs that are open.
+void CheckIndex(const ServeWorld& world);
+// Tile by tile, every plane holds the bits of an undisturbed run: those of the sealed version where the update has passed, those of the
+// version before elsewhere. Weights that are kept, but not yet complete, are there.
+void CheckPlanes(const Job& job, const SimJob& model);
+
+// What a dead server has left, read from kept memory alone.
+struct KeptFact {
+  uint64_t nonce = 0;
+  Version sealed = 0;
+  bool must_survive = false;  // a rank may come back, or the lease is for it
+};
+std::vector<KeptFact> ReadKept(ServeWorld* world, bool with_lease);
+// The recovered server has all of it, at the same sealed version.
+void CheckRecovered(const std::vector<KeptFact>& kept, const ServeWorld& world);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,118 @@
+#include "tests/sim/job_twin.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "optim/float_mode.h"
+#include "optim/gradient_norm.h"
+#include "optim/update_rule.h"
+
+namespace tidepool::memserver {
+
+JobTwin::JobTwin(const shm::JobSpec& spec)
+    : spec_(spec),
+      kernels_(optim::SelectKernels(optim::BestIsa())),
+      slot_type_(shm::GradientSlotType(spec)),
+      slots_(spec.chunks.size()),
+      norm_sums_(spec.parameters.size()) {
+  for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) slots_[chunk].resize(spec.chunks[chunk].elements * BytesOf(slot_type_));
+}
+
+void JobTwin::Start(const FillWeights& weights) {
+  version_ = optimizer_step_ = 0;
+  planes_[0].assign(spec_.chunks.size(), {});
+  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
+    const uint64_t elements = spec_.chunks[chunk].elements;
+    Planes& planes = planes_[0][chunk];
+    planes.master.resize(elements);
+    planes.momentum.assign(elements, 0);
+    planes.variance.assign(elements, 0);
+    weights(chunk, planes.master);
+    if (spec_.dtype == DType::kF32) continue;
+    planes.param16.resize(elements * BytesOf(spec_.dtype));
+    kernels_.narrow(planes.param16.data(), spec_.dtype, planes.master.data(), elements);
+  }
+  planes_[1] = planes_[0];
+}
+
+std::span<const std::byte> JobTwin::ParameterBytes(ChunkId chunk, uint32_t age) const {
+  const Planes& planes = planes_[age][chunk];
+  return spec_.dtype == DType::kF32 ? std::as_bytes(std::span(planes.master)) : std::span<const std::byte>(planes.param16);
+}
+
+bool JobTwin::Step(const StepNumbers& numbers, const FillGradient& gradient) {
+  const optim::FlushDenormals mode;
+  for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) FillSlot(chunk, gradient);
+  float gradient_scale = 0;
+  const bool finite = Judge(numbers, &gradient_scale);
+  planes_[1] = planes_[0];
+  ++version_;
+  if (!finite) return false;
+  ++optimizer_step_;
+  Update(numbers, gradient_scale);
+  return true;
+}
+
+void JobTwin::Encode(std::span<const float> values, void* to) const {
+  if (spec_.dtype == DType::kF32) {
+    std::memcpy(to, values.data(), values.size_bytes());
+  } else {
+    kernels_.narrow(to, spec_.dtype, values.data(), values.size());
+  }
+}
+
+// As it is submitted, micro-batch by micro-batch.
+void JobTwin::FillSlot(ChunkId chunk, const FillGradient& gradient) {
+  const uint64_t elements = spec_.chunks[chunk].elements;
+  std::byte* slot = slots_[chunk].data();
+  for (uint32_t micro_batch = 0; micro_batch < spec_.micro_batches; ++micro_batch) {
+    values_.resize(elements);
+    gradient(chunk, micro_batch, values_);
+    encoded_.resize(elements * BytesOf(spec_.dtype));
+    Encode(values_, encoded_.data());
+    if (slot_type_ == spec_.dtype && micro_batch == 0) {
+      std::memcpy(slot, encoded_.data(), encoded_.size());
+    } else if (micro_batch == 0) {
+      kernels_.widen(reinterpret_cast<float*>(slot), encoded_.data(), spec_.dtype, elements);
+    } else {
+      kernels_.accumulate_gradient(reinterpret_cast<float*>(slot), encoded_.data(), spec_.dtype, elements);
+    }
+  }
+}
+
+bool JobTwin::Judge(const StepNumbers& numbers, float* gradient_scale) {
+  bool finite = true;
+  for (size_t i = 0; i < norm_sums_.size(); ++i) {
+    const shm::ParameterSpec& parameter = spec_.parameters[i];
+    const std::byte* first = slots_[parameter.chunk].data() + parameter.element_begin * BytesOf(slot_type_);
+    const optim::ScanResult result = kernels_.scan_gradient(first, slot_type_, parameter.element_count);
+    norm_sums_[i] = result.sum_squares;
+    finite = finite && result.finite;
+  }
+  const double scale = numbers.loss_scale;
+  const double norm = optim::CombineNorm(norm_sums_) / scale;
+  const double clip = optim::ClipFactor(norm, spec_.max_grad_norm);
+  *gradient_scale = static_cast<float>(clip / scale);
+  return finite;
+}
+
+void JobTwin::Update(const StepNumbers& numbers, float gradient_scale) {
+  const optim::AdamSpec adam{spec_.optimizer == shm::Optimizer::kAdamW, spec_.beta1, spec_.beta2, spec_.eps};
+  const optim::StepScalars step{numbers.learning_rate, optimizer_step_, gradient_scale};
+  for (const shm::ParameterSpec& parameter : spec_.parameters) {
+    const shm::ParameterGroup& group = spec_.parameter_groups[parameter.group];
+    Planes& planes = planes_[0][parameter.chunk];
+    const optim::UpdateSpan whole{.master = planes.master.data(),
+                                  .momentum = planes.momentum.data(),
+                                  .variance = planes.variance.data(),
+                                  .gradient = slots_[parameter.chunk].data(),
+                                  .gradient_dtype = slot_type_,
+                                  .param16 = planes.param16.empty() ? nullptr : planes.param16.data(),
+                                  .param16_dtype = spec_.dtype,
+                                  .count = planes.master.size()};
+    kernels_.update(optim::MakeAdamFactors(adam, step, {group.lr_scale, group.weight_decay}),
+                    optim::Slice(whole, parameter.element_begin, parameter.element_count));
+  }
+}
+
+}  // namespace tidepool::memserver

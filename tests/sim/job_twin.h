@@ -1,0 +1,65 @@
+// JobTwin: a job as it would be if nothing ever failed: its planes on plain arrays, by the same kernels, one whole step at a time.
+//
+// One thread. Knows nothing of chunk states, copies, tiles or recovery, so the server's planes can be compared with it bit for bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "optim/kernels.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::memserver {
+
+class JobTwin {
+ public:
+  struct Planes {
+    std::vector<float> master, momentum, variance;
+    std::vector<std::byte> param16;  // empty for fp32 jobs
+  };
+  // Fills `values` for a whole chunk.
+  using FillWeights = std::function<void(ChunkId chunk, std::span<float> values)>;
+  using FillGradient = std::function<void(ChunkId chunk, uint32_t micro_batch, std::span<float> values)>;
+  struct StepNumbers {
+    float learning_rate = 0;
+    float loss_scale = 1;
+  };
+
+  explicit JobTwin(const shm::JobSpec& spec);
+
+  // Version 0.
+  void Start(const FillWeights& weights);
+  // The next version. False when it was skipped: a gradient was not finite.
+  bool Step(const StepNumbers& numbers, const FillGradient& gradient);
+
+  // As the job's elements lie in an rCache.
+  void Encode(std::span<const float> values, void* to) const;
+  Version version() const { return version_; }
+  // Of the present version (age 0) or the one before (age 1).
+  const Planes& planes(ChunkId chunk, uint32_t age) const { return planes_[age][chunk]; }
+  // What a fetch delivers.
+  std::span<const std::byte> ParameterBytes(ChunkId chunk, uint32_t age) const;
+
+ private:
+  void FillSlot(ChunkId chunk, const FillGradient& gradient);
+  // False when a gradient is not finite.
+  bool Judge(const StepNumbers& numbers, float* gradient_scale);
+  void Update(const StepNumbers& numbers, float gradient_scale);
+
+  const shm::JobSpec& spec_;  // outlives the twin
+  const optim::Kernels& kernels_;
+  const DType slot_type_;
+  std::vector<Planes> planes_[2];              // by age, then chunk
+  std::vector<std::vector<std::byte>> slots_;  // gradients
+  std::vector<double> norm_sums_;              // by parameter
+  std::vector<float> values_;
+  std::vector<std::byte> encoded_;
+  Version version_ = 0;
+  uint64_t optimizer_step_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,261 @@
+// A run that is interrupted at any step and continued with --resume auto ends with the bits of the run that nobody disturbed.
+//
+// Server and ranks are threads of this process. A rank "dies" by being destroyed without a goodbye: its seat and its collectives close as
+// those of a dead process do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/units.h"
+#include "memserver/server.h"
+#include "trainer/launch/spawn_ranks.h"
+#include "trainer/training_run.h"
+
+namespace tidepool::trainer {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr uint64_t kSteps = 9;
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// What a run left behind: its weights file, and of each line of metrics.jsonl the part that does not tell of time and traffic.
+struct Traces {
+  std::string weights;
+  std::vector<std::string> series;
+};
+
+Traces TracesIn(const std::string& directory) {
+  Traces traces{ReadText(directory + "/weights/model.safetensors"), {}};
+  std::istringstream lines(ReadText(directory + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) traces.series.push_back(line.substr(0, line.find(",\"tokens\"")));
+  return traces;
+}
+
+class ContinueTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    std::string name = testing::TempDir() + "/tidepool-continue-XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    directory_ = name;
+    WriteData();
+    memserver::ServerOptions options;
+    options.socket_dir = directory_;
+    options.pool_bytes = 16 * kMiB;
+    options.rcache_limit = 16 * kMiB;
+    options.lease_ns = 60 * kNsPerSecond;
+    auto server = memserver::Server::Start(options, &nobody_);
+    ASSERT_TRUE(server.ok()) << server.status().Format();
+    server_ = std::move(server).value();
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void WriteData() {
+    SplitMix64 random(11);
+    std::ofstream text(directory_ + "/words.txt");
+    for (int word = 0; word < 20000; ++word) {
+      for (uint64_t n = 2 + random.Below(5); n > 0; --n) text.put(static_cast<char>('a' + random.Below(12)));
+      text.put(' ');
+    }
+  }
+
+  // A run of kSteps steps whose learning rate, batches and held-out losses change with the step.
+  RunSetup Setup(const std::string& out) const {
+    RunSetup setup;
+    RunOptions& run = setup.options;
+    run.preset = "tiny";
+    run.data = directory_ + "/words.txt";
+    run.context = 16;
+    run.batch = 4;
+    run.steps = kSteps;
+    run.warmup_steps = 4;
+    run.learning_rate = 3e-3f;
+    run.clip = 0.5f;
+    run.eval_every = 3;
+    run.eval_batches = 1;
+    run.rcache = "50%";
+    run.threads = 1;
+    run.job = "j";
+    run.resume = "auto";
+    run.socket_dir = directory_;
+    run.out_dir = directory_ + "/" + out;
+    run.save_dir = run.out_dir + "/weights";
+    run.quiet = true;
+    return setup;
+  }
+
+  static Status Run(RunSetup setup) { return TrainingRun(std::move(setup)).All(); }
+  // As Run, but the process "dies" once `version` is sealed and reported.
+  static void RunUntil(Version version, RunSetup setup) {
+    setup.after_step = [version](Version sealed) { return sealed == version ? Status(ErrorId::kStepAbandoned, "dead") : Status(); };
+    EXPECT_EQ(Run(std::move(setup)).id(), ErrorId::kStepAbandoned);
+  }
+  static void ExpectDone(const Status& ended) { EXPECT_TRUE(ended.ok()) << ended.Format(); }
+
+  Traces TracesOf(const std::string& out) const { return TracesIn(directory_ + "/" + out); }
+  void ExpectSame(const std::string& out, const std::string& reference) const {
+    const Traces is = TracesOf(out), should = TracesOf(reference);
+    EXPECT_FALSE(should.weights.empty());
+    EXPECT_EQ(should.series.size(), kSteps + 1);
+    EXPECT_TRUE(is.weights == should.weights) << out << ": the weights differ";
+    EXPECT_EQ(is.series, should.series) << out;
+  }
+
+  std::string directory_;
+  memserver::KeptHolder nobody_{memserver::KeeperChoice::kNone, {}};
+  std::unique_ptr<memserver::Server> server_;
+};
+
+TEST_F(ContinueTest, AfterAnyStep) {
+  ExpectDone(Run(Setup("undisturbed")));
+  for (const Version died_at : {Version{1}, Version{3}, Version{4}, kSteps}) {
+    SCOPED_TRACE(died_at);
+    const std::string out = "died-at-" + std::to_string(died_at);
+    RunUntil(died_at, Setup(out));
+    ExpectDone(Run(Setup(out)));
+    ExpectSame(out, "undisturbed");
+  }
+}
+
+TEST_F(ContinueTest, AfterSeveralDeathsAndWithAccumulation) {
+  const auto setup = [this](const std::string& out) {
+    RunSetup made = Setup(out);
+    made.options.micro_batches = 2;
+    return made;
+  };
+  ExpectDone(Run(setup("undisturbed")));
+  for (const Version died_at : {Version{2}, Version{5}, Version{6}}) RunUntil(died_at, setup("died"));
+  ExpectDone(Run(setup("died")));
+  ExpectSame("died", "undisturbed");
+}
+
+// The scale falls in the first steps, which are skipped, and grows again; verdict and count of the last sealed step must come back too.
+TEST_F(ContinueTest, WithLossScalingAndSkippedSteps) {
+  const auto setup = [this](const std::string& out) {
+    RunSetup made = Setup(out);
+    made.options.dtype = "fp16";
+    made.scaler.initial_scale = 16777216;
+    made.scaler.backoff_factor = 1.0 / 16;
+    made.scaler.growth_interval = 2;
+    return made;
+  };
+  ExpectDone(Run(setup("undisturbed")));
+  ASSERT_THAT(TracesOf("undisturbed").series[1], HasSubstr("\"skipped\":true"));
+  ASSERT_THAT(TracesOf("undisturbed").series[9], HasSubstr("\"skipped\":false"));
+  for (const Version died_at : {Version{1}, Version{2}, Version{4}, Version{7}}) {
+    SCOPED_TRACE(died_at);
+    const std::string out = "died-at-" + std::to_string(died_at);
+    RunUntil(died_at, setup(out));
+    ExpectDone(Run(setup(out)));
+    ExpectSame(out, "undisturbed");
+  }
+}
+
+// The report of the last sealed step was never written: what was noted before the seal takes its place.
+TEST_F(ContinueTest, AStepThatWasSealedAndNotReportedIsReported) {
+  ExpectDone(Run(Setup("undisturbed")));
+  RunUntil(6, Setup("died"));
+  const std::string path = directory_ + "/died/metrics.jsonl";
+  std::string text = ReadText(path);
+  text.resize(text.rfind('\n', text.size() - 2) + 1 + 7);  // 7 bytes of the last line, as if its write had been cut off
+  std::ofstream(path, std::ios::binary) << text;
+  ExpectDone(Run(Setup("died")));
+  Traces is = TracesOf("died"), should = TracesOf("undisturbed");
+  EXPECT_TRUE(is.weights == should.weights);
+  ASSERT_EQ(is.series.size(), should.series.size());
+  const auto without_norm = [](const std::string& line) {
+    const size_t at = line.find(",\"grad_norm\"");
+    return line.substr(0, at) + line.substr(line.find(',', at + 1));
+  };
+  EXPECT_THAT(is.series[6], HasSubstr("\"grad_norm\":null"));
+  for (size_t i = 0; i < is.series.size(); ++i) EXPECT_EQ(without_norm(is.series[i]), without_norm(should.series[i]));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/died/metrics.noted"));
+}
+
+TEST_F(ContinueTest, NeverRefusesAJobThatIsHeld) {
+  RunUntil(2, Setup("died"));
+  RunSetup setup = Setup("other");
+  setup.options.resume = "never";
+  const Status refused = Run(setup);
+  EXPECT_EQ(refused.id(), ErrorId::kJobMismatch) << refused.Format();
+  EXPECT_THAT(refused.Format(), HasSubstr("--resume auto"));
+  setup.options.job = "k";
+  ExpectDone(Run(setup));
+  ExpectDone(Run(Setup("died")));  // it was still held
+  EXPECT_THAT(TracesOf("died").series.back(), HasSubstr("{\"step\":9,"));
+}
+
+TEST_F(ContinueTest, OtherFlagsDoNotContinueTheJob) {
+  RunUntil(2, Setup("died"));
+  RunSetup setup = Setup("died");
+  setup.options.clip = 0.25f;
+  EXPECT_EQ(Run(setup).id(), ErrorId::kJobMismatch);
+}
+
+// Two ranks as threads. `dies` dies once `version` is sealed and is started again at once; the other one stays and comes back by itself.
+class TwoRanksTest : public ContinueTest {
+ protected:
+  RunSetup RankSetup(const std::string& out, uint32_t rank) const {
+    RunSetup setup = Setup(out);
+    setup.place.rank = setup.place.local_rank = rank;
+    setup.place.world = setup.place.local_world = 2;
+    setup.place.master_port = port_;
+    return setup;
+  }
+
+  void Run2(const std::string& out, uint32_t dies, const std::vector<Version>& versions) {
+    port_ = FreeLocalPort().value();
+    std::thread other([&] { ExpectDone(Run(RankSetup(out, 1 - dies))); });
+    for (const Version version : versions) RunUntil(version, RankSetup(out, dies));
+    ExpectDone(Run(RankSetup(out, dies)));
+    other.join();
+  }
+  uint16_t port_ = 0;
+};
+
+TEST_F(TwoRanksTest, TheSurvivorWaitsForTheOneThatDied) {
+  Run2("undisturbed", 1, {});
+  Run2("rank-1-died", 1, {3, 5});
+  ExpectSame("rank-1-died", "undisturbed");
+}
+
+TEST_F(TwoRanksTest, TheOneThatDiedHeldTheMeetingPoint) {
+  Run2("undisturbed", 0, {});
+  Run2("rank-0-died", 0, {3, 4});
+  ExpectSame("rank-0-died", "undisturbed");
+}
+
+TEST_F(TwoRanksTest, WithoutResumeTheSurvivorEndsAndSaysHowToGoOn) {
+  port_ = FreeLocalPort().value();
+  const auto setup = [this](uint32_t rank) {
+    RunSetup made = RankSetup("out", rank);
+    made.options.resume = "never";
+    return made;
+  };
+  std::thread dies([&] { RunUntil(3, setup(1)); });
+  const Status ended = Run(setup(0));
+  dies.join();
+  EXPECT_TRUE(ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed) << ended.Format();
+  EXPECT_THAT(ended.Format(), HasSubstr("--job j --resume auto"));
+}
+
+}  // namespace
+}  // namespace tidepool::trainer

@@ -1,0 +1,214 @@
+// The real programs: a trainer and its memserver are killed at any moment, and the weights that are saved in the end have the same bits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "shm/socket_path.h"
+#include "tests/process/memserver_process.h"
+
+namespace tidepool::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kRunNs = 120 * kNsPerSecond;
+constexpr uint64_t kSteps = 30;
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+uint64_t Lines(const std::string& text) {
+  return static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+// A memserver with a keeper, which starts it again when it is killed.
+class KeptServer {
+ public:
+  KeptServer() : first_({"--keeper", "process", "--lease", "60s"}) {}
+  // The orderly end of server and keeper; whichever server lives by now.
+  ~KeptServer() {
+    SteadyClock clock;
+    const int64_t end_ns = clock.NowNs() + 20 * kNsPerSecond;
+    while (std::filesystem::exists(shm::KeeperSocketPath(first_.socket_dir())) && clock.NowNs() < end_ns) {
+      if (const pid_t pid = Pid(); pid > 0) kill(pid, SIGINT);
+      clock.SleepNs(50 * kNsPerMs);
+    }
+    EXPECT_FALSE(std::filesystem::exists(shm::KeeperSocketPath(first_.socket_dir()))) << "the keeper has not ended";
+  }
+  // SIGKILL, whoever serves now; waits until the next one has taken over.
+  void Kill() const {
+    const pid_t pid = Pid();
+    ASSERT_GT(pid, 0);
+    kill(pid, SIGKILL);
+    SteadyClock clock;
+    const int64_t end_ns = clock.NowNs() + 20 * kNsPerSecond;
+    while ((Pid() <= 0 || Pid() == pid) && clock.NowNs() < end_ns) clock.SleepNs(5 * kNsPerMs);
+    EXPECT_NE(Pid(), pid) << "no memserver came after the one that was killed";
+  }
+  const std::string& socket_dir() const { return first_.socket_dir(); }
+
+ private:
+  // From the lock file; 0 when there is none.
+  pid_t Pid() const {
+    pid_t pid = 0;
+    std::ifstream(shm::LockFilePath(first_.socket_dir())) >> pid;
+    return pid;
+  }
+  MemserverProcess first_;
+};
+
+class TrainerKillTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    SplitMix64 random(5);
+    std::ofstream text(data_.path() + "/words.txt");
+    for (int i = 0; i < 60000; ++i) text.put(random.Below(6) == 0 ? ' ' : static_cast<char>('a' + random.Below(12)));
+  }
+
+  std::string Out(const std::string& name) const { return data_.path() + "/" + name; }
+  std::vector<std::string> Run(const std::string& name) const {
+    return {"run",
+            "--preset",
+            "tiny",
+            "--context",
+            "32",
+            "--batch",
+            "4",
+            "--rcache",
+            "50%",
+            "--steps",
+            std::to_string(kSteps),
+            "--threads",
+            "1",
+            "--eval-every",
+            "10",
+            "--job",
+            "j",
+            "--resume",
+            "auto",
+            "--data",
+            data_.path() + "/words.txt",
+            "--socket-dir",
+            server_.socket_dir(),
+            "--out",
+            Out(name),
+            "--save",
+            Out(name) + "/weights"};
+  }
+  std::unique_ptr<ChildProcess> Start(std::vector<std::string> words, const std::vector<std::string>& environment = {}) const {
+    words.insert(words.begin(), TIDEPOOL_TRAINER);
+    return std::make_unique<ChildProcess>(words, environment);
+  }
+  static void ExpectDone(ChildProcess* trainer) {
+    const auto end = trainer->Wait(kRunNs);
+    ASSERT_TRUE(end) << trainer->Output();
+    EXPECT_EQ(end->exit_code, 0) << trainer->Output();
+  }
+  // False when the trainer ended before it had reported so many lines.
+  bool WaitForLines(const std::string& name, uint64_t lines, ChildProcess* trainer) const {
+    SteadyClock clock;
+    while (Lines(ReadText(Out(name) + "/metrics.jsonl")) < lines) {
+      if (trainer->Wait(0)) return false;
+      clock.SleepNs(kNsPerMs);
+    }
+    return true;
+  }
+  std::string Weights(const std::string& name) const { return ReadText(Out(name) + "/weights/model.safetensors"); }
+  // Steps and losses.
+  std::vector<std::string> Losses(const std::string& name) const {
+    std::vector<std::string> losses;
+    std::istringstream lines(ReadText(Out(name) + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) losses.push_back(line.substr(0, line.find(",\"grad_norm\"")));
+    return losses;
+  }
+  void ExpectSame(const std::string& name, const std::string& reference) const {
+    EXPECT_GT(Weights(reference).size(), 400'000U);
+    EXPECT_TRUE(Weights(name) == Weights(reference)) << "the weights differ";
+    EXPECT_EQ(Losses(reference).size(), kSteps + 1);
+    EXPECT_EQ(Losses(name), Losses(reference));
+  }
+
+  TemporaryDirectory data_;
+  KeptServer server_;
+};
+
+TEST_F(TrainerKillTest, ATrainerThatIsStartedAgainGoesOn) {
+  const auto whole = Start(Run("whole"));
+  ExpectDone(whole.get());
+  for (const char* point : {"client.put_sent:3", "trainer.backward_done:3", "trainer.step_sealed:4", "client.end_step_sent:5"}) {
+    const auto killed = Start(Run("killed"), {std::string("TIDEPOOL_KILL_AT=") + point});
+    const auto end = killed->Wait(kRunNs);
+    ASSERT_TRUE(end) << killed->Output();
+    EXPECT_EQ(end->signal, SIGKILL) << point << "\n" << killed->Output();
+  }
+  const auto last = Start(Run("killed"));
+  ExpectDone(last.get());
+  EXPECT_THAT(last->Output(), HasSubstr("goes on behind its sealed step"));
+  ExpectSame("killed", "whole");
+}
+
+TEST_F(TrainerKillTest, ATrainerWaitsForItsServer) {
+  const auto whole = Start(Run("whole"));
+  ExpectDone(whole.get());
+  const auto trainer = Start(Run("server-killed"));
+  for (const uint64_t lines : {4, 12, 20}) {
+    if (WaitForLines("server-killed", lines, trainer.get())) server_.Kill();
+  }
+  ExpectDone(trainer.get());
+  EXPECT_THAT(trainer->Output(), HasSubstr("memserver has ended; waiting for it"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("memserver is back"));
+  ExpectSame("server-killed", "whole");
+}
+
+// `trainer launch` starts the killed rank again, the other one waits for it; then rank 0, where the ranks meet.
+TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
+  const auto launch = [this](const std::string& name) {
+    std::vector<std::string> words{"launch", "-n", "2", "--"};
+    const std::vector<std::string> run = Run(name);
+    words.insert(words.end(), run.begin(), run.end());
+    return words;
+  };
+  const auto whole = Start(launch("whole"));
+  ExpectDone(whole.get());
+  const auto trainer = Start(launch("ranks-killed"));
+  uint64_t lines = 4;
+  for (const uint64_t rank : {1, 0}) {
+    ASSERT_TRUE(WaitForLines("ranks-killed", lines, trainer.get())) << trainer->Output();
+    const std::string job = AskAdmin(server_.socket_dir(), "/v1/jobs/j");
+    const size_t at = job.find("\"rank\":" + std::to_string(rank));
+    ASSERT_NE(at, std::string::npos) << job;
+    kill(static_cast<pid_t>(NumberIn(job.substr(at), "pid")), SIGKILL);
+    lines += 8;
+  }
+  ExpectDone(trainer.get());
+  EXPECT_THAT(trainer->Output(), HasSubstr("a rank died; starting it again"));
+  ExpectSame("ranks-killed", "whole");
+}
+
+TEST_F(TrainerKillTest, AServerThatDoesNotComeBackEndsTheTrainerWithTheJobKept) {
+  std::vector<std::string> words = Run("alone");
+  words.insert(words.end(), {"--server-timeout", "300ms"});
+  auto alone = std::make_unique<MemserverProcess>(std::vector<std::string>{"--keeper", "none", "--lease", "60s"});
+  *std::find(words.begin(), words.end(), server_.socket_dir()) = alone->socket_dir();
+  const auto trainer = Start(words);
+  ASSERT_TRUE(WaitForLines("alone", 3, trainer.get())) << trainer->Output();
+  alone->process().Signal(SIGKILL);
+  const auto end = trainer->Wait(kRunNs);
+  ASSERT_TRUE(end) << trainer->Output();
+  EXPECT_EQ(end->exit_code, 75) << trainer->Output();
+  EXPECT_THAT(trainer->Output(), HasSubstr("the job is kept"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("--job j --resume auto continues"));
+}
+
+}  // namespace
+}  // namespace tidepool::testing

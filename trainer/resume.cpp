@@ -1,0 +1,61 @@
+#include "trainer/resume.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace tidepool::trainer {
+namespace {
+
+std::string Again(const std::string& job) {
+  return "the same command with --job " + job + " --resume auto";
+}
+
+}  // namespace
+
+std::string JobNameOf(const RunOptions& options, const RankPlace& place) {
+  if (!options.job.empty()) return options.job;
+  if (!place.job_name.empty()) return place.job_name;
+  return JobNameFrom(options.preset + "-" + std::to_string(getpid()));
+}
+
+Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place) {
+  if (options.resume.empty()) return place.restarts > 0;
+  if (options.resume == "never") return false;
+  if (options.resume != "auto") {
+    return Status(ErrorId::kUsageError, "--resume \"" + options.resume + "\" is neither auto nor never").Where("command line of trainer");
+  }
+  if (options.job.empty() && place.job_name.empty() && !options.standalone) {
+    return Status(ErrorId::kUsageError, "--resume auto needs the name of the job that is to be continued")
+        .Where("command line of trainer")
+        .Why("without --job, a run that no launcher started is named after its process, and the next process has another name")
+        .Fix("give --job NAME, the same in every start");
+  }
+  return true;
+}
+
+Status StillHeld(const std::string& job, Version sealed) {
+  return Status(ErrorId::kJobMismatch, "the server still holds job \"" + job + "\" at step " + std::to_string(sealed))
+      .Why("its ranks left without an orderly end, and its lease has not passed")
+      .Fix("continue it with --resume auto, choose another --job name for a new run, or wait for the lease to pass");
+}
+
+Status ExplainEnd(Status ended, const std::string& job, bool resume) {
+  switch (ended.id()) {
+    case ErrorId::kServerGone:
+      return std::move(ended).Fix(
+          "the job is kept where memserver's keeper lives: see that memserver runs again (memctl wait-ready), then " + Again(job) +
+          " continues at the last sealed step");
+    case ErrorId::kStatesLost:
+      return std::move(ended).Fix(
+          std::string("there is nothing to continue: memserver and its keeper ended together, and the states of \"") + job +
+          "\" with them. The same command starts it anew at step 1" + (resume ? "; --resume auto may stay" : ""));
+    case ErrorId::kPeerLost:
+    case ErrorId::kCollectiveFailed:
+      return std::move(ended).Fix("the job is kept for the server's lease: " + Again(job) +
+                                  ", for all ranks, continues at the last sealed step");
+    default: return ended;
+  }
+}
+
+}  // namespace tidepool::trainer

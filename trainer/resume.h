@@ -1,0 +1,29 @@
+// Continuing a job: when a run goes on with what the server holds, and what its user is told when it cannot, or ended before its time.
+//
+// Any thread; pure functions, torch-free.
+#pragma once
+
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "trainer/launch/rank_place.h"
+#include "trainer/run_options.h"
+
+namespace tidepool::trainer {
+
+// The job's name: --job, else the launcher's, else made of preset and process id.
+std::string JobNameOf(const RunOptions& options, const RankPlace& place);
+
+// --resume; where it is not given: auto for ranks that torchrun has started again, else never. Never is the default because the weights of
+// a job that is still held are another run's result: going on with them must be somebody's wish.
+// Errors: kUsageError (an unknown word; auto without a name that the next process would know).
+Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place);
+
+// The refusal of a run that would have to overwrite the weights of `job`, or to go on with them unasked.
+Status StillHeld(const std::string& job, Version sealed);
+
+// `ended` with advice on how `job`, which lies with a shared server, is continued or begun anew.
+Status ExplainEnd(Status ended, const std::string& job, bool resume);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,264 @@
+#include "trainer/training_run.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+#include <thread>
+#include <unordered_map>
+
+#include <torch/torch.h>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "trainer/launch/begin_anew.h"
+#include "trainer/launch/stop_flag.h"
+#include "trainer/model/gpt_init.h"
+#include "trainer/model_config.h"
+#include "trainer/resume.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kDefaultData = "/usr/share/common-licenses";  // text that every Debian carries
+constexpr uint64_t kByteVocab = 256;                                // a model of this size reads text byte by byte
+constexpr const char* kWeightsFile = "model.safetensors";
+
+void UseThreads(const RunOptions& options, const RankPlace& place) {
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : std::max(1u, cores / place.local_world)));
+}
+
+at::ScalarType TorchType(DType dtype) {
+  return dtype == DType::kF32 ? torch::kFloat32 : dtype == DType::kBF16 ? torch::kBFloat16 : torch::kFloat16;
+}
+
+// The module's tensors in the order of the layout's ParameterIds.
+Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
+  std::unordered_map<std::string, at::Tensor> by_name;
+  for (const auto& item : model.named_parameters()) by_name.emplace(item.key(), item.value());
+  std::vector<at::Tensor> tensors;
+  for (const ParameterPlace& place : layout.parameters) {
+    const auto found = by_name.find(place.name);
+    if (found == by_name.end()) return Status(ErrorId::kInternal, "the model has no parameter " + place.name);
+    tensors.push_back(found->second);
+  }
+  return tensors;
+}
+
+at::Tensor TokensOf(const std::vector<int64_t>& tokens, const Batch& batch) {
+  return torch::tensor(tokens, torch::kInt64).view({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens)});
+}
+
+Status PrepareDirectory(const std::string& path) {
+  if (mkdir(path.c_str(), 0755) == 0 || errno == EEXIST) return {};
+  return Status(ErrorId::kFileWriteFailed, "cannot make the directory " + path + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+void TrainingRun::Say(const std::string& text) const {
+  if (place_.rank == 0 && !options_.quiet) std::cerr << text << std::flush;
+}
+
+// Waiting is told by rank 0 for all, also when progress is not shown; on a terminal a progress line may stand there.
+void TrainingRun::SayWait(const std::string& line) const {
+  if (place_.rank == 0) std::cerr << (isatty(STDERR_FILENO) != 0 ? "\n" : "") << "server    " << line << "\n" << std::flush;
+}
+
+Status TrainingRun::Plan() {
+  TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_, place_));
+  UseThreads(options_, place_);
+  TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_, place_.world, place_.rank, JobNameOf(options_, place_)));
+  TP_ASSIGN_OR_RETURN(corpus_, OpenCorpus(options_.data.empty() ? kDefaultData : options_.data, {.vocab = plan_.shape.vocab}));
+  Say("tidepool trainer  job " + plan_.spec.name + ", " + std::to_string(place_.world) + (place_.world == 1 ? " rank" : " ranks") +
+      " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + corpus_->description + "\n");
+  return {};
+}
+
+Status TrainingRun::Prepare() {
+  if (!options_.out_dir.empty() && place_.rank == 0) TP_RETURN_IF_ERROR(PrepareDirectory(options_.out_dir));
+  SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+  task.wait_for_seat = resume_;
+  task.say = [this](const std::string& line) { SayWait(line); };
+  if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
+  TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
+  return {};
+}
+
+Status TrainingRun::TakeSeat() {
+  TP_RETURN_IF_ERROR(session_->Attach());
+  const client::Attachment& seat = session_->service()->attachment();
+  start_ = StartPointOf(seat);
+  sealed_ = std::max(sealed_, start_.version);
+  Say("server    " + session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job\n");
+  return seat.weights_ready ? Continue() : Status();
+}
+
+Status TrainingRun::Continue() {
+  if (!resume_) return StillHeld(plan_.spec.name, start_.version);
+  Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " + std::to_string(start_.version) + " of " +
+      std::to_string(options_.steps) + "; no weights are loaded\n");
+  return {};
+}
+
+Status TrainingRun::BuildEngine() {
+  // The module's own memory is never touched: LibTorch reserves it, and the engine gives it back when it places the storages.
+  model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(plan_.layout.dtype)));
+  model_->SetCheckpointing(options_.activation_checkpointing);
+  TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, plan_.layout));
+  EngineOptions engine;
+  engine.rank = place_.rank;
+  engine.micro_batches = options_.micro_batches;
+  if (!options_.prefetch) engine.cache.prefetch_depth = 0;
+  engine.cache.separate_while_recording = false;  // the model declares which parameters are used several times
+  engine.cache.seed = options_.seed;
+  EngineParts parts{.service = session_->service(), .groups = session_->groups(), .parameters = std::move(tensors), .clock = &clock_};
+  TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
+  return {};
+}
+
+Status TrainingRun::LoadWeights() {
+  if (session_->service()->attachment().weights_ready) return {};
+  if (resume_) Say("resume    the server holds no weights of job " + plan_.spec.name + ": starting at step 1\n");
+  return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
+    InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.seed, 0, values);
+  });
+}
+
+Result<std::vector<Batch>> TrainingRun::ReadHeldOut(BatchShape shape) {
+  std::vector<Batch> batches;
+  if (options_.eval_every == 0) return batches;
+  shape.shuffled = false;
+  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(corpus_->validation, shape));
+  for (uint64_t i = 0; i < options_.eval_batches; ++i) {
+    TP_ASSIGN_OR_RETURN(Batch batch, cursor.Next());
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+Result<TrainTask> TrainingRun::MakeTask(const BatchShape& shape) {
+  TrainTask task;
+  TP_ASSIGN_OR_RETURN(task.held_out, ReadHeldOut(shape));
+  task.engine = engine_.get();
+  task.world = session_->world();
+  task.loss = [this](const Batch& batch) { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); };
+  TP_ASSIGN_OR_RETURN(task.schedule.kind, optim::ScheduleFromName(options_.schedule));
+  task.schedule.base_lr = options_.learning_rate;
+  task.schedule.min_lr = std::min(options_.min_learning_rate, options_.learning_rate);
+  task.schedule.warmup_steps = std::min(options_.warmup_steps, options_.steps);
+  task.schedule.total_steps = options_.steps;
+  task.start = start_;
+  task.seed = options_.seed;
+  task.loss_scaling = plan_.layout.dtype == DType::kF16;
+  task.scaler = setup_.scaler;
+  task.micro_batches = options_.micro_batches;
+  task.steps = options_.steps;
+  task.eval_every = options_.eval_every;
+  task.stop_wanted = &StopFlag::Requested;
+  task.after_step = [this](Version version) {
+    sealed_ = version;
+    return setup_.after_step ? setup_.after_step(version) : Status();
+  };
+  task.clock = &clock_;
+  return task;
+}
+
+Status TrainingRun::Train() {
+  const uint64_t context = options_.context > 0 ? options_.context : plan_.shape.context;
+  const BatchShape shape{.sequences = options_.batch, .tokens = context, .rank = place_.rank, .world = place_.world, .seed = options_.seed};
+  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(corpus_->train, shape));
+  TP_ASSIGN_OR_RETURN(ReportWriter reports,
+                      ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "", options_.log_every, options_.quiet, start_.version));
+  TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask(shape));
+  task.batches = &cursor;
+  task.reports = place_.rank == 0 ? &reports : nullptr;
+  TP_ASSIGN_OR_RETURN(summary_, TrainLoop(task));
+  return {};
+}
+
+Status TrainingRun::Save() {
+  if (options_.save_dir.empty() || place_.rank != 0) return {};
+  TP_RETURN_IF_ERROR(PrepareDirectory(options_.save_dir));
+  const UniqueFd directory(open(options_.save_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.valid())
+    return Status(ErrorId::kSaveFailed, "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
+  TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), kWeightsFile, summary_.version));
+  TP_RETURN_IF_ERROR(WriteModelConfig(options_.save_dir, {plan_.shape, plan_.shape.vocab == kByteVocab}));
+  Say("saved     " + options_.save_dir + "/" + kWeightsFile + " (fp32 weights of step " + std::to_string(summary_.version) + ")\n");
+  return {};
+}
+
+Status TrainingRun::Attempt() {
+  TP_RETURN_IF_ERROR(TakeSeat());
+  // Behind the last step there is nothing to do together. A rank that died after it comes back alone: the others may have left for good.
+  summary_.steps = summary_.version = start_.version;
+  if (!trained_already()) {
+    TP_RETURN_IF_ERROR(session_->Meet());
+    TP_RETURN_IF_ERROR(BuildEngine());
+    TP_RETURN_IF_ERROR(LoadWeights());
+    TP_RETURN_IF_ERROR(Train());
+  }
+  TP_RETURN_IF_ERROR(Save());
+  return session_->Close();
+}
+
+void TrainingRun::Leave() {
+  engine_.reset();
+  model_.reset();
+  session_->Leave();
+}
+
+// Another rank's death shows as a broken collective or as the server's word, whichever comes first.
+bool TrainingRun::MayGoOn(const Status& ended) {
+  const bool peer = ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed;
+  if (!peer || !resume_ || options_.standalone || place_.world == 1 || StopFlag::Requested()) return false;
+  fruitless_ = sealed_ > start_.version ? 0 : fruitless_ + 1;
+  return fruitless_ < kFruitlessAttempts;
+}
+
+// An operation that Gloo does not end cannot be given up; the program that waits for it can. Nothing is lost with it.
+void TrainingRun::LeaveStuck(const Status& ended) {
+  if (MayGoOn(ended)) {
+    LogWarn("a collective does not end; starting this rank's program again", {{"rank", place_.rank}, {"why", ended.Line()}});
+    setup_.begin_anew();
+  }
+  std::cerr << "\n" << Explained(ended).Format() << "\n" << std::flush;
+  EndAtOnce(ended.exit_code());
+}
+
+Status TrainingRun::Explained(Status ended) const {
+  return options_.standalone ? ended : ExplainEnd(std::move(ended), plan_.spec.name, resume_);
+}
+
+Status TrainingRun::All() {
+  TP_RETURN_IF_ERROR(Plan());
+  if (options_.dry_run) {
+    if (options_.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
+    Say("dry run   nothing was started\n");
+    return {};
+  }
+  TP_RETURN_IF_ERROR(Prepare());
+  Status ended = Attempt();
+  while (!ended.ok() && MayGoOn(ended)) {
+    SayWait("another rank was lost (" + ended.what() + "); waiting for it at step " + std::to_string(sealed_));
+    Leave();
+    ended = Attempt();
+  }
+  if (!ended.ok()) {
+    Leave();
+    return Explained(std::move(ended));
+  }
+  const uint64_t here = summary_.steps - start_.version;
+  const std::string after = start_.version > 0 ? "; the last " + std::to_string(here) + " of them in " : " in ";
+  Say("done      " + std::to_string(summary_.steps) + " steps" + after + FormatDuration(summary_.seconds) +
+      (summary_.stopped ? " (stopped by a signal; the last step is sealed)\n" : "\n"));
+  return {};
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,86 @@
+// TrainingRun: one rank of `trainer run`, from options to saved weights, and over the deaths of its server and of other ranks.
+//
+// One thread (the trainer's main thread). Invariants:
+//  1. weights are put once in the life of a job; whoever comes later goes on behind the last sealed step, with everything that the step
+//     record says; no checkpoint file is read;
+//  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up groups and seat and begins the next
+//     attempt at the last sealed step, together with the rank that was started again. The run gives up after kFruitlessAttempts that
+//     sealed nothing;
+//  3. an error leaves the job with the server, without a goodbye.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "trainer/data/corpus.h"
+#include "trainer/engine.h"
+#include "trainer/launch/rank_place.h"
+#include "trainer/model/gpt.h"
+#include "trainer/run_options.h"
+#include "trainer/run_plan.h"
+#include "trainer/run_session.h"
+#include "trainer/train_loop.h"
+
+namespace tidepool::trainer {
+
+inline constexpr uint32_t kFruitlessAttempts = 5;
+
+struct RunSetup {
+  RunOptions options;
+  RankPlace place;
+  optim::LossScalerSpec scaler;
+  std::function<void()> begin_anew = nullptr;           // replaces this program by itself; must not return. Null: never asked for
+  std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the run as a death would
+};
+
+class TrainingRun {
+ public:
+  explicit TrainingRun(RunSetup setup) : setup_(std::move(setup)), options_(setup_.options), place_(setup_.place) {}
+  // Errors: everything that planning, attaching and training can end with; each says how the run can be continued, where it can.
+  Status All();
+  const TrainSummary& summary() const { return summary_; }
+
+ private:
+  Status Plan();
+  Status Prepare();
+  // From a seat at the server to trained and saved weights.
+  Status Attempt();
+  Status TakeSeat();
+  Status Continue();
+  Status BuildEngine();
+  Status LoadWeights();
+  Result<std::vector<Batch>> ReadHeldOut(BatchShape shape);
+  Result<TrainTask> MakeTask(const BatchShape& shape);
+  Status Train();
+  Status Save();
+  void Leave();
+  bool MayGoOn(const Status& ended);
+  void LeaveStuck(const Status& ended);
+  Status Explained(Status ended) const;
+  bool trained_already() const { return start_.version > 0 && start_.version >= options_.steps; }
+  void Say(const std::string& text) const;
+  void SayWait(const std::string& line) const;
+
+  const RunSetup setup_;
+  const RunOptions& options_;
+  const RankPlace& place_;
+  SteadyClock clock_;
+  bool resume_ = false;
+  uint32_t fruitless_ = 0;  // attempts in a row that sealed nothing
+  RunPlan plan_;
+  std::optional<Corpus> corpus_;
+  // Of one attempt, in the order in which they are made.
+  std::unique_ptr<RunSession> session_;
+  StartPoint start_;
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<TrainingEngine> engine_;
+  Version sealed_ = 0;  // as far as this process knows
+  TrainSummary summary_;
+};
+
+}  // namespace tidepool::trainer
