@@ -114,7 +114,7 @@ TEST_F(BadUse, AServerThatIsKilledInMidRunIsNamedByItsTrainers) {
   const int64_t limit = clock.NowNs() + kLimit;
   while (NumberIn(AskAdmin(server.socket_dir(), "/v1/status"), "parameters_updated") <= 0 && clock.NowNs() < limit) clock.SleepNs(kNsPerMs);
   server.process().Signal(SIGKILL);
-  ExpectEnd(&trainer, {kExitFailed, {"TP3009", server.socket_dir(), "memserver"}});
+  ExpectEnd(&trainer, {kExitJobKept, {"TP3009", server.socket_dir(), "memserver"}});
 }
 
 TEST_F(BadUse, AServerThatStopsInMidRunTellsItsTrainersAndEndsWithinTwoSeconds) {

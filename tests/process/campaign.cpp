@@ -1,10 +1,7 @@
 #include "tests/process/campaign.h"
 
-#include <algorithm>
-#include <cctype>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -18,21 +15,6 @@ namespace {
 
 constexpr int64_t kRoundLimitNs = 60 * kNsPerSecond;
 const char* const kJob = "campaign";
-
-// The keeper of a socket directory, by its name and its command line; 0 when there is none.
-pid_t FindKeeper(const std::string& socket_dir) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
-    std::ifstream comm(entry.path() / "comm"), words(entry.path() / "cmdline");
-    std::string first, all;
-    std::getline(comm, first);
-    if (first != "tp-keeper") continue;
-    std::getline(words, all);
-    if (all.find(socket_dir) != std::string::npos) return static_cast<pid_t>(std::stol(name));
-  }
-  return 0;
-}
 
 size_t Count(const std::string& text, const std::string& what) {
   size_t count = 0;
@@ -49,6 +31,8 @@ class Campaign::Round {
     trainers_.resize(plan.shape.world);
     old_output_.resize(plan.shape.world);
   }
+
+  ~Round() { KillDaemon(directory_.path()); }
 
   RoundReport Play() {
     const int64_t end = clock_.NowNs() + kRoundLimitNs;

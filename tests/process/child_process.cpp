@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -115,6 +116,8 @@ bool ChildProcess::WaitForOutput(const std::string& text, int64_t timeout_ns) {
 
 std::string AskAdmin(const std::string& socket_dir, const std::string& path) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval limit{5, 0};  // a server that does not answer must not hold up the test
+  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::string name = shm::AdminSocketPath(socket_dir);

@@ -1,6 +1,7 @@
 // LyingClient: a trainer whose every byte the test writes itself: frames on the socket, words in the rings.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,6 +26,9 @@ class LyingClient {
   shm::RingSlot* slot(uint64_t index) { return reinterpret_cast<shm::RingSlot*>(submission_->data() + shm::kRingOffset) + index; }
   std::byte* rcache() { return rcache_->data(); }
   client::ControlChannel& channel() { return channel_; }
+  // The descriptors that it shares with the server.
+  int doorbell_fd() const { return doorbell_.get(); }
+  std::array<int, 3> segment_fds() const { return {submission_->fd(), completion_->fd(), rcache_->fd()}; }
 
   // Appends a request as it is and rings the doorbell. `counter` 0 is replaced by the next honest one.
   void Submit(shm::Request request);

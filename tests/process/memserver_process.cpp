@@ -1,14 +1,38 @@
 #include "tests/process/memserver_process.h"
 
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "shm/socket_path.h"
 
 namespace tidepool::testing {
+
+pid_t FindKeeper(const std::string& socket_dir) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
+    std::ifstream comm(entry.path() / "comm"), words(entry.path() / "cmdline");
+    std::string first, all;
+    std::getline(comm, first);
+    if (first != "tp-keeper") continue;
+    std::getline(words, all);
+    if (all.find(socket_dir) != std::string::npos) return static_cast<pid_t>(std::stol(name));
+  }
+  return 0;
+}
+
+void KillDaemon(const std::string& socket_dir) {
+  if (const pid_t keeper = FindKeeper(socket_dir)) kill(keeper, SIGKILL);
+  std::ifstream lock(shm::LockFilePath(socket_dir));
+  pid_t server = 0;
+  if (lock >> server && server > 0) kill(server, SIGKILL);
+}
 
 std::vector<std::string> MemserverCommand(const std::string& socket_dir, const std::vector<std::string>& more) {
   std::vector<std::string> command{TIDEPOOL_MEMSERVER, "run", "--socket-dir", socket_dir};

@@ -9,6 +9,11 @@
 
 namespace tidepool::testing {
 
+// The keeper of a socket directory, by its name and its command line; 0 when there is none.
+pid_t FindKeeper(const std::string& socket_dir);
+// Whatever serves the directory is killed: keeper first, then memserver. For the end of a test that started a keeper.
+void KillDaemon(const std::string& socket_dir);
+
 class MemserverProcess {
  public:
   // Waits until it is ready; a pool of 32 MiB, one worker and no lease unless `more` says otherwise.

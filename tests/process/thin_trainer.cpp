@@ -7,10 +7,13 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/last_words.h"
 #include "base/point.h"
 #include "tests/process/thin_job.h"
 
 namespace {
+
+[[gnu::init_priority(101)]] const tidepool::LastWords last_words("thin_trainer");
 
 // What a data-loading worker is to a trainer: a fork that holds the parent's descriptors and outlives it.
 void ForkSleeper() {
