@@ -6,6 +6,7 @@ import re
 import subprocess
 
 SOURCE_ENDINGS = (".h", ".cpp", ".cu", ".cuh")
+CORPORA = "tests/fuzz/corpus/"  # inputs of fuzzers: bytes, not text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Tree:
         texts = {}
         for path in sorted(set(filter(None, listed.split("\0")))):
             full = os.path.join(root, path)
-            if os.path.isfile(full) and not os.path.islink(full):
+            if os.path.isfile(full) and not os.path.islink(full) and not path.startswith(CORPORA):
                 with open(full, "rb") as file:
                     content = file.read()
                 if b"\0" not in content[:4096]:
