@@ -1,0 +1,126 @@
+"""Runs tests with one planted bug awake, or none. Whatever a test leaves behind when it is broken off is ended with it."""
+
+import concurrent.futures
+import ctypes
+import dataclasses
+import os
+import resource
+import signal
+import subprocess
+import time
+
+LIMIT_SECONDS = 600
+PATIENCE_SECONDS = 10
+PATIENCE_FACTOR = 5  # a test that takes so many times as long as without a bug hangs
+PR_SET_CHILD_SUBREAPER = 36
+
+# Every test that says something about the planted rooms, those first that are quick or find much.
+SEARCH = [
+    "request_log_test", "shm_control_test", "shm_port_test", "rank_watch_test", "socket_directory_test", "handshake_test", "traffic_test",
+    "dispatcher_test", "update_test", "training_test", "job_desk_test", "recovery_test", "residency_test", "serve_loop_test", "keeper_test",
+    "keeper_link_test", "fd_store_test", "control_server_test", "mem_client_test", "come_back_test", "optim_test", "optim_step_test",
+    "process_in_process_test", "kill_campaign --kills 120", "process_durability_test", "sim_main --seeds 1..60", "process_kill_test",
+    "process_lying_handshake_test", "process_lying_ring_test", "process_bad_use_test", "process_long_running_test",
+    "kill_campaign --each 2",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Catch:
+    bug: str
+    by: str  # the check that failed; empty: none
+    seconds: float
+
+
+def target_of(line: str) -> str:
+    return line.split()[0]
+
+
+def children() -> list[int]:
+    """Processes that are ours, also by inheritance."""
+    own = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
+                parent = int(stat.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == os.getpid():
+            own.append(int(name))
+    return own
+
+
+def end_children() -> None:
+    """A keeper or trainer of a broken test becomes our child when its parent ends: ends them all, also those that appear meanwhile."""
+    while own := children():
+        for pid in own:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+
+
+def begin_worker() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def passes(folder: str, line: str, bug: str, limit_seconds: float) -> bool:
+    """True when the command ends with 0 within the limit."""
+    program, *arguments = line.split()
+    places = [os.path.join(folder, where, program) for where in ("tests", "bin")]
+    path = next((place for place in places if os.path.exists(place)), places[0])
+    environment = {name: value for name, value in os.environ.items() if name != "TIDEPOOL_PLANT"}
+    if bug:
+        environment["TIDEPOOL_PLANT"] = bug
+    try:
+        done = subprocess.run([path, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              timeout=limit_seconds, start_new_session=True, check=False)
+        return done.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        end_children()
+
+
+def seconds_without_bug(folder: str, line: str) -> float | None:
+    """None when it fails."""
+    begin = time.monotonic()
+    return time.monotonic() - begin if passes(folder, line, "", LIMIT_SECONDS) else None
+
+
+def wake(folder: str, bug: str, limits: dict[str, float]) -> Catch:
+    begin = time.monotonic()
+    by = next((line for line, limit in limits.items() if not passes(folder, line, bug, limit)), "")
+    return Catch(bug, by, time.monotonic() - begin)
+
+
+class Runner:
+    """A pool of processes, each of which runs one test at a time and inherits what that test leaves behind."""
+
+    def __init__(self, folder: str, jobs: int) -> None:
+        self._folder = folder
+        self._limits: dict[str, float] = {}
+        self._pool = concurrent.futures.ProcessPoolExecutor(jobs, initializer=begin_worker)
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def failing_without_bug(self, lines: list[str]) -> list[str]:
+        """Comes before wake_all: it also learns how long each may take."""
+        times = dict(zip(lines, self._pool.map(seconds_without_bug, [self._folder] * len(lines), lines)))
+        self._limits = {line: PATIENCE_SECONDS + PATIENCE_FACTOR * (seconds or 0) for line, seconds in times.items()}
+        return [line for line, seconds in times.items() if seconds is None]
+
+    def wake_all(self, lines: dict[str, list[str]]) -> list[Catch]:
+        """Prints each result as soon as it is there."""
+        pending = [self._pool.submit(wake, self._folder, bug, {line: self._limits[line] for line in checks}) for bug, checks in lines.items()]
+        results = []
+        for future in concurrent.futures.as_completed(pending):
+            results.append(future.result())
+            print(f"  {results[-1].bug}: {results[-1].by or 'NOT CAUGHT'} ({results[-1].seconds:.1f} s)", flush=True)
+        return sorted(results, key=lambda result: result.bug)
