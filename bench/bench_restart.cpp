@@ -1,0 +1,145 @@
+// bench_restart: how long a training job waits when memserver is killed: from SIGKILL to the first answer of the server that the keeper
+// starts, which has adopted the pool and redone what the sealed step still lacked of the chunk that is asked for.
+//
+// The job nearly fills a pool of 4 GiB; the kill comes right after a step was sealed, so that every chunk's update is still to be done. In
+// the same run: the start with a new pool of that size, which is what a server without kept memory would cost (and the states would be
+// lost).
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "bench/row.h"
+#include "bench/server_process.h"
+#include "client/mem_client.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::bench {
+namespace {
+
+using client::MemClient;
+using client::Range;
+
+constexpr uint64_t kChunkBytes = 64 * kMiB;
+constexpr uint64_t kChunkElements = kChunkBytes / sizeof(float);
+constexpr uint32_t kChunks = 15;  // with moments and gradients 3.75 GiB
+constexpr int kKills = 3;         // the keeper pauses 0, 100 and 200 ms before it starts the server again
+constexpr double kLimitSeconds = 1;
+
+constexpr const char* kHelp =
+    "bench_restart [--json FILE] [FLAGS OF memserver...]\n"
+    "Seconds from kill -9 of memserver to its first answer, with a pool of 4 GiB. Needs about 4.5 GiB of memory.\n";
+
+template <typename T>
+T OrDie(Result<T> result) {
+  if (!result.ok()) Die(result.status().Format());
+  return std::move(result).value();
+}
+
+shm::JobSpec Spec() {
+  shm::JobSpec spec;
+  spec.name = "bench-restart";
+  spec.rcache_bytes = kChunkBytes;
+  spec.parameter_groups = {{}};
+  spec.data_groups = {{.rank_mask = 1}};
+  for (uint32_t i = 0; i < kChunks; ++i) {
+    spec.chunks.push_back({.elements = kChunkElements, .data_group = 0});
+    spec.parameters.push_back(
+        {.name = "w" + std::to_string(i), .dims = {kChunkElements}, .chunk = i, .element_begin = 0, .element_count = kChunkElements});
+  }
+  return spec;
+}
+
+pid_t ServerPid(const std::string& socket_dir) {
+  std::ifstream lock(socket_dir + "/memserver.lock");
+  pid_t pid = 0;
+  lock >> pid;
+  return pid;
+}
+
+class RestartBench {
+ public:
+  explicit RestartBench(const std::string& socket_dir) : socket_dir_(socket_dir) {
+    client::ClientOptions options;
+    options.socket_dir = socket_dir;
+    options.connect_timeout_ns = 300 * kNsPerSecond;
+    options.server_timeout_ns = 60 * kNsPerSecond;
+    const int64_t begin = clock_.NowNs();
+    client_ = OrDie(MemClient::Connect(options, Spec(), 0));
+    start_seconds_ = Seconds(begin);
+    std::memset(client_->attachment().rcache, 0, kChunkBytes);
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) Await(client_->StartPutWeights(Whole(chunk)));
+  }
+
+  double start_seconds() const { return start_seconds_; }  // of a server with a new pool, to the job's first answer
+
+  // One step, then the kill; seconds until a chunk of the new version arrives.
+  double KillAfterAStep(Version version) {
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) Await(client_->StartSubmitGradient(Whole(chunk), version, 0));
+    const client::Outcome sealed = Await(client_->StartEndStep({.version = version, .learning_rate = 0.1F}));
+    if (sealed.version != version + 1) Die("a step was lost");
+    const pid_t server = ServerPid(socket_dir_);
+    const int64_t begin = clock_.NowNs();
+    if (kill(server, SIGKILL) != 0) Die("memserver is not there");
+    const client::Outcome fetched =
+        Await(client_->StartFetch({.chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 0}, version + 1));
+    if (fetched.version != version + 1) Die("a step was lost");
+    if (ServerPid(socket_dir_) == server) Die("the answer came from the server that was killed");
+    return Seconds(begin);
+  }
+
+  void Detach() {
+    const Status status = client_->Detach();
+    if (!status.ok()) Die(status.Format());
+    kill(ServerPid(socket_dir_), SIGINT);
+  }
+
+ private:
+  static Range Whole(uint32_t chunk) { return {.chunk = chunk, .element_begin = 0, .element_count = kChunkElements, .rcache_offset = 0}; }
+  client::Outcome Await(Result<client::Ticket> ticket) { return OrDie(client_->Wait(OrDie(std::move(ticket)))); }
+  double Seconds(int64_t begin) { return static_cast<double>(clock_.NowNs() - begin) / kNsPerSecond; }
+
+  const std::string socket_dir_;
+  SteadyClock clock_;
+  std::unique_ptr<MemClient> client_;
+  double start_seconds_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  std::vector<std::string> flags = {"--pool", "4GiB", "--rcache-limit", "80MiB", "--log-level", "error", "--keeper", "process"};
+  flags.insert(flags.end(), printer.arguments().begin(), printer.arguments().end());
+  const ServerProcess server = OrDie(ServerProcess::Start(flags));
+  RestartBench bench(server.socket_dir());
+  double worst = 0;
+  for (int i = 0; i < kKills; ++i) worst = std::max(worst, bench.KillAfterAStep(static_cast<Version>(i)));
+  bench.Detach();
+  printer.Add({.bench = "restart",
+               .row = "kill -9 to first answer, 4 GiB",
+               .value = worst,
+               .unit = "s",
+               .against = "1 s",
+               .ratio = kLimitSeconds / worst,
+               .target = 1.0});
+  printer.Add({.bench = "restart",
+               .row = "start with a new pool, 4 GiB",
+               .value = bench.start_seconds(),
+               .unit = "s",
+               .against = "going on with the kept pool",
+               .ratio = worst / bench.start_seconds(),
+               .target = std::nullopt});
+  return printer.Finish();
+}
+
+}  // namespace
+}  // namespace tidepool::bench
+
+int main(int argc, char** argv) {
+  return tidepool::bench::Main(argc, argv);
+}
