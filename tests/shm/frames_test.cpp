@@ -108,7 +108,7 @@ TEST(Frames, AGreetingOfTheFormerVersionIsReadFarEnoughToNameIt) {
   HelloFrame hello = SoundHello();
   hello.abi = 1;
   auto bytes = EncodeFrame(hello);
-  bytes.resize(bytes.size() - sizeof hello.nonce);  // which it did not have
+  bytes.erase(bytes.end() - sizeof hello.nonce, bytes.end());  // which it did not have
   const auto length = static_cast<uint32_t>(bytes.size() - kFrameHeaderBytes);
   std::memcpy(bytes.data() + 8, &length, sizeof length);
   const auto decoded = DecodeFrame(bytes);
