@@ -30,10 +30,12 @@ void NoMemory() {
   EndForWantOf("memory");
 }
 
-// An allocator other than operator new (Boost.Asio has one) throws without asking the new-handler.
+// An allocator other than operator new throws without asking the new-handler.
 void Terminated() {
+  const auto failure = std::current_exception();
+  if (!failure) Say("%s: an exception left a function that lets none out, or a thread was left running\n", program_name);
   try {
-    if (const auto failure = std::current_exception()) std::rethrow_exception(failure);
+    if (failure) std::rethrow_exception(failure);
   } catch (const std::bad_alloc&) {
     NoMemory();
   } catch (const std::system_error& error) {

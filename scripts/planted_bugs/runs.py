@@ -17,7 +17,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # Every test that says something about the planted rooms, those first that are quick or find much.
 SEARCH = [
     "request_log_test", "shm_control_test", "shm_port_test", "rank_watch_test", "socket_directory_test", "handshake_test", "traffic_test",
-    "dispatcher_test", "update_test", "training_test", "job_desk_test", "recovery_test", "residency_test", "serve_loop_test", "keeper_test",
+    "dispatcher_test", "update_test", "training_test", "job_desk_test", "kept_jobs_test", "recovery_test", "residency_test", "serve_loop_test", "keeper_test",
     "keeper_link_test", "fd_store_test", "control_server_test", "mem_client_test", "come_back_test", "optim_test", "optim_step_test",
     "process_in_process_test", "kill_campaign --kills 120", "process_durability_test", "sim_main --seeds 1..60", "process_kill_test",
     "process_lying_handshake_test", "process_lying_ring_test", "process_bad_use_test", "process_long_running_test",

@@ -324,6 +324,25 @@ TEST(Leaving, CopiesInFlightAreDroppedWithTheirSession) {
   EXPECT_EQ(device.busy(), 0u);
 }
 
+TEST(Leaving, AFetchInFlightAtADeathHoldsUpNoLaterUpdate) {
+  SlowDevice device;
+  WorldOptions options = WithLease();
+  options.device = &device;
+  ServeWorld world(options);
+  auto rank = world.Join(MakeSpec({.chunks = 1}), 0);
+  const uint64_t put = rank->Put(0, 0, 192, 0);
+  world.Settle();
+  device.Move(0, kMiB);
+  ASSERT_EQ(world.Await(rank.get(), put).error, 0U);
+  rank->Fetch(0, 0, 192, 0, 0);
+  world.Settle();
+  ASSERT_EQ(device.busy(), 1U);
+  ASSERT_EQ(world.tables().jobs.front()->states->chunk(0).readers, 1U);
+  world.Lose(*rank);
+  world.Settle();
+  EXPECT_EQ(world.tables().jobs.front()->states->chunk(0).readers, 0U);
+}
+
 TEST(Saving, HoldsUpdatesUntilTheFileIsWritten) {
   Trained trained({});
   ServeWorld& world = trained.world;

@@ -170,16 +170,19 @@ TEST(WorkerTeam, TreatsDenormalsAsZeroInEveryMode) {
   for (const uint32_t threads : {0u, 1u, 2u}) {
     Undo undo;
     WorkerTeam team({.threads = threads}, undo.bytes);
-    // Enough work that every thread has some of it.
-    std::vector<std::vector<float>> sums(64, std::vector<float>(1 << 14, 0.0F));
+    std::vector<std::vector<float>> sums(6, std::vector<float>(1 << 14, 0.0F));
     const std::vector<float> addend(sums.front().size(), tiny);
     std::vector<WorkDone> done;
-    size_t pushed = 0, finished = 0;
-    while (finished < sums.size()) {
-      while (pushed < sums.size() && team.HasRoom()) team.Push(Accumulation(&sums[pushed++], addend));
-      while (team.is_inline() && team.waiting() > 0) team.RunOne(0);
-      if (team.TakeDone(&done)) finished += done.size();
-    }
+    const auto* areas = reinterpret_cast<const optim::UndoArea*>(undo.bytes);
+    const auto has_worked = [&](uint32_t worker) { return areas[size_t{2} * worker].piece.load() != 0; };
+    do {
+      for (auto& sum : sums) {
+        while (!team.HasRoom()) SteadyClock().SleepNs(kNsPerMs);
+        team.Push(Accumulation(&sum, addend));
+        if (team.is_inline()) team.RunOne(0);
+      }
+      for (size_t finished = 0; finished < sums.size();) finished += team.TakeDone(&done) ? done.size() : 0;
+    } while (!has_worked(0) || (threads > 1 && !has_worked(1)));
     for (const auto& sum : sums) EXPECT_EQ(sum[3], 0.0F) << threads;
   }
   EXPECT_NE(tiny, 0.0F) << "the caller's own float mode is as before";
