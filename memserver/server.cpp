@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -51,6 +52,7 @@ struct Server::Rooms {
   std::unique_ptr<AdminApi> api;
   std::unique_ptr<AdminServer> admin;
   std::thread loop_thread, control_thread;
+  std::atomic<bool> handed_over{false};  // set by the loop's thread at its end
   bool stopping = false;
 };
 
@@ -134,6 +136,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   std::unique_ptr<Server> server(new Server(std::move(rooms)));
   r.loop_thread = std::thread([&r] {
     r.loop->Run();
+    r.handed_over.store(r.loop->tables().handing_over, std::memory_order_release);
     const uint64_t one = 1;
     [[maybe_unused]] const auto n = write(r.ended.get(), &one, sizeof one);
   });
@@ -162,7 +165,7 @@ void Server::Stop(bool hand_over) {
 }
 
 bool Server::HandedOver() const {
-  return rooms_->loop->tables().handing_over;
+  return rooms_->handed_over.load(std::memory_order_acquire);
 }
 
 std::vector<MemoryToHold> Server::kept_parts() const {
