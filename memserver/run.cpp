@@ -242,6 +242,7 @@ Status RunServer(const Config& config, const RunOptions& options) {
     _exit(kExitFailed);
   }
   if (server->HandedOver()) {
+    server->EndThreads();
     keeper.Part(static_cast<uint64_t>(config.lease_ns / kNsPerMs));
     RemoveFiles(server_options.socket_dir);
     LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatDuration(static_cast<double>(config.lease_ns) / kNsPerSecond)}});

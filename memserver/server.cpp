@@ -150,6 +150,10 @@ Server::Server(std::unique_ptr<Rooms> rooms) : rooms_(std::move(rooms)) {}
 
 Server::~Server() {
   Stop();
+  EndThreads();
+}
+
+void Server::EndThreads() {
   // Its thread asks the loop for snapshots, so it goes first.
   rooms_->admin.reset();
   // The loop ends when the last job is down and says Stopped, which ends the control thread.

@@ -47,6 +47,8 @@ class Server {
   // With hand_over, jobs that there are stay in kept memory for the next server, and their ranks are not told.
   void Stop(bool hand_over = false);
   int ended_fd() const;
+  // Waits for the threads that speak to others; what is left is memory and idle workers. Part of the destructor, and of a quick exit.
+  void EndThreads();
   // Once ended_fd() is readable: jobs were left for the next server.
   bool HandedOver() const;
   // What a keeper has to hold.
