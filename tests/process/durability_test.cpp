@@ -152,7 +152,7 @@ TEST_F(Durability, ARollingRestartUnderLoadFailsNoStep) {
   SplitMix64 random(7);
   SteadyClock clock;
   Process trainer = Train({"--norms"});
-  std::string hash;
+  ASSERT_TRUE(trainer->WaitForOutput("norm 1 ", kLimit)) << "there is a job to hand over";
   for (int restart = 0; restart < 30; ++restart) {
     clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(15 * kNsPerMs))));
     const int64_t begin = clock.NowNs();
@@ -166,6 +166,7 @@ TEST_F(Durability, ARollingRestartUnderLoadFailsNoStep) {
       ASSERT_EQ(done->exit_code, 0) << trainer->Output();
       EXPECT_EQ(HashIn(trainer->Output()), expected);
       trainer = Train({"--norms"});
+      ASSERT_TRUE(trainer->WaitForOutput("norm 1 ", kLimit)) << trainer->Output();
     }
   }
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
