@@ -19,6 +19,14 @@ namespace tidepool::testing {
 namespace {
 
 constexpr int64_t kLimit = 30 * kNsPerSecond;
+// A rank that is ten times slower must still find the time to come back between two restarts.
+#ifdef TIDEPOOL_SANITIZED
+constexpr int kRestarts = 4;
+constexpr int64_t kBetweenRestartsNs = kNsPerSecond;
+#else
+constexpr int kRestarts = 30;
+constexpr int64_t kBetweenRestartsNs = 0;
+#endif
 
 using Process = std::unique_ptr<ChildProcess>;
 
@@ -153,8 +161,8 @@ TEST_F(Durability, ARollingRestartUnderLoadFailsNoStep) {
   SteadyClock clock;
   Process trainer = Train({"--norms"});
   ASSERT_TRUE(trainer->WaitForOutput("norm 1 ", kLimit)) << "there is a job to hand over";
-  for (int restart = 0; restart < 30; ++restart) {
-    clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(15 * kNsPerMs))));
+  for (int restart = 0; restart < kRestarts; ++restart) {
+    clock.SleepNs(kBetweenRestartsNs + static_cast<int64_t>(random.Below(static_cast<uint64_t>(15 * kNsPerMs))));
     const int64_t begin = clock.NowNs();
     server->Signal(SIGTERM);
     const auto ended = server->Wait(kLimit);
