@@ -2,6 +2,9 @@
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Boost 1.81 REQUIRED COMPONENTS json url)
+# Asio asks operator new for memory, so that a lack of it ends as base/last_words.h says; its own allocator throws where nobody can catch.
+# On the target, for all users alike: inline functions of files that differ in this would free what the other's allocator gave.
+set_property(TARGET Boost::headers APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS BOOST_ASIO_DISABLE_STD_ALIGNED_ALLOC BOOST_ASIO_DISABLE_BOOST_ALIGN)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(GTest REQUIRED)
