@@ -28,8 +28,10 @@ set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 
 find_program(TIDEPOOL_CCACHE ccache)
 if(TIDEPOOL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # pch_defines,time_macros: what ccache needs to serve files that use a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TIDEPOOL_CCACHE})
+  # pch_defines,time_macros: what ccache needs to serve files that use a precompiled header. The other two let every clone and work tree
+  # of a machine share what was compiled once (debug information then names the first one's folder).
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
+      CCACHE_NOHASHDIR=1 ${TIDEPOOL_CCACHE})
 endif()
 find_program(TIDEPOOL_MOLD mold)
 if(TIDEPOOL_MOLD)
