@@ -50,7 +50,8 @@ std::vector<AwaitedRankLost> RankWatch::TakeLost() {
   std::array<epoll_event, 64> events;  // one rank of a job each; more are told at the next call
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
-    const auto watched = watches_.extract(events[static_cast<size_t>(i)].data.u64);
+    const uint64_t number = events[static_cast<size_t>(i)].data.u64;  // a copy: the kernel's struct is packed
+    const auto watched = watches_.extract(number);
     if (watched) lost.push_back(watched.mapped().rank);
   }
   return lost;
