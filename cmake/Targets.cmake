@@ -3,10 +3,27 @@ add_library(tidepool_flags INTERFACE)
 target_compile_options(tidepool_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
 target_include_directories(tidepool_flags INTERFACE ${CMAKE_SOURCE_DIR})
 
+# The builds for sanitizers (TIDEPOOL_SUITE) make what their tests use, no more: libraries and programs join when a test needs them.
+function(tidepool_only_if_used name)
+  if(TIDEPOOL_SUITE)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
+# tidepool_door(a.cpp ...): files that open the door to a large header-only package (Asio, Beast, CLI11, toml++). Sanitizers instrument all of
+# it, and optimising that took a quarter of such a build; none of these files is ever in a hurry. Clang 14 cannot put its check of function
+# pointers into coroutines.
+function(tidepool_door)
+  if(TIDEPOOL_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-O0;$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>")
+  endif()
+endfunction()
+
 # tidepool_library(NAME SOURCES a.cpp ... [DEPS target ...]): a static library of one room.
 function(tidepool_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
+  tidepool_only_if_used(${name})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tidepool_flags>)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/tidepool>)
 endfunction()
@@ -15,12 +32,13 @@ endfunction()
 function(tidepool_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
+  tidepool_only_if_used(${name})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} tidepool_flags)
 endfunction()
 
 # What every test runs with. A sanitizer's finding ends the program; leaks are findings too.
 set(TIDEPOOL_TEST_ENVIRONMENT
-  ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
+  ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1 ASAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-14
   UBSAN_OPTIONS=print_stacktrace=1
   TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
 # ThreadSanitizer of g++ 12 cannot place its shadow where the kernel spreads addresses over more than 28 bits.
@@ -50,11 +68,16 @@ function(tidepool_script_test name)
   endif()
 endfunction()
 
-# tidepool_test(NAME SOURCES a.cpp ... [DEPS target ...] [LABELS x] [TIMEOUT s]): a GoogleTest program registered as one ctest.
+# tidepool_test(NAME SOURCES a.cpp ... [DEPS target ...] [LABELS x] [TIMEOUT s] [ONE_THREAD]): a GoogleTest program registered as one ctest.
+# ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out.
 function(tidepool_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} tidepool_flags GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(ARG_ONE_THREAD AND TIDEPOOL_SANITIZE MATCHES thread)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   tidepool_script_test(${name} COMMAND ${TIDEPOOL_TEST_LAUNCHER} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
 endfunction()

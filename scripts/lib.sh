@@ -6,9 +6,6 @@ script=${script:-$(basename -- "$0")}
 # Where scripts/setup keeps what does not come from Debian; TIDEPOOL_DEPS lets several clones share it.
 # shellcheck disable=SC2034  # used by the scripts that source this file
 deps=${TIDEPOOL_DEPS:-$repo/.deps}
-export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
-# One build's objects serve the others': scripts/planted compiles only the files that have a planted bug.
-export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
 
 say() { printf '%s: %s\n' "$script" "$*"; }
 warn() { printf '%s: %s\n' "$script" "$*" >&2; }

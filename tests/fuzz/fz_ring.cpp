@@ -1,5 +1,5 @@
 // Fuzz target: a whole serve loop with a job whose ranks write what they like into the memory that they share with it, die, come back, and
-// lie to the control thread; beside it an honest job (attacks A4 and A5 of the reliability notes). In the fuzz build every load of a
+// lie to the control thread; beside it an honest job (attacks A4 and A5 of the reliability notes). Beside fuzzers every load of a
 // client's word may give another value. The loop stays sound, the honest job keeps its bits, and every byte comes back.
 #include <array>
 #include <memory>
