@@ -79,6 +79,13 @@ TEST_F(ConfigTest, LettersBeyondAsciiStandInStringsAndCommentsOnly) {
   }
 }
 
+TEST_F(ConfigTest, AControlCharacterIsNoPartOfAKey) {
+  WriteFile("[\x01[\x0e");
+  const Status status = Load().status();
+  EXPECT_EQ(status.id(), ErrorId::kConfigSyntax);
+  EXPECT_NE(status.Format().find(file_), std::string::npos) << status.Format();
+}
+
 TEST_F(ConfigTest, SettingsThatArePrintedCanBeReadAgain) {
   environment_["TIDEPOOL_SOCKET_DIR"] = "/tmp/a \"b\" \\c";
   const auto loaded = Load();
