@@ -1,7 +1,7 @@
 // SharedLoad: the one way in which a server reads a word that a client may write at the same moment.
 //
-// Any thread. In every normal build it is the atomic load and nothing else. In the build of the fuzzers (TIDEPOOL_FUZZ_LOADS) one of them may
-// give every load another value, as a client that writes between two loads can: code that checks what one load gave and uses what the
+// Any thread. In every normal build it is the atomic load and nothing else. In the build of the fuzzers (TIDEPOOL_FUZZ_LOADS) one of them
+// may give every load another value, as a client that writes between two loads can: code that checks what one load gave and uses what the
 // next one gives (a double fetch) then goes wrong where a sanitizer sees it.
 #pragma once
 
