@@ -79,11 +79,13 @@ TEST_F(ConfigTest, LettersBeyondAsciiStandInStringsAndCommentsOnly) {
   }
 }
 
-TEST_F(ConfigTest, AControlCharacterIsNoPartOfAKey) {
-  WriteFile("[\x01[\x0e");
-  const Status status = Load().status();
-  EXPECT_EQ(status.id(), ErrorId::kConfigSyntax);
-  EXPECT_NE(status.Format().find(file_), std::string::npos) << status.Format();
+TEST_F(ConfigTest, WhatIsNoKeyIsASyntaxError) {
+  for (const char* text : {"[\x01[\x0e", "[[[", "[[[x]]]", "[=]", "[["}) {
+    WriteFile(text);
+    const Status status = Load().status();
+    EXPECT_EQ(status.id(), ErrorId::kConfigSyntax) << text;
+    EXPECT_NE(status.Format().find(file_ + ":1"), std::string::npos) << status.Format();
+  }
 }
 
 TEST_F(ConfigTest, SettingsThatArePrintedCanBeReadAgain) {
