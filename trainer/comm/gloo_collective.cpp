@@ -42,6 +42,12 @@ Status Guarded(const std::string& doing, Body&& body) {
   }
 }
 
+// torch 2.11 enters a new group into its flight recorder before it takes the recorder's lock, so that two threads with a group each could
+// end the process; and it takes a back trace for every operation. Who sets the variable keeps it.
+void SwitchFlightRecorderOff() {
+  [[maybe_unused]] static const int once = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+}
+
 std::string Address(const Rendezvous& meet) {
   return meet.host + ":" + std::to_string(meet.port);
 }
@@ -260,6 +266,7 @@ GroupSpec WholeRun(const Rendezvous& meet) {
 Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous& meet) {
   auto state = std::make_unique<State>();
   state->meet = meet;
+  SwitchFlightRecorderOff();
   if (meet.world > 1) {
     const std::string doing = std::string(meet.serves_store ? "opening" : "reaching") + " the rendezvous at " + Address(meet) +
                               " failed on rank " + std::to_string(meet.rank) + " of " + std::to_string(meet.world);
