@@ -78,7 +78,7 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
 
 Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
-  if (tables_->draining) return Status(ErrorId::kSessionEnded, "memserver is stopping and takes no new ranks");
+  if (tables_->draining) return WhyStopping();
   if (tables_->FindSeat(event.connection) != nullptr) return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
   if (event.rank >= spec.world) {
     return Status(ErrorId::kRankCountMismatch, RankText(event.rank) + " of a job with " + std::to_string(spec.world) + " ranks");
@@ -135,7 +135,7 @@ void JobDesk::On(ReserveJob event) {
 
 // The rank's seat at the server before this one: it comes back with the rCache that it had.
 Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
-  if (tables_->draining) return Status(ErrorId::kNotReady, "memserver is being replaced by another one");
+  if (tables_->draining) return WhyStopping();
   if (tables_->FindSeat(event.connection) != nullptr) return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
   Job* job = tables_->FindJobByNonce(event.job_nonce);
   if (job == nullptr || event.rank >= job->spec().world) {

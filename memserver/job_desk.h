@@ -37,6 +37,7 @@ class JobDesk {
   void On(SnapshotWanted event);
   void On(StopServing event);
 
+  Status WhyStopping() const;
   Status CheckJoin(const Job& job, const ReserveJob& event) const;
   Result<Job*> CreateJob(const ReserveJob& event);
   Result<Seat*> TakeSeat(const ReserveJob& event);

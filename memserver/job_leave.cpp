@@ -40,13 +40,20 @@ void JobDesk::On(ConnectionLost event) {
   LeaveSeat(seat, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
 }
 
+// What a rank hears whose job does not go on here: where another server is to follow, it may wait for that one.
+Status JobDesk::WhyStopping() const {
+  if (tables_->restarting) return Status(ErrorId::kNotReady, "memserver is being replaced by another one");
+  return Status(ErrorId::kSessionEnded, "memserver is stopping");
+}
+
 void JobDesk::On(StopServing event) {
   tables_->draining = true;
+  tables_->restarting = event.hand_over;
   const auto goes_on = [](const auto& job) { return job->phase == JobPhase::kOpen; };
   tables_->handing_over = event.hand_over && std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on);
   if (tables_->handing_over) return;  // the jobs stay as they are; TendJobs ends the loop when the work in hand is done
   while (!tables_->seats.empty()) {
-    LeaveSeat(tables_->seats.back().get(), Leaving::kExpelled, Status(ErrorId::kSessionEnded, "memserver is stopping"));
+    LeaveSeat(tables_->seats.back().get(), Leaving::kExpelled, WhyStopping());
   }
   for (const auto& job : tables_->jobs) BeginRemoval(job.get());
 }

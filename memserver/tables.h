@@ -55,7 +55,8 @@ struct Tables {
   JobId last_job = 0;
   SessionId last_session = 0;
   bool draining = false;
-  bool handing_over = false;  // another server takes the jobs: nothing new is begun
+  bool restarting = false;    // draining, and another server is to follow: who comes now is told to wait for it
+  bool handing_over = false;  // that server takes the jobs: nothing new is begun
   bool stopped = false;
   int64_t started_ns = 0;
   Counters counters;

@@ -370,6 +370,9 @@ TEST_F(ComeBackTest, AnAttachThatLosesItsServerStartsOverAsTheSameRank) {
         server_.TakeGreeting();
         server_.Send(shm::RefusedFrame{Status(ErrorId::kNotReady, "still starting")});
         server_.Die();
+        server_.TakeGreeting();  // the memory was being made when another server was to follow
+        server_.Send(shm::EndedFrame{Status(ErrorId::kNotReady, "memserver is being replaced by another one")});
+        server_.Die();
         second = server_.TakeGreeting().nonce;
         server_.Welcome();
       },

@@ -416,6 +416,29 @@ TEST(Stopping, EndsAllSessionsAndAnswersStopped) {
   EXPECT_EQ(Refusal(&trained.world).id(), ErrorId::kSessionEnded);
 }
 
+// Its job is not open yet, so it cannot be handed over: the rank attaches to the next server from the start.
+TEST(Stopping, ARankThatAttachesWhileTheServerIsReplacedIsToldToTryAgain) {
+  for (const bool hand_over : {true, false}) {
+    const ErrorId told = hand_over ? ErrorId::kNotReady : ErrorId::kSessionEnded;
+    ServeWorld world(WithLease());
+    const ConnectionId attaching = world.Reserve(MakeSpec({}), 0);
+    world.Settle();
+    world.Post(StopServing{hand_over});
+    const ConnectionId late = world.Reserve(MakeSpec({.name = "late"}), 0);
+    world.Settle();
+    const auto over = world.TakeReply<SessionOver>();
+    ASSERT_TRUE(over);
+    EXPECT_EQ(over->connection, attaching);
+    EXPECT_EQ(over->why.id(), told);
+    const auto refused = world.TakeReply<Refused>();
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->connection, late);
+    EXPECT_EQ(refused->why.id(), told);
+    EXPECT_TRUE(world.loop().stopped());
+    EXPECT_TRUE(AllBack(&world));
+  }
+}
+
 TEST(Snapshots, ShowJobsSessionsAndChunks) {
   Trained trained({});
   trained.world.Settle();

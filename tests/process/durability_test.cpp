@@ -23,9 +23,11 @@ constexpr int64_t kLimit = 30 * kNsPerSecond;
 #ifdef TIDEPOOL_SANITIZED
 constexpr int kRestarts = 4;
 constexpr int64_t kBetweenRestartsNs = kNsPerSecond;
+constexpr int kAttachRounds = 2;
 #else
 constexpr int kRestarts = 30;
 constexpr int64_t kBetweenRestartsNs = 0;
+constexpr int kAttachRounds = 8;
 #endif
 
 using Process = std::unique_ptr<ChildProcess>;
@@ -179,6 +181,32 @@ TEST_F(Durability, ARollingRestartUnderLoadFailsNoStep) {
   }
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
   EXPECT_EQ(HashIn(trainer->Output()), expected);
+  server->Signal(SIGINT);
+  EXPECT_EQ(server->Wait(kLimit)->exit_code, 0);
+  EXPECT_TRUE(WaitForFilesToGo());
+}
+
+// SIGTERM finds ranks at any point of their attach: with a job that is open, with one that is not yet, and with none.
+TEST_F(Durability, RanksThatAttachAsTheServerIsReplacedAttachToTheNextOne) {
+  SplitMix64 random(11);
+  SteadyClock clock;
+  Process server = Serve({"--no-respawn"});
+  for (int round = 0; round < kAttachRounds; ++round) {
+    const std::vector<std::string> two{"--world", "2", "--steps", "3", "--rank"};
+    const auto rank = [&](const char* name) {
+      std::vector<std::string> flags = two;
+      flags.emplace_back(name);
+      return Train(flags);
+    };
+    const Process first = rank("0"), second = rank("1");
+    clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(20 * kNsPerMs))));
+    server->Signal(SIGTERM);
+    const auto ended = server->Wait(kLimit);
+    ASSERT_TRUE(ended.has_value());
+    EXPECT_EQ(ended->exit_code, 0) << server->Output();
+    server = Serve({"--no-respawn"});
+    for (const Process* process : {&first, &second}) ASSERT_EQ((*process)->Wait(kLimit)->exit_code, 0) << (*process)->Output();
+  }
   server->Signal(SIGINT);
   EXPECT_EQ(server->Wait(kLimit)->exit_code, 0);
   EXPECT_TRUE(WaitForFilesToGo());

@@ -378,7 +378,7 @@ void SimWorld::On(const SessionOver& over) {
   SimRank* rank = FindRank(over.connection, &owner);
   if (rank == nullptr) return;
   const ErrorId id = over.why.id();
-  const bool expected = over.why.ok() || id == ErrorId::kPeerLost || (id == ErrorId::kSessionEnded && handing_over_);
+  const bool expected = over.why.ok() || id == ErrorId::kPeerLost || (id == ErrorId::kNotReady && handing_over_);
   TP_CHECK(expected, ("an honest session ends only because of a peer, not: " + over.why.Line()).c_str());
   rank->On(over);
 }
