@@ -63,7 +63,8 @@ Result<Command> CommandOf(const std::string& word) {
   return UsageError("there is no command \"" + word + "\"" + DidYouMean(word, names));
 }
 
-// memserver keep --listen-fd N --lease-ms N [--no-respawn] -- COMMAND...: memserver starts its keeper so; not for people, so not in --help.
+// memserver keep --listen-fd N --lease-ms N --log-level N --log-format N [--no-respawn] -- COMMAND...: memserver starts its keeper so; not
+// for people, so not in --help, and with the numbers of LogLevel and LogFormat.
 Status ParseKeep(std::vector<std::string> words, KeeperOptions* options) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
   if (dashes == words.end()) return UsageError("`keep` is given a command after --");
@@ -73,6 +74,8 @@ Status ParseKeep(std::vector<std::string> words, KeeperOptions* options) {
   app.set_help_flag();
   app.add_option("--listen-fd", options->listen_fd)->required()->check(CLI::Range(3, 1 << 20));
   app.add_option("--lease-ms", options->lease_ms)->required();
+  app.add_option("--log-level", options->log_level)->check(CLI::Range(0, static_cast<int>(LogLevel::kError)));
+  app.add_option("--log-format", options->log_format)->check(CLI::Range(0, static_cast<int>(LogFormat::kJson)));
   app.add_flag("--no-respawn", options->no_respawn);
   try {
     std::reverse(words.begin(), words.end());

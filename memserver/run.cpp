@@ -197,6 +197,8 @@ KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
   std::erase(start.argv, "--discard-kept");
   start.no_respawn = !config.respawn;
   start.lease_ms = static_cast<uint64_t>(config.lease_ns / kNsPerMs);
+  start.log_level = config.log_level;
+  start.log_format = config.log_format;
   return start;
 }
 

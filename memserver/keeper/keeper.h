@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace tidepool::memserver {
 
@@ -22,6 +23,8 @@ struct KeeperOptions {
   uint64_t lease_ms = 0;             // how long memory is held without a memserver
   bool no_respawn = false;           // hold only
   std::vector<std::string> command;  // of memserver; executed again after a crash
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kAuto;
 };
 
 inline constexpr size_t kStartsMax = 5;

@@ -37,6 +37,8 @@ UniqueFd PidFdOf(pid_t pid) {
 std::vector<std::string> KeepArguments(const KeeperStart& start) {
   std::vector<std::string> words{start.argv.empty() ? "memserver" : start.argv.front(), "keep"};
   words.insert(words.end(), {"--listen-fd", std::to_string(kInheritedFd), "--lease-ms", std::to_string(start.lease_ms)});
+  const auto number = [](auto choice) { return std::to_string(static_cast<int>(choice)); };
+  words.insert(words.end(), {"--log-level", number(start.log_level), "--log-format", number(start.log_format)});
   if (start.no_respawn) words.emplace_back("--no-respawn");
   words.emplace_back("--");
   words.insert(words.end(), start.argv.begin(), start.argv.end());

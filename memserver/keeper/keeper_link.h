@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "memserver/keeper/keeper_messages.h"
@@ -27,7 +28,9 @@ struct KeeperStart {
   bool no_respawn = false;
   uint64_t lease_ms = 0;                   // how long memory is held without a memserver
   std::string program = "/proc/self/exe";  // whose command `keep` is the keeper
-  bool again = false;                      // in place of one that died: it does not inherit a kill point
+  LogLevel log_level = LogLevel::kInfo;    // of the keeper's log, which goes where memserver's goes
+  LogFormat log_format = LogFormat::kAuto;
+  bool again = false;  // in place of one that died: it does not inherit a kill point
 };
 
 class KeeperLink {
