@@ -34,6 +34,13 @@ bool Job::HasRanks() const {
   return false;
 }
 
+Rank Job::FirstMissing() const {
+  for (Rank rank = 0; rank < seats.size(); ++rank) {
+    if (seats[rank] == nullptr && !IsAwaited(rank)) return rank;
+  }
+  return 0;
+}
+
 bool Job::AllLeftWell() const {
   const uint64_t all = spec().world == shm::kRanksMax ? ~uint64_t{0} : (uint64_t{1} << spec().world) - 1;
   return states->record().ranks_left_well.load(std::memory_order_relaxed) == all;

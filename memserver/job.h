@@ -103,6 +103,8 @@ struct Job {
   bool run_broken() const { return run() != RunState::kWhole; }
   // Every rank of the run said goodbye. Requires IsRecorded().
   bool AllLeftWell() const;
+  // The first rank that is neither here nor expected back; 0 where there is none.
+  Rank FirstMissing() const;
   // Kept; the run is whole while the job is not recorded.
   RunState run() const;
   void SetRun(RunState state);

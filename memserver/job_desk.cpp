@@ -236,7 +236,7 @@ void JobDesk::Attach(Seat* seat) {
           {{"job", seat->job->id}, {"rank", seat->rank}, {"session", seat->session_id}, {"version", attached.sealed_version}});
   Send(std::move(attached));
   // It may have been away when the others were told.
-  if (seat->job->run() == RunState::kPeerLost) Send(PeerGone{seat->connection, seat->rank});
+  if (seat->job->run() == RunState::kPeerLost) Send(PeerGone{seat->connection, seat->job->FirstMissing()});
 }
 
 void JobDesk::On(DeclareSchedule event) {

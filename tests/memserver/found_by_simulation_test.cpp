@@ -1,0 +1,207 @@
+// What the simulation found and was mended, each as the shortest story that shows it: a server dies at one point, and the next one goes on.
+#include <functional>
+#include <string_view>
+
+#include <gtest/gtest.h>
+#include "base/point.h"
+#include "tests/fakes/small_trainer.h"
+
+namespace tidepool::memserver {
+namespace {
+
+struct Killed {};
+
+WorldOptions WithLease() {
+  WorldOptions options;
+  options.loop.lease_ns = 5 * kNsPerSecond;
+  return options;
+}
+
+// A job of one rank (two where the story needs a peer), with its weights in.
+class FoundBySimulation : public ::testing::Test {
+ protected:
+  void Start(const SpecOptions& spec) {
+    trainer_ = std::make_unique<SmallTrainer>(&world_, MakeSpec(spec));
+    ASSERT_TRUE(trainer_->JoinAll());
+    trainer_->PutWeights(1);
+  }
+  // The server dies when it passes the point for the `hit`-th time, while `what` goes on.
+  static void DieAt(std::string_view point, int hit, const std::function<void()>& what) {
+    int hits = 0;
+    SetPointHook([&](const char* name) {
+      if (name == point && ++hits == hit) throw Killed();
+    });
+    EXPECT_THROW(what(), Killed) << point << " was not reached";
+    SetPointHook({});
+  }
+  const Job& job() { return *world_.tables().jobs.front(); }
+  void LoseAwaited(Rank rank) {
+    world_.Post(AwaitedRankLost{job().id, rank, trainer_->rank(rank).nonce()});
+    world_.loop().Turn();
+  }
+  void ExpectModel() { EXPECT_EQ(trainer_->Compare(1e-5), ""); }
+
+  ServeWorld world_{WithLease()};
+  std::unique_ptr<SmallTrainer> trainer_;
+};
+
+// An addition that recovery had queued was dropped with the attempt of its dead rank. Its progress word went on naming an open tile of it,
+// which no addition after it had: the next server that found one pending gave the job up, and so did every server after that.
+TEST_F(FoundBySimulation, AnAdditionThatIsDroppedAfterARestartHindersNoLaterServer) {
+  Start({.chunks = 1, .chunk_elements = 1024, .micro_batches = 2});
+  DieAt("optim.tile_written", 2, [this] { trainer_->Step({.seed = 1}); });
+  world_.Restart();
+  LoseAwaited(0);
+  ASSERT_TRUE(trainer_->JoinAll());
+  DieAt("server.gradient_staged", 1, [this] { trainer_->Step({.seed = 2}); });
+  world_.Restart();
+  ASSERT_EQ(world_.tables().jobs.size(), 1U) << "the job is kept";
+  LoseAwaited(0);
+  ASSERT_TRUE(trainer_->JoinAll());
+  EXPECT_EQ(trainer_->Step({.seed = 3}).version, 1U);
+  ExpectModel();
+}
+
+// The ranks were told of a step that was not finite before the step was forgotten. They began its next attempt at another server, which
+// still had the gradients of the former one.
+TEST_F(FoundBySimulation, AStepThatIsNotFiniteIsForgottenBeforeItsRanksHearOfIt) {
+  Start({.micro_batches = 2});
+  DieAt("server.step_answered", 1, [this] { trainer_->Step({.seed = 1, .poisoned = true}); });
+  const auto told = trainer_->rank(0).Take();
+  ASSERT_TRUE(told.has_value()) << "the answer is in the ring";
+  EXPECT_EQ(told->error, static_cast<uint32_t>(ErrorId::kNonFinite));
+  world_.Restart();
+  ASSERT_TRUE(world_.Resume(&trainer_->rank(0), trainer_->spec()));
+  EXPECT_EQ(job().states->intake(0, 0).micro_batches_stored, 0U);
+  EXPECT_EQ(trainer_->Step({.seed = 2}).version, 1U);
+  ExpectModel();
+}
+
+// The order of the updates was the one of the chunks that a dead server had left to do, and stayed that for the next step: the other chunks
+// were never updated again.
+TEST_F(FoundBySimulation, TheStepAfterAFinishedOneUpdatesEveryChunk) {
+  for (const bool declared : {false, true}) {
+    world_.StartOver();
+    Start({.chunks = 3});
+    trainer_->Step({.seed = 1});
+    DieAt("server.chunk_published", 1, [this] { world_.Settle(); });
+    world_.Restart();
+    ASSERT_TRUE(world_.Resume(&trainer_->rank(0), trainer_->spec()));
+    if (declared) world_.Post(DeclareSchedule{trainer_->rank(0).connection(), {2, 0, 2}});
+    ExpectModel();
+    trainer_->Step({.seed = 2});
+    world_.Settle();
+    for (const Chunk& chunk : job().states->chunks()) EXPECT_EQ(chunk.version, 2U);
+    ExpectModel();
+  }
+}
+
+// Numbers of jobs were given out again after a restart, and with them the nonces: a rank of a job that was gone could come back to another.
+TEST_F(FoundBySimulation, NumbersOfJobsThatAreGoneAreNotUsedAgain) {
+  Start({.name = "first"});
+  const JobId first = job().id;
+  const uint64_t nonce = job().nonce;
+  trainer_->LeaveAll();
+  for (int restart = 0; restart < 2; ++restart) {
+    world_.Restart();
+    ASSERT_TRUE(world_.tables().jobs.empty());
+  }
+  EXPECT_FALSE(world_.Resume(&trainer_->rank(0), trainer_->spec())) << "its job is gone";
+  Start({.name = "second"});
+  EXPECT_GT(job().id, first);
+  EXPECT_NE(job().nonce, nonce);
+}
+
+// A fetch that was sent again asked for a version that the update had overwritten meanwhile, because its rank had ended the step. That is
+// nobody's fault: it ended the rank as one that breaks the protocol.
+TEST_F(FoundBySimulation, AFetchSentAgainOfAVersionThatIsGoneEndsNobody) {
+  Start({});
+  trainer_->Step({.seed = 1});
+  world_.Settle();
+  world_.Restart();
+  FakeRank& rank = trainer_->rank(0);
+  ASSERT_TRUE(world_.Resume(&rank, trainer_->spec()));
+  shm::Request again = FakeRank::FetchRequest(0, 0, 16, 0, 0);
+  again.flags = shm::kResubmitted;
+  EXPECT_EQ(world_.Await(&rank, rank.Send(again)).error, static_cast<uint32_t>(ErrorId::kVersionGone));
+  rank.Send(FakeRank::FetchRequest(0, 0, 16, 0, 0));
+  world_.Settle();
+  EXPECT_EQ(rank.Ended(), ErrorId::kProtocolViolation) << "of a fetch that is new it is its rank's fault";
+}
+
+// --- ranks that die while others come back ---
+
+class ComingBack : public FoundBySimulation {
+ protected:
+  void SetUp() override {
+    Start({.world = 2});
+    world_.Restart();
+  }
+  // The rank that the answer names as lost, of the oldest such answer for `to`.
+  void ExpectToldOfLoss(const FakeRank& to, Rank lost) {
+    const auto gone = world_.TakeReply<PeerGone>();
+    ASSERT_TRUE(gone.has_value()) << "rank " << to.rank() << " would wait for ever";
+    EXPECT_EQ(gone->connection, to.connection());
+    EXPECT_EQ(gone->rank, lost);
+  }
+};
+
+TEST_F(ComingBack, ARankThatWasAwayWhenAPeerWasLostIsToldWhenItIsBack) {
+  LoseAwaited(1);
+  EXPECT_FALSE(world_.TakeReply<PeerGone>().has_value()) << "nobody is there to be told";
+  ASSERT_TRUE(world_.Resume(&trainer_->rank(0), trainer_->spec()));
+  ExpectToldOfLoss(trainer_->rank(0), 1);
+}
+
+TEST_F(ComingBack, ARankWhosePeerIsLostWhileItComesBackIsTold) {
+  const ConnectionId connection = world_.AskToResume(trainer_->rank(0), trainer_->spec());
+  world_.loop().Turn();
+  const auto granted = world_.TakeReply<ReserveGranted>();
+  ASSERT_TRUE(granted && granted->connection == connection);
+  LoseAwaited(1);
+  world_.TakeReply<PeerGone>();  // which its connection may not take before it is attached
+  world_.AttachAgain(*granted, &trainer_->rank(0));
+  world_.loop().Turn();
+  ExpectToldOfLoss(trainer_->rank(0), 1);
+}
+
+TEST_F(ComingBack, ARankThatIsLostWhileItComesBackIsLostToItsPeerAndFreesItsPlace) {
+  ASSERT_TRUE(world_.Resume(&trainer_->rank(0), trainer_->spec()));
+  const ConnectionId connection = world_.AskToResume(trainer_->rank(1), trainer_->spec());
+  world_.loop().Turn();
+  ASSERT_TRUE(world_.TakeReply<ReserveGranted>().has_value()) << "its memory is being made";
+  world_.Post(ConnectionLost{connection, "killed"});
+  world_.loop().Turn();
+  ExpectToldOfLoss(trainer_->rank(0), 1);
+  world_.Lose(trainer_->rank(0));
+  world_.Settle();
+  world_.TakeAllReplies();
+  ASSERT_TRUE(trainer_->JoinAll()) << "both places are free";
+  EXPECT_EQ(trainer_->Step({.seed = 1}).version, 1U);
+  ExpectModel();
+}
+
+// A lease shorter than a way back counted ranks as lost that were already trying.
+TEST(RanksOfTheServerBefore, AreWaitedForHoweverShortTheLease) {
+  WorldOptions options;
+  options.loop.lease_ns = kNsPerMs;
+  options.loop.await_ns_min = 5 * kNsPerSecond;
+  ServeWorld world(options);
+  SmallTrainer trainer(&world, MakeSpec({}));
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(1);
+  world.Restart();
+  world.clock().Advance(options.loop.await_ns_min - 1);
+  world.Settle();
+  ASSERT_EQ(world.tables().jobs.size(), 1U);
+  EXPECT_TRUE(world.Resume(&trainer.rank(0), trainer.spec()));
+  world.Restart();
+  world.clock().Advance(options.loop.await_ns_min);
+  world.Settle();
+  world.clock().Advance(options.loop.lease_ns);
+  world.Settle();
+  EXPECT_TRUE(world.tables().jobs.empty()) << "but not for ever";
+}
+
+}  // namespace
+}  // namespace tidepool::memserver
