@@ -9,7 +9,7 @@
 
 #include "base/point.h"
 #include "shm/frames.h"
-#include "shm/messages.h"
+#include "shm/protocol.h"
 
 namespace tidepool::client {
 
@@ -18,7 +18,7 @@ namespace {
 Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, int64_t timeout_ns) {
   const auto bytes = shm::Encode(spec);
   shm::HelloFrame hello;
-  hello.abi = shm::kAbiVersion;
+  hello.protocols = shm::kOwnProtocols;
   hello.rank = who.rank;
   hello.world = spec.world;
   hello.pid = getpid();
@@ -61,11 +61,17 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
   }
   AttachedSession session;
   TP_ASSIGN_OR_RETURN(session.port, shm::ClientPort::Map(std::move(fds[shm::kFdSubmission]), std::move(fds[shm::kFdCompletion]),
-                                                         std::move(fds[shm::kFdDoorbell])));
+                                                         std::move(fds[shm::kFdDoorbell]), welcome.protocol));
   TP_ASSIGN_OR_RETURN(session.rcache, shm::Segment::Map(std::move(fds[shm::kFdRcache]), welcome.rcache_bytes, shm::PeerAccess::kReadWrite));
   session.attachment = AttachmentOf(welcome, session.rcache->data());
   session.job_nonce = welcome.job_nonce;
   return session;
+}
+
+Status CheckProtocol(uint32_t agreed) {
+  if (shm::kOwnProtocols.Has(agreed)) return Status();
+  return Status(ErrorId::kAbiMismatch, "memserver chose protocol version " + std::to_string(agreed) +
+                                           ", which was not offered: this program speaks " + Text(shm::kOwnProtocols));
 }
 
 // The answer that both handshakes end with: the frame that grants the session, or why there is none.
@@ -77,7 +83,10 @@ Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, int64_t timeout_ns) {
   if (const auto* lost = std::get_if<shm::PeerLostFrame>(&answer.frame)) {
     return Status(ErrorId::kPeerLost, "rank " + std::to_string(lost->rank) + " of this job was lost while this one attached");
   }
-  if (std::holds_alternative<Grant>(answer.frame)) return answer;
+  if (const auto* grant = std::get_if<Grant>(&answer.frame)) {
+    TP_RETURN_IF_ERROR(CheckProtocol(grant->protocol));
+    return answer;
+  }
   return Status(ErrorId::kHandshakeBad, std::string("the server answered the greeting with ") + shm::NameOf(answer.frame));
 }
 
@@ -99,7 +108,7 @@ Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpe
 }
 
 Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, int rcache_fd, int64_t timeout_ns) {
-  frame.abi = shm::kAbiVersion;
+  frame.protocols = shm::kOwnProtocols;
   const std::array<int, 1> fds{rcache_fd};
   const Status sent = channel->Send(frame, timeout_ns, fds);
   TP_POINT("client.resume_sent");
@@ -107,10 +116,11 @@ Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame f
   if (!answer.ok()) return WhyRefused(sent, answer.status());
   auto& granted = answer->fds;
   ResumedSession resumed;
-  resumed.session = std::get<shm::ResumedFrame>(answer->frame).session;
+  const auto& grant = std::get<shm::ResumedFrame>(answer->frame);
+  resumed.session = grant.session;
   TP_ASSIGN_OR_RETURN(resumed.port,
                       shm::ClientPort::Map(std::move(granted[shm::kResumedSubmission]), std::move(granted[shm::kResumedCompletion]),
-                                           std::move(granted[shm::kResumedDoorbell])));
+                                           std::move(granted[shm::kResumedDoorbell]), grant.protocol));
   TP_POINT("client.resumed");
   return resumed;
 }

@@ -37,7 +37,7 @@ struct ResumedSession {
 
 // Errors: what the server refused with, kJobSpecBad (before anything is sent), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
 Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, int64_t timeout_ns);
-// Sends `frame` (its abi is filled in) with the descriptor of the session's rCache memory, which stays mapped and the caller's.
+// Sends `frame` (its protocols are filled in) with the descriptor of the session's rCache memory, which stays mapped and the caller's.
 // Errors: what the server refused with (kStatesLost, kPeerLost, kNotReady, ...), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
 Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, int rcache_fd, int64_t timeout_ns);
 

@@ -1,12 +1,14 @@
-// The number of the protocol between client and server, for `version` outputs.
+// The newest version of the protocol between client and server, for `version` outputs.
 #pragma once
 
 #include <cstdint>
 
-#include "shm/messages.h"
+#include "shm/protocol.h"
 
 namespace tidepool::client {
 
-inline constexpr uint32_t kProtocol = shm::kAbiVersion;
+inline uint32_t Protocol() {
+  return shm::kOwnProtocols.highest;
+}
 
 }  // namespace tidepool::client

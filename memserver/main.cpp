@@ -14,7 +14,7 @@
 #include "memserver/keeper/keeper.h"
 #include "memserver/run.h"
 #include "memserver/version.h"
-#include "shm/messages.h"
+#include "shm/protocol.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -70,7 +70,7 @@ int PrintConfig(const Flags& flags) {
 }
 
 int PrintVersion(const Flags&) {
-  std::cout << "memserver " << kReleaseVersion << "\nprotocol " << shm::kAbiVersion << "\nbuild " << kBuild << "\n";
+  std::cout << "memserver " << kReleaseVersion << "\nprotocol " << shm::Text(shm::kOwnProtocols) << "\nbuild " << kBuild << "\n";
   return kExitOk;
 }
 
@@ -81,7 +81,7 @@ int PrintHelp(const Flags&) {
 
 int Keep(const Flags& flags) {
   const LastWords as_keeper("keeper");
-  InitLog("keeper", LogLevel::kInfo, LogFormat::kAuto);
+  InitLog("keeper", flags.keep.log_level, flags.keep.log_format);
   return RunKeeper(flags.keep);
 }
 

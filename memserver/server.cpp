@@ -27,7 +27,7 @@
 #include "memserver/serve_loop.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/version.h"
-#include "shm/messages.h"
+#include "shm/protocol.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {
@@ -84,7 +84,7 @@ uint32_t WorkersThatFit(const ServerOptions& options, const HostPool& pool) {
 
 ServerFacts FactsOf(const ServerOptions& options) {
   return {.version = kReleaseVersion,
-          .abi = shm::kAbiVersion,
+          .abi = shm::kOwnProtocols.highest,
           .build = kBuild,
           .devices = device::DeviceNames(),
           .socket_dir = options.socket_dir,

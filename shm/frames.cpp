@@ -30,9 +30,14 @@ void PutStatus(const Status& status, ByteWriter* out) {
   }
 }
 
+// The newest first: a server before version 3 knows this word alone, and names it when it refuses.
+void PutProtocols(const ProtocolRange& range, ByteWriter* out) {
+  out->Put(range.highest);
+  out->Put(range.lowest);
+}
+
 void PutPayload(const HelloFrame& frame, ByteWriter* out) {
-  out->Put(frame.abi);
-  out->Put(frame.features);
+  PutProtocols(frame.protocols, out);
   out->Put(frame.rank);
   out->Put(frame.world);
   out->Put(frame.pid);
@@ -45,6 +50,7 @@ void PutPayload(const SpecPartFrame& frame, ByteWriter* out) {
   out->PutBytes(frame.bytes);
 }
 void PutPayload(const WelcomeFrame& frame, ByteWriter* out) {
+  out->Put(frame.protocol);
   out->Put(frame.session);
   out->Put(frame.job);
   out->Put(frame.rcache_bytes);
@@ -82,13 +88,14 @@ void PutPayload(const PeerLostFrame& frame, ByteWriter* out) {
 }
 
 void PutPayload(const ResumeFrame& frame, ByteWriter* out) {
-  out->Put(frame.abi);
+  PutProtocols(frame.protocols, out);
   out->Put(frame.rank);
   out->Put(frame.job_nonce);
   out->Put(frame.nonce);
   out->Put(frame.rcache_bytes);
 }
 void PutPayload(const ResumedFrame& frame, ByteWriter* out) {
+  out->Put(frame.protocol);
   out->Put(frame.session);
 }
 
@@ -104,21 +111,32 @@ bool GetStatus(ByteReader* in, Status* status) {
   return true;
 }
 
+// Reads the range; true when this program speaks none of it. Such a frame is let through, so that the answer can name both ranges, and what
+// comes behind the range nobody here can read.
+bool GetProtocols(ByteReader* in, ProtocolRange* range) {
+  range->highest = in->Get<uint32_t>();
+  range->lowest = in->Get<uint32_t>();
+  // Before version 3 the second word meant something else: such a client speaks one version.
+  if (range->lowest == 0 || range->lowest > range->highest) range->lowest = range->highest;
+  if (!in->ok() || Agreed(*range, kOwnProtocols)) return false;
+  *in = ByteReader({});
+  return true;
+}
+// A newer client may say more than is known here.
+void SkipUnknown(const ProtocolRange& range, ByteReader* in) {
+  if (in->ok() && range.highest > kOwnProtocols.highest) *in = ByteReader({});
+}
+
 bool GetPayload(ByteReader* in, HelloFrame* frame) {
-  frame->abi = in->Get<uint32_t>();
-  frame->features = in->Get<uint32_t>();
+  if (GetProtocols(in, &frame->protocols)) return true;
   frame->rank = in->Get<uint32_t>();
   frame->world = in->Get<uint32_t>();
   frame->pid = in->Get<int32_t>();
   in->Get<uint32_t>();
   frame->spec_bytes = in->Get<uint64_t>();
   frame->fingerprint = in->Get<uint64_t>();
-  // A frame of another version is let through, so that the answer can name both versions.
-  if (frame->abi != kAbiVersion) {
-    *in = ByteReader({});
-    return true;
-  }
   frame->nonce = in->Get<uint64_t>();
+  SkipUnknown(frame->protocols, in);
   return frame->nonce != 0 && frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world &&
          frame->spec_bytes <= kSpecBytesMax;
 }
@@ -129,6 +147,7 @@ bool GetPayload(ByteReader* in, SpecPartFrame* frame) {
   return !frame->bytes.empty();
 }
 bool GetPayload(ByteReader* in, WelcomeFrame* frame) {
+  frame->protocol = in->Get<uint32_t>();
   frame->session = in->Get<uint32_t>();
   frame->job = in->Get<uint32_t>();
   frame->rcache_bytes = in->Get<uint64_t>();
@@ -174,18 +193,16 @@ bool GetPayload(ByteReader* in, PeerLostFrame* frame) {
 }
 
 bool GetPayload(ByteReader* in, ResumeFrame* frame) {
-  frame->abi = in->Get<uint32_t>();
-  if (frame->abi != kAbiVersion) {  // let through, as a greeting is
-    *in = ByteReader({});
-    return true;
-  }
+  if (GetProtocols(in, &frame->protocols)) return true;
   frame->rank = in->Get<uint32_t>();
   frame->job_nonce = in->Get<uint64_t>();
   frame->nonce = in->Get<uint64_t>();
   frame->rcache_bytes = in->Get<uint64_t>();
+  SkipUnknown(frame->protocols, in);
   return frame->rank < kRanksMax && frame->nonce != 0 && frame->rcache_bytes != 0;
 }
 bool GetPayload(ByteReader* in, ResumedFrame* frame) {
+  frame->protocol = in->Get<uint32_t>();
   frame->session = in->Get<uint32_t>();
   return true;
 }

@@ -2,6 +2,7 @@
 //
 // Any thread; value types. One packet carries one frame: a 16-byte header {magic, type, reserved, payload length, reserved}, then the
 // payload. DecodeFrame takes a peer's bytes: every length is checked, and what it returns holds only numbers within their limits.
+// Hello and Resume begin with the protocols of the client, in every version; behind the fields of this version a newer client may say more.
 //
 //   trainer                                     memserver
 //   Hello, SpecPart x n                    ->
@@ -26,6 +27,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "shm/fd_socket.h"
+#include "shm/protocol.h"
 
 namespace tidepool::shm {
 
@@ -40,8 +42,7 @@ enum WelcomeFd : uint32_t { kFdSubmission = 0, kFdCompletion = 1, kFdRcache = 2,
 enum ResumedFd : uint32_t { kResumedSubmission = 0, kResumedCompletion = 1, kResumedDoorbell = 2, kResumedFds = 3 };
 
 struct HelloFrame {
-  uint32_t abi = 0;
-  uint32_t features = 0;  // none are defined yet
+  ProtocolRange protocols;  // that the client speaks
   uint32_t rank = 0, world = 0;
   int32_t pid = 0;  // for messages only; the kernel's word is asked for everything else
   uint64_t spec_bytes = 0;
@@ -52,6 +53,7 @@ struct SpecPartFrame {
   std::vector<std::byte> bytes;
 };  // parts come in order and make up spec_bytes
 struct WelcomeFrame {
+  uint32_t protocol = 0;  // the version of this session: one of Hello
   uint32_t session = 0, job = 0;
   uint64_t rcache_bytes = 0;
   uint32_t weights_ready = 0;
@@ -85,11 +87,12 @@ struct PeerLostFrame {
 
 // A rank comes back to the server that adopted the kept memory. + one descriptor: the rCache memory of its Welcome, as a memserver made it.
 struct ResumeFrame {
-  uint32_t abi = 0;
+  ProtocolRange protocols;
   uint32_t rank = 0;
   uint64_t job_nonce = 0, nonce = 0, rcache_bytes = 0;
 };
 struct ResumedFrame {
+  uint32_t protocol = 0;  // of the session from now on
   uint32_t session = 0;
 };
 

@@ -10,8 +10,9 @@
 
 namespace tidepool::shm {
 
-// Any change of a struct in this file, of channel_layout.h, of job_spec.h or of frames.h obliges a new number.
-inline constexpr uint32_t kAbiVersion = 2;
+// The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a struct there obliges a new number; a
+// program goes on speaking the version before where shm/own_protocols.cpp says so (shm/protocol.h).
+inline constexpr uint32_t kAbiVersion = 3;
 
 enum class Op : uint32_t {
   kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training)

@@ -60,7 +60,7 @@ void Pause() {
 
 }  // namespace
 
-Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session) {
+Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32_t protocol) {
   std::unique_ptr<ServerPort> port(new ServerPort());
   TP_ASSIGN_OR_RETURN(port->submission_, Segment::Create("tidepool-submission", kChannelBytes, PeerAccess::kReadWrite));
   TP_ASSIGN_OR_RETURN(port->completion_, Segment::Create("tidepool-completion", kChannelBytes, PeerAccess::kReadOnly));
@@ -69,10 +69,10 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session) {
     return Status(ErrorId::kInternal, "no descriptor left for a doorbell of session " + std::to_string(session));
   auto* submission = new (port->submission_->data()) SubmissionHeader{};
   submission->magic = kSubmissionMagic;
-  submission->abi = kAbiVersion;
+  submission->abi = protocol;
   auto* completion = new (port->completion_->data()) CompletionHeader{};
   completion->magic = kCompletionMagic;
-  completion->abi = kAbiVersion;
+  completion->abi = protocol;
   completion->session = session;
   return port;
 }
@@ -133,7 +133,7 @@ void ServerPort::End(ErrorId reason) {
   WakeWord(&header->wake_word);
 }
 
-Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell) {
+Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell, uint32_t protocol) {
   std::unique_ptr<ClientPort> port(new ClientPort());
   TP_ASSIGN_OR_RETURN(port->submission_, Segment::Map(std::move(submission), kChannelBytes, PeerAccess::kReadWrite));
   TP_ASSIGN_OR_RETURN(port->completion_, Segment::Map(std::move(completion), kChannelBytes, PeerAccess::kReadOnly));
@@ -143,9 +143,9 @@ Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueF
   if (down->magic != kSubmissionMagic || up->magic != kCompletionMagic || !port->doorbell_.valid()) {
     return Status(ErrorId::kHandshakeBad, "the memory that the server sent does not hold the rings of a session");
   }
-  if (down->abi != kAbiVersion || up->abi != kAbiVersion) {
-    return Status(ErrorId::kAbiMismatch, "memserver's rings have protocol version " + std::to_string(up->abi) + ", this program's are " +
-                                             std::to_string(kAbiVersion));
+  if (down->abi != protocol || up->abi != protocol) {
+    return Status(ErrorId::kAbiMismatch, "memserver's rings have protocol version " + std::to_string(up->abi) +
+                                             ", the session was to have " + std::to_string(protocol));
   }
   return port;
 }

@@ -15,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "shm/channel_layout.h"
 #include "shm/messages.h"
+#include "shm/protocol.h"
 #include "shm/segment.h"
 
 namespace tidepool::shm {
@@ -24,7 +25,8 @@ enum class PopResult { kEmpty, kItem, kViolation };
 class ServerPort {
  public:
   // Makes both segments and the doorbell eventfd. Errors: kMemoryMapFailed, kInternal (no descriptors left).
-  static Result<std::unique_ptr<ServerPort>> Create(SessionId session);
+  // The headers name the session's version of the protocol.
+  static Result<std::unique_ptr<ServerPort>> Create(SessionId session, uint32_t protocol = kOwnProtocols.highest);
 
   // Copies the next request out of the ring. Checks only the ring (not the request's fields).
   PopResult Pop(Request* request);
@@ -54,8 +56,9 @@ class ServerPort {
 
 class ClientPort {
  public:
-  // Maps what the server sent. Errors: kHandshakeBad, kAbiMismatch, kMemoryMapFailed.
-  static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell);
+  // Maps what the server sent for a session of the version `protocol`. Errors: kHandshakeBad, kAbiMismatch, kMemoryMapFailed.
+  static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell,
+                                                 uint32_t protocol = kOwnProtocols.highest);
 
   // False when the ring is full. Rings the doorbell when the server sleeps.
   bool Push(const Request& request);

@@ -114,7 +114,7 @@ int RunSample(const RunOptions& options) {
 }
 
 int RunVersion() {
-  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::kProtocol << ", LibTorch " << TORCH_VERSION << ", NCCL "
+  std::cout << "trainer " << TIDEPOOL_VERSION << ", protocol " << client::Protocol() << ", LibTorch " << TORCH_VERSION << ", NCCL "
             << NcclVersion() << "\n";
   return kExitOk;
 }

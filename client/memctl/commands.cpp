@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "client/memctl/http_get.h"
 #include "client/memctl/views.h"
-#include "shm/messages.h"
+#include "shm/protocol.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::client {
@@ -92,7 +92,7 @@ Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
 }
 
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
-  const std::string own = "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kAbiVersion) + "\n";
+  const std::string own = "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
   auto body = Get(invocation, "/v1/version");
   // The own release is known in any case: that no server answers is a remark here.
   if (!body.ok() && !invocation.json) return Shown{own, body.status().Format() + "\n"};

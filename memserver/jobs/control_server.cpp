@@ -330,7 +330,7 @@ void ControlServer::Reactor::On(ReserveGranted reply) {
   Connection* connection = Find(reply.connection);
   if (connection == nullptr) return;  // lost in between; the loop has been told
   connection->protocol.SetState(ConnectionState::kPreparing);
-  preparer.Start(std::move(reply), connection->protocol.TakeRcache());
+  preparer.Start({std::move(reply), connection->protocol.TakeRcache(), connection->protocol.agreed()});
 }
 
 void ControlServer::Reactor::On(AwaitRank reply) {
@@ -350,6 +350,9 @@ void ControlServer::Reactor::On(Attached reply) {
   const auto granted = std::exchange(connection->granted, {});
   std::vector<int> fds;
   for (const UniqueFd& fd : granted) fds.push_back(fd.get());
+  if (const uint32_t agreed = connection->protocol.agreed(); agreed != shm::kOwnProtocols.highest) {
+    LogInfo("a session of an older protocol", {{"session", reply.session}, {"protocol", agreed}, {"newest", shm::kOwnProtocols.highest}});
+  }
   Send(reply.connection, connection->protocol.AnswerTo(reply), fds);
 }
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <variant>
 
-#include "shm/messages.h"
+#include "shm/protocol.h"
 
 namespace tidepool::memserver {
 
@@ -24,10 +24,11 @@ const char* NameOf(ConnectionState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
-Status CheckAbi(uint32_t abi) {
-  if (abi == shm::kAbiVersion) return Status();
-  return Status(ErrorId::kAbiMismatch, "the trainer speaks protocol version " + std::to_string(abi) + ", this memserver speaks " +
-                                           std::to_string(shm::kAbiVersion));
+Result<uint32_t> AgreeWith(const shm::ProtocolRange& client) {
+  if (const auto agreed = shm::Agreed(client, shm::kOwnProtocols)) return *agreed;
+  return Status(ErrorId::kAbiMismatch,
+                "the trainer speaks protocol " + Text(client) + ", this memserver speaks " + Text(shm::kOwnProtocols))
+      .Fix("install the next release of the older of the two, until they have a version in common");
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ Result<FrameAction> ConnectionProtocol::On(Other frame, std::vector<UniqueFd>) {
 
 Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<UniqueFd>) {
   if (state_ != ConnectionState::kHello) return Unexpected(frame);
-  TP_RETURN_IF_ERROR(CheckAbi(frame.abi));
+  TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
   if (frame.spec_bytes == 0) return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
   hello_ = frame;
   state_ = ConnectionState::kSpec;
@@ -56,7 +57,7 @@ Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<Un
 
 Result<FrameAction> ConnectionProtocol::On(shm::ResumeFrame frame, std::vector<UniqueFd> fds) {
   if (state_ != ConnectionState::kHello) return Unexpected(frame);
-  TP_RETURN_IF_ERROR(CheckAbi(frame.abi));
+  TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
   rcache_ = std::move(fds[0]);
   resume_ = frame;
   state_ = ConnectionState::kReserving;
@@ -113,8 +114,9 @@ Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<
 }
 
 shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
-  if (resume_) return shm::ResumedFrame{attached.session};
+  if (resume_) return shm::ResumedFrame{agreed_, attached.session};
   shm::WelcomeFrame welcome;
+  welcome.protocol = agreed_;
   welcome.session = attached.session;
   welcome.job = attached.job;
   welcome.weights_ready = attached.weights_ready ? 1 : 0;

@@ -40,6 +40,8 @@ class ConnectionProtocol {
   Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
 
   ConnectionState state() const { return state_; }
+  // The version of the protocol that this session has, once the trainer has greeted.
+  uint32_t agreed() const { return agreed_; }
   // The rank that comes back as which it was known before; nothing for a rank that attaches anew.
   const std::optional<shm::ResumeFrame>& resume() const { return resume_; }
   // The rCache memory that came with Resume, once; nothing about it is checked yet. Invalid for a rank that attaches anew.
@@ -69,6 +71,7 @@ class ConnectionProtocol {
   int32_t pid_;
   uint64_t process_start_;
   ConnectionState state_ = ConnectionState::kHello;
+  uint32_t agreed_ = 0;
   shm::HelloFrame hello_;
   std::vector<std::byte> spec_bytes_;
   std::shared_ptr<const shm::JobSpec> spec_;  // null for a rank that comes back

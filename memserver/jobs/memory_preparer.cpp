@@ -60,7 +60,7 @@ PreparedMemory MemoryPreparer::Prepare(const Task& task) {
     prepared.result = rcache.status();
     return prepared;
   }
-  auto port = shm::ServerPort::Create(grant.session);
+  auto port = shm::ServerPort::Create(grant.session, task.protocol);
   if (!port.ok()) {
     prepared.result = port.status();
     return prepared;

@@ -39,16 +39,16 @@ class MemoryPreparer {
   MemoryPreparer(const MemoryPreparer&) = delete;
   MemoryPreparer& operator=(const MemoryPreparer&) = delete;
 
-  // `returned` is the rCache memory of a rank that comes back; else invalid.
-  void Start(ReserveGranted grant, UniqueFd returned) { tasks_.Push({std::move(grant), std::move(returned)}); }
+  struct Task {
+    ReserveGranted grant;
+    UniqueFd returned;      // the rCache memory of a rank that comes back; else invalid
+    uint32_t protocol = 0;  // of the session
+  };
+  void Start(Task task) { tasks_.Push(std::move(task)); }
   // Results come out here, one for every Start.
   EventQueue<PreparedMemory>& results() { return results_; }
 
  private:
-  struct Task {
-    ReserveGranted grant;
-    UniqueFd returned;
-  };
   void Run();
   PreparedMemory Prepare(const Task& task);
   // The session's rCache: mapped when it was returned, else new, with its descriptor in `exported`.

@@ -73,6 +73,7 @@ class MemClientTest : public testing::Test {
   std::vector<int> SessionFds() const { return {port_->submission_fd(), port_->completion_fd(), rcache_->fd(), port_->doorbell_fd()}; }
   static shm::WelcomeFrame Welcome() {
     shm::WelcomeFrame welcome;
+    welcome.protocol = shm::kAbiVersion;
     welcome.session = 3;
     welcome.rcache_bytes = 8192;
     welcome.sealed_version = 12;
@@ -324,6 +325,14 @@ TEST_F(MemClientTest, AWelcomeThatDoesNotFitIsRefused) {
   std::swap(fds[0], fds[2]);
   EXPECT_EQ(ConnectWith(Welcome(), fds).status().id(), ErrorId::kHandshakeBad);
   EXPECT_EQ(ConnectWith(shm::GoodbyeFrame{}, {}).status().id(), ErrorId::kHandshakeBad);
+}
+
+TEST_F(MemClientTest, AProtocolThatWasNotOfferedIsRefused) {
+  shm::WelcomeFrame other = Welcome();
+  other.protocol = shm::kOwnProtocols.highest + 1;
+  EXPECT_EQ(ConnectWith(other, SessionFds()).status().id(), ErrorId::kAbiMismatch);
+  port_ = std::move(shm::ServerPort::Create(3, shm::kOwnProtocols.highest + 1)).value();
+  EXPECT_EQ(ConnectWith(Welcome(), SessionFds()).status().id(), ErrorId::kAbiMismatch) << "rings of another version than the welcome's";
 }
 
 TEST_F(MemClientTest, ABrokenJobIsRefusedBeforeAnythingIsSent) {

@@ -85,6 +85,7 @@ shm::HelloFrame PlayedServer::TakeGreeting() {
 void PlayedServer::Welcome() {
   port_ = std::move(shm::ServerPort::Create(1)).value();
   shm::WelcomeFrame welcome;
+  welcome.protocol = shm::kAbiVersion;
   welcome.session = 1;
   welcome.rcache_bytes = kRcacheBytes;
   welcome.sealed_version = 12;
@@ -99,7 +100,7 @@ shm::ResumeFrame PlayedServer::TakeResume() {
 
 void PlayedServer::Resumed(uint32_t session) {
   port_ = std::move(shm::ServerPort::Create(session)).value();
-  Send(shm::ResumedFrame{session}, {port_->submission_fd(), port_->completion_fd(), port_->doorbell_fd()});
+  Send(shm::ResumedFrame{shm::kAbiVersion, session}, {port_->submission_fd(), port_->completion_fd(), port_->doorbell_fd()});
 }
 
 void PlayedServer::RefuseResume(ErrorId id) {

@@ -149,12 +149,17 @@ class Connection {
     }
   }
 
+  shm::ProtocolRange Protocols() {
+    if (!input_->OneIn(16)) return shm::kOwnProtocols;
+    const uint32_t lowest = input_->Byte();
+    return {lowest, input_->OneIn(2) ? input_->Byte() : lowest};
+  }
   void SendGreeting() {
     const shm::JobSpec spec = fuzz::FuzzedSpec(input_);
     spec_bytes_ = shm::Encode(spec);
     Disturb(input_, input_->OneIn(8) ? 2 : 0, spec_bytes_);
     shm::HelloFrame hello;
-    hello.abi = input_->OneIn(16) ? input_->Byte() : shm::kAbiVersion;
+    hello.protocols = Protocols();
     hello.world = spec.world;
     hello.rank = input_->OneIn(16) ? input_->Byte() : 0;
     hello.spec_bytes = input_->OneIn(16) ? OddNumber(input_, spec_bytes_.size()) : spec_bytes_.size();
@@ -171,9 +176,7 @@ class Connection {
       rest = rest.subspan(now.size());
     }
   }
-  shm::Frame ResumeOf() {
-    return shm::ResumeFrame{input_->OneIn(16) ? input_->Byte() : shm::kAbiVersion, input_->Byte(), input_->Byte(), input_->Byte(), 4096};
-  }
+  shm::Frame ResumeOf() { return shm::ResumeFrame{Protocols(), input_->Byte(), input_->Byte(), input_->Byte(), 4096}; }
   shm::Frame ScheduleOf() {
     shm::SchedulePartFrame part;
     for (uint32_t uses = 1 + input_->Choice(6); uses > 0; --uses) part.order.push_back(input_->OneIn(16) ? input_->Number<uint32_t>() : 0);
@@ -185,7 +188,7 @@ class Connection {
       case 0: return Send(shm::WelcomeFrame{});
       case 1: return Send(shm::EndedFrame{Status(ErrorId::kSessionEnded, input_->Text(20))});
       case 2: return Send(shm::PeerLostFrame{input_->Byte()});
-      case 3: return Send(shm::ResumedFrame{input_->Byte()});
+      case 3: return Send(shm::ResumedFrame{shm::kAbiVersion, input_->Byte()});
       default: return Send(shm::SaveDoneFrame{});
     }
   }

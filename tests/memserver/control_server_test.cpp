@@ -84,7 +84,7 @@ class ControlServerTest : public testing::Test {
   }
   static void Greet(const UniqueFd& socket) {
     const auto bytes = shm::Encode(Spec());
-    Send(socket, shm::HelloFrame{shm::kAbiVersion, 0, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
+    Send(socket, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
     Send(socket, shm::SpecPartFrame{bytes});
   }
   // The next frame, with its descriptors in `fds`; none when the server closes.
@@ -135,7 +135,7 @@ class ControlServerTest : public testing::Test {
   }
 
   static void SendResume(const UniqueFd& socket, int fd, uint64_t nonce = 0xabc) {
-    const auto bytes = shm::EncodeFrame(shm::ResumeFrame{shm::kAbiVersion, 0, 0x10b, nonce, 8192});
+    const auto bytes = shm::EncodeFrame(shm::ResumeFrame{shm::kOwnProtocols, 0, 0x10b, nonce, 8192});
     ASSERT_EQ(shm::SendPacket(socket.get(), bytes, std::array{fd}), shm::SocketResult::kDone);
   }
   // A rank with this memory asks for its session, and the loop grants it.
@@ -249,7 +249,7 @@ TEST_F(ControlServerTest, ARankThatMayNotComeBackHearsWhy) {
 
 TEST_F(ControlServerTest, AResumeWithoutItsDescriptorIsRefused) {
   const UniqueFd socket = Connect();
-  Send(socket, shm::ResumeFrame{shm::kAbiVersion, 0, 0x10b, 0xabc, 8192});
+  Send(socket, shm::ResumeFrame{shm::kOwnProtocols, 0, 0x10b, 0xabc, 8192});
   const auto frame = Receive(socket);
   ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame));
   EXPECT_EQ(std::get<shm::RefusedFrame>(*frame).why.id(), ErrorId::kHandshakeBad);
@@ -425,7 +425,7 @@ TEST_F(SmallControlServerTest, AGreetingThatIsNotFinishedInTimeLosesItsConnectio
   const UniqueFd silent = Connect();
   const UniqueFd slow = Connect();
   const auto bytes = shm::Encode(Spec());
-  Send(slow, shm::HelloFrame{shm::kAbiVersion, 0, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
+  Send(slow, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
   for (const UniqueFd* socket : {&silent, &slow}) {
     auto frame = Receive(*socket);
     ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame));

@@ -29,7 +29,7 @@ class HandshakeTest : public testing::Test {
  protected:
   Result<FrameAction> Say(shm::Frame frame) { return protocol_.OnFrame(std::move(frame), {}); }
   static shm::HelloFrame Hello(const std::vector<std::byte>& bytes) {
-    return {shm::kAbiVersion, 0, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes), 0xabc};
+    return {shm::kOwnProtocols, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes), 0xabc};
   }
   // Through the greeting; the event that comes out of it.
   ReserveJob Greet() {
@@ -47,7 +47,7 @@ class HandshakeTest : public testing::Test {
     protocol_.SetState(ConnectionState::kOpen);
   }
 
-  static shm::ResumeFrame Resume() { return {shm::kAbiVersion, 1, 0x10b, 0xabc, 8192}; }
+  static shm::ResumeFrame Resume() { return {shm::kOwnProtocols, 1, 0x10b, 0xabc, 8192}; }
   // Says it with a descriptor of its own.
   Result<FrameAction> SayResume(const shm::ResumeFrame& frame) {
     std::vector<UniqueFd> fds;
@@ -109,10 +109,32 @@ TEST_F(HandshakeTest, ARankThatComesBackAsksForItsSessionAtOnce) {
 
 TEST_F(HandshakeTest, AResumeOfAnotherVersionNamesBoth) {
   shm::ResumeFrame frame = Resume();
-  frame.abi = 1;
+  frame.protocols = {1, 2};
   const Status status = SayResume(frame).status();
   EXPECT_EQ(status.id(), ErrorId::kAbiMismatch);
-  EXPECT_NE(status.what().find("version 1"), std::string::npos) << status.Format();
+  EXPECT_NE(status.what().find("versions 1 to 2"), std::string::npos) << status.Format();
+  EXPECT_NE(status.what().find(Text(shm::kOwnProtocols)), std::string::npos) << status.Format();
+}
+
+// A trainer of the next release, and one that is one release behind: the session has the version that both speak, and the answer says so.
+TEST_F(HandshakeTest, TheSessionHasTheHighestVersionThatBothSpeak) {
+  const uint32_t own = shm::kOwnProtocols.highest;
+  for (const shm::ProtocolRange& client : {shm::ProtocolRange{own, own + 3}, shm::ProtocolRange{1, own}}) {
+    ConnectionProtocol greeted(5, getuid(), 1234, 99), returned(6, getuid(), 1234, 99);
+    const auto bytes = shm::Encode(Spec());
+    shm::HelloFrame hello = Hello(bytes);
+    hello.protocols = client;
+    ASSERT_TRUE(greeted.OnFrame(hello, {}).ok());
+    ASSERT_TRUE(greeted.OnFrame(shm::SpecPartFrame{bytes}, {}).ok());
+    EXPECT_EQ(greeted.agreed(), own);
+    EXPECT_EQ(std::get<shm::WelcomeFrame>(greeted.AnswerTo({})).protocol, own);
+    shm::ResumeFrame resume = Resume();
+    resume.protocols = client;
+    std::vector<UniqueFd> fds;
+    fds.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    ASSERT_TRUE(returned.OnFrame(resume, std::move(fds)).ok());
+    EXPECT_EQ(std::get<shm::ResumedFrame>(returned.AnswerTo({})).protocol, own);
+  }
 }
 
 TEST_F(HandshakeTest, ResumeIsAFirstWordOnly) {

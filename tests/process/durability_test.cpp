@@ -1,101 +1,25 @@
 // What docs/durability.md promises, with whole processes, one test a promise: who may die, what goes on, and what is said where it cannot.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/random.h"
-#include "shm/socket_path.h"
 #include "tests/process/daemon_fixture.h"
+#include "tests/process/durable_daemon.h"
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
 namespace {
 
-constexpr int64_t kLimit = 30 * kNsPerSecond;
-// A rank that is ten times slower must still find the time to come back between two restarts.
-#ifdef TIDEPOOL_SANITIZED
-constexpr int kRestarts = 4;
-constexpr int64_t kBetweenRestartsNs = kNsPerSecond;
-constexpr int kAttachRounds = 2;
-#else
-constexpr int kRestarts = 30;
-constexpr int64_t kBetweenRestartsNs = 0;
-constexpr int kAttachRounds = 8;
-#endif
-
-using Process = std::unique_ptr<ChildProcess>;
+class Durability : public DurableDaemon {};
 
 pid_t PidIn(const std::string& text, const std::string& key) {
   const size_t at = text.rfind(key);
   return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(text.substr(at + key.size())));
 }
-
-// Flags with values; those of `more` replace the others.
-std::vector<std::string> WithDefaults(const std::vector<std::pair<std::string, std::string>>& defaults,
-                                      const std::vector<std::string>& more) {
-  std::vector<std::string> flags = more;
-  for (const auto& [flag, value] : defaults) {
-    if (std::find(more.begin(), more.end(), flag) == more.end()) flags.insert(flags.end(), {flag, value});
-  }
-  return flags;
-}
-
-class Durability : public ::testing::Test {
- protected:
-  Process Serve(const std::vector<std::string>& more = {}, const std::vector<std::string>& environment = {}) {
-    const auto flags = WithDefaults({{"--keeper", "process"}, {"--lease", "20s"}, {"--pool", "8MiB"}}, more);
-    auto server = std::make_unique<ChildProcess>(MemserverCommand(directory_.path(), flags), environment);
-    EXPECT_TRUE(server->WaitForOutput("\"ready\"", kLimit)) << server->Output();
-    return server;
-  }
-  Process Train(const std::vector<std::string>& more = {}) {
-    const auto flags = WithDefaults({{"--name", "job"}, {"--steps", "60"}, {"--pause-ms", "2"}, {"--server-timeout-ms", "20000"}}, more);
-    return std::make_unique<ChildProcess>(ThinCommand(directory_.path(), flags));
-  }
-  // The weights' hash of an undisturbed run of the same options.
-  std::string UndisturbedHash() {
-    const DaemonInProcess daemon;
-    ChildProcess process(ThinCommand(daemon.socket_dir(), {"--name", "job", "--steps", "60"}));
-    EXPECT_EQ(process.Wait(kLimit)->exit_code, 0) << process.Output();
-    return HashIn(process.Output());
-  }
-  static std::string HashIn(const std::string& output) {
-    const size_t at = output.find("hash ");
-    return at == std::string::npos ? "" : output.substr(at, output.find(' ', at + 5) - at);
-  }
-  pid_t ServerPid() const {
-    std::ifstream lock(shm::LockFilePath(directory_.path()));
-    pid_t pid = 0;
-    lock >> pid;
-    return pid;
-  }
-  bool WaitForFilesToGo() {
-    SteadyClock clock;
-    const int64_t end = clock.NowNs() + kLimit;
-    while (!std::filesystem::is_empty(directory_.path())) {
-      if (clock.NowNs() > end) return false;
-      clock.SleepNs(kNsPerMs);
-    }
-    return true;
-  }
-  void ExpectGone(pid_t pid) {
-    SteadyClock clock;
-    const int64_t end = clock.NowNs() + kLimit;
-    while (std::ifstream("/proc/" + std::to_string(pid) + "/cmdline").peek() != EOF && clock.NowNs() < end) clock.SleepNs(kNsPerMs);
-    EXPECT_EQ(std::ifstream("/proc/" + std::to_string(pid) + "/cmdline").peek(), EOF) << "process " << pid << " lives";
-  }
-
-  void TearDown() override { KillDaemon(directory_.path()); }
-
-  const TemporaryDirectory directory_;
-};
 
 TEST_F(Durability, TheKeeperStartsAKilledServerAgainAndTheTrainerGoesOn) {
   const std::string expected = UndisturbedHash();
@@ -156,62 +80,6 @@ TEST_F(Durability, AKeeperThatDiesAtTheHandOverLeavesACleanStart) {
   }
 }
 
-TEST_F(Durability, ARollingRestartUnderLoadFailsNoStep) {
-  const std::string expected = UndisturbedHash();
-  Process server = Serve({"--no-respawn"});
-  SplitMix64 random(7);
-  SteadyClock clock;
-  Process trainer = Train({"--norms"});
-  ASSERT_TRUE(trainer->WaitForOutput("norm 1 ", kLimit)) << "there is a job to hand over";
-  for (int restart = 0; restart < kRestarts; ++restart) {
-    clock.SleepNs(kBetweenRestartsNs + static_cast<int64_t>(random.Below(static_cast<uint64_t>(15 * kNsPerMs))));
-    const int64_t begin = clock.NowNs();
-    server->Signal(SIGTERM);
-    const auto ended = server->Wait(kLimit);
-    ASSERT_TRUE(ended.has_value());
-    EXPECT_EQ(ended->exit_code, 0) << server->Output();
-    EXPECT_LT(clock.NowNs() - begin, kPromptNs) << "it drains within two seconds";
-    server = Serve({"--no-respawn"});
-    if (const auto done = trainer->Wait(0)) {
-      ASSERT_EQ(done->exit_code, 0) << trainer->Output();
-      EXPECT_EQ(HashIn(trainer->Output()), expected);
-      trainer = Train({"--norms"});
-      ASSERT_TRUE(trainer->WaitForOutput("norm 1 ", kLimit)) << trainer->Output();
-    }
-  }
-  ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
-  EXPECT_EQ(HashIn(trainer->Output()), expected);
-  server->Signal(SIGINT);
-  EXPECT_EQ(server->Wait(kLimit)->exit_code, 0);
-  EXPECT_TRUE(WaitForFilesToGo());
-}
-
-// SIGTERM finds ranks at any point of their attach: with a job that is open, with one that is not yet, and with none.
-TEST_F(Durability, RanksThatAttachAsTheServerIsReplacedAttachToTheNextOne) {
-  SplitMix64 random(11);
-  SteadyClock clock;
-  Process server = Serve({"--no-respawn"});
-  for (int round = 0; round < kAttachRounds; ++round) {
-    const std::vector<std::string> two{"--world", "2", "--steps", "3", "--rank"};
-    const auto rank = [&](const char* name) {
-      std::vector<std::string> flags = two;
-      flags.emplace_back(name);
-      return Train(flags);
-    };
-    const Process first = rank("0"), second = rank("1");
-    clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(20 * kNsPerMs))));
-    server->Signal(SIGTERM);
-    const auto ended = server->Wait(kLimit);
-    ASSERT_TRUE(ended.has_value());
-    EXPECT_EQ(ended->exit_code, 0) << server->Output();
-    server = Serve({"--no-respawn"});
-    for (const Process* process : {&first, &second}) ASSERT_EQ((*process)->Wait(kLimit)->exit_code, 0) << (*process)->Output();
-  }
-  server->Signal(SIGINT);
-  EXPECT_EQ(server->Wait(kLimit)->exit_code, 0);
-  EXPECT_TRUE(WaitForFilesToGo());
-}
-
 TEST_F(Durability, AnOrderlyEndEndsJobsAndKeeperAtOnce) {
   const Process server = Serve();
   const Process trainer = Train({"--norms", "--steps", "100000"});
@@ -252,33 +120,22 @@ TEST_F(Durability, WithoutRespawnTheMemoryIsHeldForTheLeaseThenGivenBack) {
   ExpectGone(keeper);
 }
 
-// The release after this one has another layout: it goes on with our memory, and we refuse its.
-TEST_F(Durability, TheNextReleaseTakesOverAndAnUnknownLayoutIsRefused) {
-  const std::string expected = UndisturbedHash();
-  Process server = Serve({"--no-respawn"});
-  const Process trainer = Train({"--norms"});
-  ASSERT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
-  server->Signal(SIGTERM);
-  ASSERT_EQ(server->Wait(kLimit)->exit_code, 0);
-  std::vector<std::string> next =
-      MemserverCommand(directory_.path(), {"--keeper", "process", "--lease", "20s", "--pool", "8MiB", "--no-respawn"});
-  const std::vector<std::string> ours = next;
-  next.front() = TIDEPOOL_MEMSERVER_NEXT;
-  ChildProcess newer(next);
-  ASSERT_TRUE(newer.WaitForOutput("\"ready\"", kLimit)) << newer.Output();
-  ASSERT_TRUE(trainer->WaitForOutput("norm 30 ", kLimit)) << trainer->Output();
-  newer.Signal(SIGTERM);
-  ASSERT_EQ(newer.Wait(kLimit)->exit_code, 0);
-  ChildProcess refused(ours);
-  EXPECT_EQ(refused.Wait(kLimit)->exit_code, 8) << refused.Output();
-  EXPECT_NE(refused.Output().find("layout 3"), std::string::npos) << refused.Output();
-  EXPECT_NE(refused.Output().find("layout 2"), std::string::npos) << refused.Output();
-  ChildProcess again(next);  // nothing was lost by the refusal
-  ASSERT_TRUE(again.WaitForOutput("\"ready\"", kLimit)) << again.Output();
-  ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
-  EXPECT_EQ(HashIn(trainer->Output()), expected);
-  again.Signal(SIGINT);
-  EXPECT_EQ(again.Wait(kLimit)->exit_code, 0);
+// What memserver is told about its log holds for its keeper too, which writes to the same place.
+TEST_F(Durability, TheKeeperLogsAsItsServerIsTold) {
+  const auto log_of_a_crash = [this](const char* level) {
+    ChildProcess server(MemserverCommand(
+        directory_.path(), {"--keeper", "process", "--no-respawn", "--lease", "1s", "--log-level", level, "--log-format", "json"}));
+    EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing) << server.Output();
+    const pid_t keeper = FindKeeper(directory_.path());
+    EXPECT_GT(keeper, 0);
+    server.Signal(SIGKILL);
+    EXPECT_TRUE(server.Wait(kLimit).has_value());
+    ExpectGone(keeper);
+    return server.Output();
+  };
+  const std::string all = log_of_a_crash("info"), few = log_of_a_crash("error");
+  EXPECT_NE(all.find("\"program\":\"keeper\""), std::string::npos) << all;
+  EXPECT_EQ(few.find("\"program\":\"keeper\""), std::string::npos) << few;
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ constexpr int64_t kLimit = 5 * kNsPerSecond;
 std::vector<shm::Frame> GreetingOf(const shm::JobSpec& spec, Rank rank) {
   const auto bytes = shm::Encode(spec);
   shm::HelloFrame hello;
-  hello.abi = shm::kAbiVersion;
+  hello.protocols = shm::kOwnProtocols;
   hello.rank = rank;
   hello.world = spec.world;
   hello.pid = getpid();

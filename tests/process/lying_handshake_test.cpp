@@ -106,12 +106,12 @@ TEST_F(LyingHandshake, BytesOfAnotherProtocolAreRefused) {
 TEST_F(LyingHandshake, AnotherProtocolVersionIsRefusedByNamingBoth) {
   Connect();
   shm::HelloFrame hello = Hello(Spec());
-  hello.abi = 77;
+  hello.protocols = {77, 78};
   SendFrame(hello);
   const Status reason = AwaitRefusal();
   EXPECT_EQ(reason.id(), ErrorId::kAbiMismatch);
-  EXPECT_NE(reason.what().find("77"), std::string::npos) << reason.Format();
-  EXPECT_NE(reason.what().find(std::to_string(shm::kAbiVersion)), std::string::npos) << reason.Format();
+  EXPECT_NE(reason.what().find("versions 77 to 78"), std::string::npos) << reason.Format();
+  EXPECT_NE(reason.what().find(Text(shm::kOwnProtocols)), std::string::npos) << reason.Format();
 }
 
 TEST_F(LyingHandshake, AFingerprintThatDoesNotFitIsRefused) {

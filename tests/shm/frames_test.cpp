@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -15,18 +16,18 @@ namespace tidepool::shm {
 namespace {
 
 HelloFrame SoundHello() {
-  return {kAbiVersion, 0, 1, 2, 4711, 1000, 99, 0xabc};
+  return {kOwnProtocols, 1, 2, 4711, 1000, 99, 0xabc};
 }
 
 ResumeFrame SoundResume() {
-  return {kAbiVersion, 1, 0x10b, 0xabc, 8192};
+  return {kOwnProtocols, 1, 0x10b, 0xabc, 8192};
 }
 
 std::vector<Frame> OneOfEach() {
   std::vector<Frame> frames;
   frames.emplace_back(SoundHello());
   frames.emplace_back(SpecPartFrame{std::vector<std::byte>(10, std::byte{3})});
-  frames.emplace_back(WelcomeFrame{3, 4, 8192, 1, 2.5F, 7, 8, 9, 10, 11, 12});
+  frames.emplace_back(WelcomeFrame{3, 3, 4, 8192, 1, 2.5F, 7, 8, 9, 10, 11, 12});
   frames.emplace_back(RefusedFrame{Status(ErrorId::kPoolFull, "no room").Where("here").Why("because").Fix("more")});
   frames.emplace_back(SchedulePartFrame{5, {4, 3, 2}});
   frames.emplace_back(SaveFrame{12, "model.safetensors"});
@@ -35,7 +36,7 @@ std::vector<Frame> OneOfEach() {
   frames.emplace_back(EndedFrame{Status(ErrorId::kSessionEnded, "the end")});
   frames.emplace_back(PeerLostFrame{1});
   frames.emplace_back(SoundResume());
-  frames.emplace_back(ResumedFrame{77});
+  frames.emplace_back(ResumedFrame{3, 77});
   return frames;
 }
 
@@ -88,7 +89,7 @@ TEST(Frames, AHelloOutOfRangeIsRefused) {
   EXPECT_TRUE(refused([](HelloFrame* h) { h->rank = 2; }));
   EXPECT_TRUE(refused([](HelloFrame* h) { h->spec_bytes = kSpecBytesMax + 1; }));
   EXPECT_TRUE(refused([](HelloFrame* h) { h->nonce = 0; }));
-  EXPECT_FALSE(refused([](HelloFrame* h) { h->abi = 77; })) << "another version must reach the place that can name both";
+  EXPECT_FALSE(refused([](HelloFrame* h) { h->protocols = {77, 78}; })) << "another version must reach the place that can name both";
 }
 
 TEST(Frames, AResumeOutOfRangeIsRefused) {
@@ -101,19 +102,61 @@ TEST(Frames, AResumeOutOfRangeIsRefused) {
   EXPECT_TRUE(refused([](ResumeFrame* r) { r->nonce = 0; }));
   EXPECT_TRUE(refused([](ResumeFrame* r) { r->rcache_bytes = 0; }));
   EXPECT_FALSE(refused([](ResumeFrame* r) { r->job_nonce = 0; })) << "the loop knows no such job, and says so";
-  EXPECT_FALSE(refused([](ResumeFrame* r) { r->abi = 77; }));
+  EXPECT_FALSE(refused([](ResumeFrame* r) { r->protocols = {77, 77}; }));
 }
 
-TEST(Frames, AGreetingOfTheFormerVersionIsReadFarEnoughToNameIt) {
-  HelloFrame hello = SoundHello();
-  hello.abi = 1;
-  auto bytes = EncodeFrame(hello);
-  bytes.erase(bytes.end() - sizeof hello.nonce, bytes.end());  // which it did not have
+// Sets the payload's length behind a change of its bytes.
+std::vector<std::byte> WithLength(std::vector<std::byte> bytes) {
   const auto length = static_cast<uint32_t>(bytes.size() - kFrameHeaderBytes);
   std::memcpy(bytes.data() + 8, &length, sizeof length);
-  const auto decoded = DecodeFrame(bytes);
-  ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
-  EXPECT_EQ(std::get<HelloFrame>(decoded.value()).abi, 1U);
+  return bytes;
+}
+
+// Before version 3 a greeting began with one number; what follows it is not ours to read.
+TEST(Frames, AGreetingOfAFormerVersionIsReadFarEnoughToNameIt) {
+  for (const uint32_t second_word : {0U, 5U}) {
+    auto bytes = EncodeFrame(SoundHello());
+    const std::array<uint32_t, 2> words{2, second_word};
+    std::memcpy(bytes.data() + kFrameHeaderBytes, words.data(), sizeof words);
+    bytes.resize(bytes.size() - sizeof(uint64_t));
+    const auto decoded = DecodeFrame(WithLength(bytes));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
+    EXPECT_EQ(std::get<HelloFrame>(decoded.value()).protocols, (ProtocolRange{2, 2}));
+  }
+}
+
+TEST(Frames, ANewerClientMaySayMoreBehindWhatIsKnown) {
+  const std::array<std::byte, 12> more{};
+  const auto with_more = [&more](Frame frame) {
+    auto bytes = EncodeFrame(frame);
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    return DecodeFrame(WithLength(bytes));
+  };
+  HelloFrame hello = SoundHello();
+  ResumeFrame resume = SoundResume();
+  EXPECT_FALSE(with_more(hello).ok()) << "of this version nothing follows";
+  EXPECT_FALSE(with_more(resume).ok());
+  hello.protocols.highest = resume.protocols.highest = kOwnProtocols.highest + 1;
+  const auto greeted = with_more(hello);
+  ASSERT_TRUE(greeted.ok()) << greeted.status().Format();
+  EXPECT_EQ(std::get<HelloFrame>(greeted.value()).nonce, hello.nonce);
+  const auto resumed = with_more(resume);
+  ASSERT_TRUE(resumed.ok()) << resumed.status().Format();
+  EXPECT_EQ(std::get<ResumeFrame>(resumed.value()).nonce, resume.nonce);
+  hello.nonce = 0;
+  EXPECT_FALSE(with_more(hello).ok()) << "what is known is checked as ever";
+}
+
+TEST(Protocols, TheHighestThatBothSpeakIsAgreedOn) {
+  EXPECT_EQ(Agreed({3, 3}, {3, 3}), 3U);
+  EXPECT_EQ(Agreed({3, 4}, {3, 3}), 3U);
+  EXPECT_EQ(Agreed({3, 5}, {2, 4}), 4U);
+  EXPECT_EQ(Agreed({2, 4}, {3, 5}), 4U);
+  EXPECT_EQ(Agreed({2, 3}, {4, 5}), std::nullopt);
+  EXPECT_EQ(Agreed({4, 5}, {2, 3}), std::nullopt);
+  EXPECT_EQ(Text({3, 3}), "version 3");
+  EXPECT_EQ(Text({3, 5}), "versions 3 to 5");
+  EXPECT_TRUE(kOwnProtocols.Has(kAbiVersion)) << "what the headers of this folder describe";
 }
 
 TEST(Frames, AScheduleThatLiesAboutItsLengthIsRefused) {
