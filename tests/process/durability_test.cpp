@@ -120,6 +120,30 @@ TEST_F(Durability, WithoutRespawnTheMemoryIsHeldForTheLeaseThenGivenBack) {
   ExpectGone(keeper);
 }
 
+// A server dies with a tile open, and five others after it at each stage of recovery, one of them while it puts the tile back.
+TEST_F(Durability, KilledFiveTimesInsideRecoveryItStillEndsRight) {
+  const std::string expected = UndisturbedHash();
+  const std::vector<std::string> command =
+      MemserverCommand(directory_.path(), {"--keeper", "process", "--lease", "20s", "--pool", "8MiB", "--no-respawn"});
+  ChildProcess first(command, {"TIDEPOOL_KILL_AT=optim.tile_written:100"});
+  const Process trainer = Train();
+  const auto ended = first.Wait(kLimit);
+  ASSERT_TRUE(ended && ended->signal == SIGKILL) << first.Output();
+  for (const char* point :
+       {"recover.job_read", "optim.tile_restored", "recover.tiles_restored", "recover.step_counted", "recover.job_read"}) {
+    ChildProcess server(command, {std::string("TIDEPOOL_KILL_AT=") + point});
+    const auto end = server.Wait(kLimit);
+    ASSERT_TRUE(end && end->signal == SIGKILL) << point << ": " << server.Output();
+  }
+  const Process last = Serve({"--no-respawn"});
+  const auto done = trainer->Wait(kLimit);
+  ASSERT_TRUE(done && done->exit_code == 0) << trainer->Output();
+  EXPECT_EQ(HashIn(trainer->Output()), expected);
+  last->Signal(SIGINT);
+  EXPECT_EQ(last->Wait(kLimit)->exit_code, 0);
+  EXPECT_TRUE(WaitForFilesToGo());
+}
+
 // What memserver is told about its log holds for its keeper too, which writes to the same place.
 TEST_F(Durability, TheKeeperLogsAsItsServerIsTold) {
   const auto log_of_a_crash = [this](const char* level) {
