@@ -15,6 +15,8 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
 #include "tests/process/daemon_fixture.h"
+#include "tests/process/durable_daemon.h"
 #include "tests/process/lying_client.h"
 #include "tests/process/memserver_process.h"
 
@@ -37,8 +40,6 @@ constexpr int kFlood = 1000, kCrashes = 40;
 constexpr int64_t kAnswerNs = 50 * kNsPerMs;
 constexpr int kFlood = 10'000, kCrashes = 200;
 #endif
-
-using Process = std::unique_ptr<ChildProcess>;
 
 Process Thin(const std::string& socket_dir, const std::vector<std::string>& more, const std::string& stop_at = "") {
   std::vector<std::string> environment;
@@ -111,6 +112,33 @@ TEST_F(Stall, ATrainerThatIsStoppedInAnyStateHoldsUpNobodyAndGoesOn) {
     stopped->Signal(SIGCONT);
     EXPECT_EQ(HashOf(stopped.get()), expected_) << point << ": " << stopped->Output();
   }
+}
+
+// The states of a trainer whose server has ended: it stops on its way back, or when it is back and sends again.
+class StallOnTheWayBack : public DurableDaemon, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Points, StallOnTheWayBack,
+                         ::testing::Values("client.server_lost", "client.resume_sent", "client.resumed", "client.resubmitted"),
+                         [](const auto& test) { return std::string(test.param).substr(std::string("client.").size()); });
+
+TEST_P(StallOnTheWayBack, HoldsUpNobodyAndGoesOn) {
+  const std::string expected = UndisturbedHash();
+  const Process first = Serve({"--no-respawn"});
+  const auto command = ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--server-timeout-ms", "20000"});
+  ChildProcess stopped(command, {std::string("TIDEPOOL_STOP_AT=") + GetParam()});
+  ASSERT_TRUE(stopped.WaitForOutput("norm 5 ", kLimit)) << stopped.Output();
+  first->Signal(SIGKILL);
+  ASSERT_TRUE(first->Wait(kLimit).has_value());
+  const Process next = Serve({"--no-respawn"});
+  ASSERT_TRUE(WaitUntil([&] { return IsStopped(stopped.pid()); })) << stopped.Output();
+  const Process beside = Train({"--name", "beside", "--steps", "20"});
+  EXPECT_NE(HashOf(beside.get()), "") << beside->Output();
+  stopped.Signal(SIGCONT);
+  const auto ended = stopped.Wait(kLimit);
+  ASSERT_TRUE(ended && ended->exit_code == 0) << stopped.Output();
+  EXPECT_EQ(HashIn(stopped.Output()), expected);
+  EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+  next->Signal(SIGINT);
+  EXPECT_EQ(next->Wait(kLimit)->exit_code, 0);
 }
 
 TEST_F(Stall, ARankThatIsStoppedHoldsUpItsOwnJobOnly) {
@@ -319,6 +347,34 @@ TEST_F(Stall, ATrainerWithAnotherClockTrainsTheSameBits) {
   ExpectBesideUndisturbed("beside a trainer with another clock");
   EXPECT_EQ(HashOf(&process), expected_) << process.Output();
 }
+
+#ifdef TIDEPOOL_CLOCK_SHIM
+// The wall clock of every process jumps by a month to and fro, each time that it is asked. Leases and time limits are of the other clock.
+class JumpingClock : public DurableDaemon {};
+
+TEST_F(JumpingClock, EndsNobodyAndChangesNoBit) {
+  const std::string expected = UndisturbedHash();
+  const std::vector<std::string> shim{std::string("LD_PRELOAD=") + TIDEPOOL_CLOCK_SHIM};
+  const Process server = Serve({"--log-format", "json"}, shim);
+  ChildProcess trainer(
+      ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--pause-ms", "2", "--server-timeout-ms", "20000"}),
+      shim);
+  ASSERT_TRUE(trainer.WaitForOutput("norm 20 ", kLimit)) << trainer.Output();
+  kill(ServerPid(), SIGKILL);  // also while the keeper starts another server and the rank comes back
+  const auto ended = trainer.Wait(kLimit);
+  ASSERT_TRUE(ended && ended->exit_code == 0) << trainer.Output();
+  EXPECT_EQ(HashIn(trainer.Output()), expected);
+  EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+  std::set<std::string> months;
+  std::istringstream lines(server->Output());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("{\"time\":\"")) months.insert(line.substr(9, 7));
+  }
+  EXPECT_GT(months.size(), 1U) << "the clock did jump: " << server->Output();
+  kill(ServerPid(), SIGINT);
+  EXPECT_TRUE(WaitForFilesToGo());
+}
+#endif
 
 // A server that stands still for longer than its lease: nobody's death is concluded from that, on either side.
 TEST(StoppedServer, IsWaitedForAndEndsNobody) {

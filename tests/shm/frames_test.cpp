@@ -118,7 +118,7 @@ TEST(Frames, AGreetingOfAFormerVersionIsReadFarEnoughToNameIt) {
     auto bytes = EncodeFrame(SoundHello());
     const std::array<uint32_t, 2> words{2, second_word};
     std::memcpy(bytes.data() + kFrameHeaderBytes, words.data(), sizeof words);
-    bytes.resize(bytes.size() - sizeof(uint64_t));
+    bytes.erase(bytes.end() - sizeof(uint64_t), bytes.end());
     const auto decoded = DecodeFrame(WithLength(bytes));
     ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
     EXPECT_EQ(std::get<HelloFrame>(decoded.value()).protocols, (ProtocolRange{2, 2}));
