@@ -141,6 +141,32 @@ TEST_P(StallOnTheWayBack, HoldsUpNobodyAndGoesOn) {
   EXPECT_EQ(next->Wait(kLimit)->exit_code, 0);
 }
 
+class StallAtAHandOver : public DurableDaemon, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Points, StallAtAHandOver,
+                         ::testing::Values("client.put_sent:2", "client.fetch_sent:30", "client.gradient_sent:30",
+                                           "client.end_step_sent:8"),
+                         [](const auto& test) {
+                           const std::string point = test.param;
+                           return point.substr(point.find('.') + 1, point.find(':') - point.find('.') - 1);
+                         });
+
+// The server ends without it, within its two seconds; the rank finds the next one when it goes on.
+TEST_P(StallAtAHandOver, HoldsItUpForNobody) {
+  const std::string expected = UndisturbedHash();
+  const Process first = Serve({"--no-respawn"});
+  const auto command = ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--server-timeout-ms", "20000"});
+  ChildProcess stopped(command, {std::string("TIDEPOOL_STOP_AT=") + GetParam()});
+  ASSERT_TRUE(WaitUntil([&] { return IsStopped(stopped.pid()); })) << stopped.Output();
+  HandOver(first.get());
+  const Process next = Serve({"--no-respawn"});
+  stopped.Signal(SIGCONT);
+  const auto ended = stopped.Wait(kLimit);
+  ASSERT_TRUE(ended && ended->exit_code == 0) << stopped.Output();
+  EXPECT_EQ(HashIn(stopped.Output()), expected);
+  next->Signal(SIGINT);
+  EXPECT_EQ(next->Wait(kLimit)->exit_code, 0);
+}
+
 TEST_F(Stall, ARankThatIsStoppedHoldsUpItsOwnJobOnly) {
   const auto rank = [this](const char* number, const std::string& stop_at) {
     return Thin(daemon_.socket_dir(), {"--name", "two", "--world", "2", "--rank", number, "--steps", "20"}, stop_at);
