@@ -117,7 +117,8 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
     job->states->ClearRank(rank);
     TP_POINT("server.rank_cleared");
   }
-  if (how != Leaving::kGoodbye) {
+  // A server that ends tells each rank so, and not that its peers were sent away before it.
+  if (how != Leaving::kGoodbye && !tables_->draining) {
     for (const Seat* other : job->seats) {
       if (other != nullptr) Send(PeerGone{other->connection, rank});
     }

@@ -104,17 +104,18 @@ TEST_F(Upgrade, ASessionHasTheHighestVersionThatBothSpeak) {
   ExpectOrderlyEnd(ours.get());
 }
 
-// SIGTERM finds ranks at any point of their attach: with a job that is open, with one that is not yet, and with none.
+// SIGTERM finds ranks at any point of their attach: with a job that is open, with one whose memory is being zeroed, and with none.
 TEST_F(Upgrade, RanksThatAttachAsTheServerIsReplacedAttachToTheNextOne) {
+  const std::vector<std::string> server_flags{"--no-respawn", "--pool", "64MiB"};
   SplitMix64 random(11);
   SteadyClock clock;
-  Process server = Serve({"--no-respawn"});
+  Process server = Serve(server_flags);
   for (int round = 0; round < kAttachRounds; ++round) {
     std::vector<Process> ranks;
-    for (const char* rank : {"0", "1"}) ranks.push_back(Train({"--world", "2", "--steps", "3", "--rank", rank}));
-    clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(20 * kNsPerMs))));
+    for (const char* rank : {"0", "1"}) ranks.push_back(Train({"--world", "2", "--elements", "524288", "--steps", "2", "--rank", rank}));
+    clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(40 * kNsPerMs))));
     HandOver(server.get());
-    server = Serve({"--no-respawn"});
+    server = Serve(server_flags);
     for (const Process& rank : ranks) {
       const auto ended = rank->Wait(kLimit);
       ASSERT_TRUE(ended && ended->exit_code == 0) << rank->Output();
