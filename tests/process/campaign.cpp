@@ -119,14 +119,18 @@ class Campaign::Round {
     return true;
   }
 
+  // True when it had ended.
+  bool StartServerAgain() {
+    const auto ended = server_->Wait(0);
+    if (!ended) return false;
+    if (ended->signal == SIGKILL && !server_point_.empty()) report_.points_hit.push_back(server_point_);
+    if (ended->signal != SIGKILL) Fail("memserver ended by itself, with exit code " + std::to_string(ended->exit_code));
+    StartServer();
+    return true;
+  }
+
   void StartAgainWhatEnded() {
-    if (const auto ended = server_->Wait(0)) {
-      if (ended->signal == SIGKILL && !server_point_.empty()) report_.points_hit.push_back(server_point_);
-      if (ended->signal != SIGKILL) Fail("memserver ended by itself, with exit code " + std::to_string(ended->exit_code));
-      StartServer();
-    } else if (kill_soon_ && NormsPrinted() > random_->Below(30)) {
-      KillServer();
-    }
+    if (!StartServerAgain() && kill_soon_ && NormsPrinted() > random_->Below(30)) KillServer();
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
       const auto ended = trainers_[rank]->Wait(0);
       if (!ended || (ended->exit_code == 0 && IsDone(rank))) continue;
@@ -178,9 +182,19 @@ class Campaign::Round {
     return true;
   }
 
+  // A server may meet its last point when the ranks have gone.
+  bool NothingIsHeld() {
+    const int64_t end = clock_.NowNs() + 10 * kNsPerSecond;
+    while (WaitForHoldings(directory_.path(), kNothing, 100 * kNsPerMs) != kNothing) {
+      if (clock_.NowNs() > end) return false;
+      StartServerAgain();
+    }
+    return true;
+  }
+
   void Finish() {
     for (size_t rank = 0; rank < trainers_.size(); ++rank) TakeNorms(rank);
-    if (server_->Wait(0)) StartServer();
+    StartServerAgain();
     if (!server_->WaitForOutput("\"ready\"", 10 * kNsPerSecond)) return Fail("the last memserver did not become ready");
     if (server_point_.starts_with("keeper.") && Count(server_->Output(), "a new one holds") > 0)
       report_.points_hit.push_back(server_point_);
@@ -188,7 +202,7 @@ class Campaign::Round {
       for (auto& trainer : trainers_) {
         if (!trainer->Wait(10 * kNsPerSecond)) return Fail("a rank that was done did not end");
       }
-      if (WaitForHoldings(directory_.path(), kNothing, 10 * kNsPerSecond) != kNothing) return Fail("something is held after the end");
+      if (!NothingIsHeld()) return Fail("something is held after the end");
     }
     server_->Signal(SIGTERM);
     const auto ended = server_->Wait(10 * kNsPerSecond);
