@@ -87,6 +87,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(NonFinite, 6001, kCorrupt, kExitNonFinite, "lower the learning rate, use warm-up or clipping, or --dtype fp32")                       \
   X(CollectiveFailed, 6002, kUnavailable, kExitFailed, "see the output of the other ranks; check MASTER_ADDR and MASTER_PORT")            \
   X(StepAbandoned, 6003, kUnavailable, kExitFailed, "the step was not sealed; the cause stands above")                                    \
+  X(RanksMissing, 6004, kTimeout, kExitJobKept, "see why the missing ranks ended, then start all ranks again")                            \
   X(LibraryFailed, 9001, kInvalid, kExitFailed, "an error inside a library; report this with the text above")                             \
   X(Internal, 9002, kInvalid, kExitFailed, "a bug in Tidepool; report this with the text above")
 

@@ -92,6 +92,9 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
                   "how long a memserver that ended is waited for (then exit code 75); 0s: not at all")
       ->group(group)
       ->capture_default_str();
+  app->add_option("--rejoin-timeout", o->rejoin_timeout, "with --resume auto: how long the other ranks are waited for (then exit code 75)")
+      ->group(group)
+      ->capture_default_str();
   app->add_option("--threads", o->threads, "compute threads of this rank; 0: cores / local ranks")->group(group)->capture_default_str();
   app->add_flag("!--no-prefetch", o->prefetch, "fetch chunks only when they are needed")->group("memory");
 }

@@ -40,6 +40,10 @@ Status StillHeld(const std::string& job, Version sealed) {
       .Fix("continue it with --resume auto, choose another --job name for a new run, or wait for the lease to pass");
 }
 
+bool EndsAttemptOnly(const Status& ended) {
+  return ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed || ended.id() == ErrorId::kVersionGone;
+}
+
 Status ExplainEnd(Status ended, const std::string& job, bool resume) {
   switch (ended.id()) {
     case ErrorId::kServerGone:
@@ -52,8 +56,12 @@ Status ExplainEnd(Status ended, const std::string& job, bool resume) {
           "\" with them. The same command starts it anew at step 1" + (resume ? "; --resume auto may stay" : ""));
     case ErrorId::kPeerLost:
     case ErrorId::kCollectiveFailed:
+    case ErrorId::kVersionGone:
       return std::move(ended).Fix("the job is kept for the server's lease: " + Again(job) +
                                   ", for all ranks, continues at the last sealed step");
+    case ErrorId::kRanksMissing:
+      return std::move(ended).Fix("see why the missing ranks ended. The job is kept for the server's lease: " + Again(job) +
+                                  ", for all ranks, continues at the last sealed step; --rejoin-timeout gives slow ones longer");
     default: return ended;
   }
 }

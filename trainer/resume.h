@@ -23,6 +23,10 @@ Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place);
 // The refusal of a run that would have to overwrite the weights of `job`, or to go on with them unasked.
 Status StillHeld(const std::string& job, Version sealed);
 
+// True when `ended` is the end of an attempt, not of a run that may be resumed: another rank has died, or, after a restart of the server,
+// this one asked for a version that the others had left behind. The next attempt goes on behind the last sealed step.
+bool EndsAttemptOnly(const Status& ended);
+
 // `ended` with advice on how `job`, which lies with a shared server, is continued or begun anew.
 Status ExplainEnd(Status ended, const std::string& job, bool resume);
 

@@ -42,6 +42,7 @@ struct RunOptions {
   std::string socket_dir;  // empty: the default place
   std::string resume;      // auto, never; empty: auto where torchrun has started the ranks again, else never
   std::string server_timeout = "120s";
+  std::string rejoin_timeout = "120s";  // with resume: for ranks that died
   bool standalone = false;
   std::string pool;      // of the private server; empty: as small as the job allows
   uint32_t threads = 0;  // compute threads of this rank; 0: cores / local ranks

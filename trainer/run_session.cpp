@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/point.h"
 #include "base/units.h"
+#include "trainer/launch/done_marks.h"
 #include "trainer/launch/stop_flag.h"
 
 namespace tidepool::trainer {
@@ -45,6 +47,7 @@ Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, Ses
   // A private server's states end with it: there is nothing to wait for.
   if (!session->standalone()) {
     TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, ParseDurationNs(session->task_.options.server_timeout));
+    TP_ASSIGN_OR_RETURN(session->rejoin_timeout_ns_, ParseDurationNs(session->task_.options.rejoin_timeout));
   }
   return session;
 }
@@ -100,7 +103,7 @@ Status RunSession::Attach() {
   client.socket_dir = socket_dir_;
   client.server_timeout_ns = server_timeout_ns_;
   client.on_wait = task_.say;
-  if (task_.wait_for_seat) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, server_timeout_ns_));
+  if (task_.resumes) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, server_timeout_ns_));
   return TakeSeat(client);
 }
 
@@ -117,7 +120,7 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
       return {};
     }
     const bool taken = made.status().id() == ErrorId::kRankTaken;
-    if (!taken || !task_.wait_for_seat || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) return made.status();
+    if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) return made.status();
     if (StopFlag::Requested()) return StoppedBySignal();
     if (!std::exchange(told, told || waited_ns > kTellAfterNs) && told && task_.say) {
       task_.say("waiting for the ranks of the run before to leave the job: " + made.status().what());
@@ -128,6 +131,7 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
 
 Status RunSession::Interrupted() {
   if (StopFlag::Requested()) return StoppedBySignal();
+  if (task_.interrupted) TP_RETURN_IF_ERROR(task_.interrupted());
   return SeatLost();
 }
 
@@ -138,7 +142,10 @@ Status RunSession::SeatLost() {
 Status RunSession::MeetWorld() {
   if (world_) return {};
   Rendezvous meet = RendezvousOf(place_, server_timeout_ns_);
-  if (task_.wait_for_seat) meet.mesh_timeout_ms = kMeshRetryMs;
+  if (task_.resumes) {
+    meet.mesh_timeout_ms = kMeshRetryMs;
+    meet.gather_timeout_ms = rejoin_timeout_ns_ / kNsPerMs;
+  }
   meet.interrupted = [this] { return Interrupted(); };
   meet.doomed = [this] { return SeatLost(); };
   meet.stuck = task_.stuck;
@@ -169,6 +176,10 @@ std::vector<Collective*> RunSession::groups() const {
   return groups;
 }
 
+void RunSession::AwaitServer() {
+  if (client_ && !StopFlag::Requested()) static_cast<void>(client_->Check());
+}
+
 void RunSession::Leave() {
   // Groups first: what they still have in flight reads and writes the client's rCache. It fails at once where a peer has died or left.
   group_storage_.clear();
@@ -183,8 +194,12 @@ void RunSession::Leave() {
 Status RunSession::Close() {
   Status together = world_ ? world_->Barrier() : Status();
   TP_RETURN_IF_ERROR(together);
+  // A private server has still to be ended.
+  if (!standalone() && !place_.done_mark.empty()) SetDoneMark(place_.done_mark, place_.rank);
+  TP_POINT("trainer.run_done");
   Status detached = client_ ? client_->Detach() : Status();
   client_.reset();
+  TP_POINT("trainer.detached");
   // The private server ends when every rank has left it.
   if (standalone()) together = world_->Barrier();
   Status stopped = server_ ? server_->Stop() : Status();

@@ -26,15 +26,19 @@ namespace tidepool::trainer {
 struct SessionTask {
   RunOptions options;
   client::JobSpec spec;
-  std::vector<std::vector<Rank>> groups;                  // the layout's data groups
-  bool wait_for_seat = false;                             // a seat that is still taken is waited for, and a server that is away
+  std::vector<std::vector<Rank>> groups;  // the layout's data groups
+  // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server that is away; the other ranks for
+  // --rejoin-timeout.
+  bool resumes = false;
   std::function<void(const std::string&)> say = nullptr;  // one line when a wait begins, one when it is over
   std::function<void(const Status&)> stuck = nullptr;     // see Rendezvous::stuck
+  std::function<Status()> interrupted = nullptr;          // asked while other ranks are waited for; an error ends the wait
 };
 
 class RunSession {
  public:
-  // Nothing is contacted yet. Errors: kConfigBadValue (--server-timeout).
+  // Nothing is contacted yet. Errors: kConfigBadValue (--server-timeout,
+  // --rejoin-timeout).
   static Result<std::unique_ptr<RunSession>> Make(const RankPlace& place, SessionTask task);
   // Make, Attach and Meet.
   static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
@@ -43,12 +47,16 @@ class RunSession {
   // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull, kRcacheRefused, kJobMismatch and others
   // of attaching; kCollectiveFailed; kSessionEnded (a signal came while a seat was waited for).
   Status Attach();
-  // Meets the other ranks. Errors: kCollectiveFailed, kPeerLost and whatever else ended the seat meanwhile.
+  // Meets the other ranks. Errors: kRanksMissing (names those that did not come in time), kCollectiveFailed, kPeerLost and whatever else
+  // ended the seat or interrupted the wait meanwhile.
   Status Meet();
+  // Before a Leave behind which Attach is called again: a server that has ended is waited for and told of this seat. It would else expect
+  // the seat's living process back, and seat it anew only after a lease. What ends the wait is found again by Attach.
+  void AwaitServer();
   // Gives up groups and seat without a word. Harmless when repeated.
   void Leave();
-  // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back.
-  // The private server's end is part of it.
+  // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back;
+  // then each tells the launcher that it is done. The private server's end is part of it.
   Status Close();
 
   const RankPlace& place() const { return place_; }
@@ -75,7 +83,7 @@ class RunSession {
 
   const RankPlace place_;
   const SessionTask task_;
-  int64_t server_timeout_ns_ = 0;
+  int64_t server_timeout_ns_ = 0, rejoin_timeout_ns_ = 0;
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<RendezvousStore> store_;
   std::unique_ptr<Collective> world_;

@@ -56,6 +56,7 @@ off_t LinesUpTo(uint64_t sealed, const std::string& text, uint64_t* last) {
   return static_cast<off_t>(keep);
 }
 
+constexpr const char* kNotedFile = "metrics.noted";
 constexpr size_t kNoteBytes = 20 + 3 * 25 + 22;
 
 // The step that `note` holds, when it is `sealed`.
@@ -113,10 +114,15 @@ Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t e
   return writer;
 }
 
+bool ReportWriter::IsUnreported(const std::string& directory, uint64_t sealed) {
+  const UniqueFd noted(open((directory + "/" + kNotedFile).c_str(), O_RDONLY | O_CLOEXEC));
+  return noted.valid() && NotedStep(sealed, ReadWhole(noted.get())).has_value();
+}
+
 Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
   mkdir(directory.c_str(), 0755);
   const std::string path = directory + "/metrics.jsonl";
-  noted_path_ = directory + "/metrics.noted";
+  noted_path_ = directory + "/" + kNotedFile;
   metrics_ = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!metrics_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
   uint64_t last = 0;

@@ -46,6 +46,8 @@ class ReportWriter {
   // `directory` empty: progress only. `sealed` > 0: the run goes on behind that step; metrics.jsonl keeps its lines up to it and is
   // appended to. Errors: kFileWriteFailed.
   static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed = 0);
+  // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not done with its report. Any rank may ask.
+  static bool IsUnreported(const std::string& directory, uint64_t sealed);
   // Before a step is sealed: what is known of it goes to DIR/metrics.noted, from where a later process takes it when this one dies before
   // Write. Errors: kFileWriteFailed.
   Status Note(const StepReport& report);

@@ -83,7 +83,8 @@ Status TrainingRun::Plan() {
 Status TrainingRun::Prepare() {
   if (!options_.out_dir.empty() && place_.rank == 0) TP_RETURN_IF_ERROR(PrepareDirectory(options_.out_dir));
   SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
-  task.wait_for_seat = resume_;
+  task.resumes = resume_;
+  task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
   task.say = [this](const std::string& line) { SayWait(line); };
   if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
   TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
@@ -196,13 +197,16 @@ Status TrainingRun::Save() {
 
 Status TrainingRun::Attempt() {
   TP_RETURN_IF_ERROR(TakeSeat());
-  // Behind the last step there is nothing to do together. A rank that died after it comes back alone: the others may have left for good.
   summary_.steps = summary_.version = start_.version;
-  if (!trained_already()) {
-    TP_RETURN_IF_ERROR(session_->Meet());
-    TP_RETURN_IF_ERROR(BuildEngine());
-    TP_RETURN_IF_ERROR(LoadWeights());
-    TP_RETURN_IF_ERROR(Train());
+  if (!NothingToDoTogether()) {
+    const Status met = session_->Meet();
+    if (met.ok()) {
+      TP_RETURN_IF_ERROR(BuildEngine());
+      TP_RETURN_IF_ERROR(LoadWeights());
+      TP_RETURN_IF_ERROR(Train());
+    } else if (!NothingToDoTogether()) {
+      return met;
+    }
   }
   TP_RETURN_IF_ERROR(Save());
   return session_->Close();
@@ -214,10 +218,15 @@ void TrainingRun::Leave() {
   session_->Leave();
 }
 
+// Behind the last step, once it is reported: a rank that died then comes back alone, the others may have left for good. (A report that is
+// missing needs all ranks, for the held-out loss; none has left before it is written.)
+bool TrainingRun::NothingToDoTogether() const {
+  return trained_already() && (options_.out_dir.empty() || !ReportWriter::IsUnreported(options_.out_dir, start_.version));
+}
+
 // Another rank's death shows as a broken collective or as the server's word, whichever comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
-  const bool peer = ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed;
-  if (!peer || !resume_ || options_.standalone || place_.world == 1 || StopFlag::Requested()) return false;
+  if (!EndsAttemptOnly(ended) || !resume_ || options_.standalone || StopFlag::Requested()) return false;
   fruitless_ = sealed_ > start_.version ? 0 : fruitless_ + 1;
   return fruitless_ < kFruitlessAttempts;
 }
@@ -246,7 +255,10 @@ Status TrainingRun::All() {
   TP_RETURN_IF_ERROR(Prepare());
   Status ended = Attempt();
   while (!ended.ok() && MayGoOn(ended)) {
-    SayWait("another rank was lost (" + ended.what() + "); waiting for it at step " + std::to_string(sealed_));
+    SayWait((place_.world > 1 ? "another rank was lost (" + ended.what() + "); waiting for it at step "
+                              : ended.what() + "; again behind step ") +
+            std::to_string(sealed_));
+    session_->AwaitServer();
     Leave();
     ended = Attempt();
   }

@@ -5,7 +5,7 @@
 //     record says; no checkpoint file is read;
 //  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up groups and seat and begins the next
 //     attempt at the last sealed step, together with the rank that was started again. The run gives up after kFruitlessAttempts that
-//     sealed nothing;
+//     sealed nothing, or when the other ranks have not come within --rejoin-timeout;
 //  3. an error leaves the job with the server, without a goodbye.
 #pragma once
 
@@ -63,6 +63,7 @@ class TrainingRun {
   void LeaveStuck(const Status& ended);
   Status Explained(Status ended) const;
   bool trained_already() const { return start_.version > 0 && start_.version >= options_.steps; }
+  bool NothingToDoTogether() const;
   void Say(const std::string& text) const;
   void SayWait(const std::string& line) const;
 

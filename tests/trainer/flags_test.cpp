@@ -68,6 +68,7 @@ TEST_F(FlagsTest, ResumeIsAutoOrNever) {
   EXPECT_EQ(Parse({"run"})->options.resume, "");
   EXPECT_EQ(Parse({"run"})->options.server_timeout, "120s");
   EXPECT_EQ(Parse({"run", "--resume", "auto", "--server-timeout", "0s"})->options.resume, "auto");
+  EXPECT_EQ(Parse({"run", "--rejoin-timeout", "5s"})->options.rejoin_timeout, "5s");
   EXPECT_EQ(Parse({"run", "--resume=never"})->options.resume, "never");
   EXPECT_FALSE(Parse({"run", "--resume", "always"}));
   EXPECT_EQ(exit_code_, kExitUsage);

@@ -315,11 +315,19 @@ Status RendezvousStore::Gather() {
     state_->meeting = c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
     state_->meeting->set(everybody[meet.rank], std::vector<uint8_t>{1});
   }));
-  return WaitUntil(meet, doing, [&]() -> Result<bool> {
+  Status gathered = WaitUntil(meet, doing, [&]() -> Result<bool> {
     bool all = false;
     TP_RETURN_IF_ERROR(Guarded(doing, [&] { all = state_->meeting->check(everybody); }));
     return all;
   });
+  if (gathered.id() != ErrorId::kRanksMissing) return gathered;
+  std::string missing;
+  TP_RETURN_IF_ERROR(Guarded(doing, [&] {
+    for (uint32_t rank = 0; rank < meet.world; ++rank) {
+      if (!state_->meeting->check({everybody[rank]})) missing += (missing.empty() ? "rank " : ", ") + std::to_string(rank);
+    }
+  }));
+  return Status(ErrorId::kRanksMissing, doing + ": " + missing + " did not come").Why(gathered.why());
 }
 
 void RendezvousStore::Disband() {

@@ -29,14 +29,14 @@ GroupSpec WholeRun(const Rendezvous& meet);
 class RendezvousStore {
  public:
   // Connects; the serving rank opens the port first. A run of one rank touches no network.
-  // Errors: kCollectiveFailed (port taken, or rank 0 not reached before the time-out), and what `interrupted` returned.
+  // Errors: kCollectiveFailed (port taken), kRanksMissing (rank 0 not reached in time), and what `interrupted` returned.
   static Result<std::unique_ptr<RendezvousStore>> Open(const Rendezvous& meet);
   ~RendezvousStore();
 
   // Blocks until every rank of the run has called it; the groups made next belong to this meeting alone. May be repeated with the same
   // store after Disband, by ranks that stayed and ranks that were started again. Requires that no rank gathers before all that stayed have
   // disbanded (the memory server sees to it: it seats no rank before those of the run before have left).
-  // Errors: kCollectiveFailed (the store is gone, or a rank did not come before the time-out), and what `interrupted` returned.
+  // Errors: kCollectiveFailed (the store is gone), kRanksMissing (names those that did not come in time), and what `interrupted` returned.
   Status Gather();
   // This rank leaves the meeting, whose groups cannot be used any more. Must come before anything that lets new ranks gather. Rank 0 keeps
   // the count of meetings: in its own store, or in that of torchrun's agent.

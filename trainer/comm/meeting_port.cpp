@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/units.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -60,13 +61,14 @@ bool SomebodyListens(const Rendezvous& meet) {
 Status WaitUntil(const Rendezvous& meet, const std::string& doing, const std::function<Result<bool>()>& there) {
   constexpr int64_t kPauseNs = 50 * kNsPerMs;
   SteadyClock clock;
-  const int64_t end_ns = clock.NowNs() + meet.timeout_ms * kNsPerMs;
+  const int64_t limit_ms = meet.gather_timeout_ms > 0 ? meet.gather_timeout_ms : meet.timeout_ms;
+  const int64_t end_ns = clock.NowNs() + limit_ms * kNsPerMs;
   for (;;) {
     TP_ASSIGN_OR_RETURN(const bool now, there());
     if (now) return {};
     if (meet.interrupted) TP_RETURN_IF_ERROR(meet.interrupted());
     if (clock.NowNs() > end_ns) {
-      return Status(ErrorId::kCollectiveFailed, doing).Why("not within " + std::to_string(meet.timeout_ms / 1000) + " s");
+      return Status(ErrorId::kRanksMissing, doing).Why("not within " + FormatDuration(static_cast<double>(limit_ms) * 1e-3));
     }
     clock.SleepNs(kPauseNs);
   }

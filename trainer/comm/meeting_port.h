@@ -24,7 +24,7 @@ uint16_t BoundPort(int fd);
 bool SomebodyListens(const Rendezvous& meet);
 
 // Asks `there` some twenty times a second until it says yes; `doing` says what failed.
-// Errors: kCollectiveFailed (meet.timeout_ms passed), what meet.interrupted returned, what `there` failed with.
+// Errors: kRanksMissing (the time to gather has passed), what meet.interrupted returned, what `there` failed with.
 Status WaitUntil(const Rendezvous& meet, const std::string& doing, const std::function<Result<bool>()>& there);
 
 }  // namespace tidepool::trainer

@@ -21,6 +21,7 @@ struct Rendezvous {
   bool serves_store = true;                  // this process opens the store's port (rank 0, unless torchrun's agent has done so)
   std::string prefix{};                      // keeps a restarted run apart from its former attempt on the same store
   int64_t timeout_ms = kCollectiveTimeoutMs;
+  int64_t gather_timeout_ms = 0;  // so long the other ranks are waited for; 0: timeout_ms
   // For the connections between ranks that have all gathered. One of them may die just then, and the others wait for it in vain: so long
   // for its address, five times as long for its connection (Gloo's factor). A run whose ranks try again gives a short time.
   int64_t mesh_timeout_ms = 30'000;

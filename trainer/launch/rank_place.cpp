@@ -64,6 +64,8 @@ Status Missing(const char* launcher, const char* name) {
       .Fix(kLauncherFix);
 }
 
+constexpr const char* kTrainerLaunch = "trainer launch";
+
 std::optional<Dialect> FindDialect(const Reader& reader) {
   if (reader.Has(kTorchrun.rank) || reader.Has(kTorchrun.world)) return kTorchrun;
   // srun gives its tasks a step id; the batch script around it has SLURM_PROCID=0 and SLURM_NTASKS too, yet is alone.
@@ -77,7 +79,7 @@ std::optional<Dialect> FindDialect(const Reader& reader) {
 
 std::string LauncherName(const Reader& reader, const Dialect& dialect) {
   if (dialect.launcher != kTorchrun.launcher) return dialect.launcher;
-  if (reader.Has("TIDEPOOL_LAUNCH_ID")) return "trainer launch";
+  if (reader.Has("TIDEPOOL_LAUNCH_ID")) return kTrainerLaunch;
   return reader.Has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK and WORLD_SIZE";
 }
 
@@ -193,6 +195,7 @@ Result<RankPlace> DetectRank(const Environment& environment, int64_t parent_pid)
     TP_RETURN_IF_ERROR(ReadCounts(reader, *dialect, &place));
     TP_RETURN_IF_ERROR(ReadMaster(reader, *dialect, &place));
   }
+  if (place.launcher == kTrainerLaunch) place.done_mark = reader.Text("TIDEPOOL_LAUNCH_DONE");
   place.job_name = DefaultJobName(reader, dialect, parent_pid);
   return place;
 }

@@ -23,8 +23,9 @@ struct RankPlace {
   uint16_t master_port = 0;                  // 0: one rank alone, nothing to meet
   bool agent_serves_store = false;           // torchrun's agent holds the port open, rank 0 must not
   uint32_t restarts = 0;                     // how often torchrun has started this group again
-  std::string launcher;  // for the banner: "torchrun", "trainer launch", "RANK and WORLD_SIZE", "Slurm", "Open MPI", "PMI", "none"
-  std::string job_name;  // fits a job's name in memserver; empty: the launcher has none to give
+  std::string launcher;   // for the banner: "torchrun", "trainer launch", "RANK and WORLD_SIZE", "Slurm", "Open MPI", "PMI", "none"
+  std::string job_name;   // fits a job's name in memserver; empty: the launcher has none to give
+  std::string done_mark;  // where `trainer launch` wants to be told that this rank is done (done_marks.h); else empty
 };
 
 // The environment of this process.

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "trainer/launch/child_process.h"
+#include "trainer/launch/done_marks.h"
 #include "trainer/launch/line_prefixer.h"
 
 namespace tidepool::trainer {
@@ -106,6 +107,8 @@ class RankGroup {
     environment_["WORLD_SIZE"] = environment_["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
     environment_["GROUP_RANK"] = "0";
     environment_["TIDEPOOL_LAUNCH_ID"] = "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
+    TP_ASSIGN_OR_RETURN(done_, DoneMarks::Make(options_.ranks));
+    environment_["TIDEPOOL_LAUNCH_DONE"] = done_->path();
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
       TP_ASSIGN_OR_RETURN(ChildProcess process, StartRank(rank));
       ranks_.push_back({std::move(process), false});
@@ -172,12 +175,19 @@ class RankGroup {
   size_t CollectEnded() {
     size_t ended = 0;
     for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-      const std::optional<int> code = ranks_[rank].process.TryWait();
+      std::optional<int> code = ranks_[rank].process.TryWait();
+      if (code && KilledWhenDone(rank, *code)) code = 0;
       if (!code || (!ranks_[rank].collected && StartedAgain(rank, *code))) continue;
       ++ended;
       if (!std::exchange(ranks_[rank].collected, true) && *code != 0) EndedBadly(rank, *code);
     }
     return ended;
+  }
+
+  // What it was killed in is its goodbye; the work of the whole run was done before.
+  bool KilledWhenDone(uint32_t rank, int code) const {
+    const bool was_asked = told_to_stop_ || code == kSignalled + SIGINT || code == kSignalled + SIGTERM || code == kSignalled + SIGHUP;
+    return code >= kSignalled && !was_asked && done_->IsSet(rank);
   }
 
   // A rank that died may come back to the others, as long as the run goes on.
@@ -226,6 +236,7 @@ class RankGroup {
   Environment environment_;  // of the rank started last
   SignalQueue signals_;
   SteadyClock clock_;
+  std::optional<DoneMarks> done_;
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
   bool told_to_stop_ = false;

@@ -2,12 +2,14 @@
 //
 // Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and SIGCHLD for itself meanwhile.
 //   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (a free one) and
-//     TIDEPOOL_LAUNCH_ID (the default name of the job), and none of torchrun's own variables. Its stdin is /dev/null.
+//     TIDEPOOL_LAUNCH_ID (the default name of the job), TIDEPOOL_LAUNCH_DONE (done_marks.h), and none of torchrun's own
+//     variables. Its stdin is /dev/null.
 //   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a terminal; the lines of the others pass
 //     through us, marked "[rank r] ".
 //   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get SIGTERM, and SIGKILL after the grace.
 //   - With restarts, a rank that crashed or was killed is started again with the same environment, and the others are left alone: they wait
-//     for it. A rank that says why it cannot go on (any exit code of ours but 1) is not started again.
+//     for it. A rank that says why it cannot go on (any exit code of ours but 1) is not started again, nor is
+//     one that was killed when all its work was done: it counts as ended well.
 //   - Ranks die with this process, however it ends.
 #pragma once
 

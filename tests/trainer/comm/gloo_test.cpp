@@ -262,7 +262,7 @@ TEST(GlooErrors, AMissingMasterIsNamed) {
   meet.serves_store = false;
   meet.timeout_ms = 500;
   const auto store = RendezvousStore::Open(meet);
-  EXPECT_EQ(store.status().id(), ErrorId::kCollectiveFailed);
+  EXPECT_EQ(store.status().id(), ErrorId::kRanksMissing);
   EXPECT_NE(store.status().what().find("127.0.0.1:1"), std::string::npos) << store.status().Format();
 }
 
@@ -279,8 +279,12 @@ TEST(GlooErrors, APortInUseIsNamed) {
 TEST(GlooErrors, ARankThatNeverJoinsIsNamed) {
   Rendezvous meet{.rank = 0, .world = 2};
   meet.timeout_ms = 500;
+  meet.gather_timeout_ms = 300;
   auto store = RendezvousStore::Open(meet);
   ASSERT_TRUE(store.ok()) << store.status().Format();
+  const Status gathered = store.value()->Gather();
+  EXPECT_EQ(gathered.id(), ErrorId::kRanksMissing);
+  EXPECT_NE(gathered.what().find("rank 1 did not come"), std::string::npos) << gathered.Format();
   const auto group = store.value()->MakeGroup(WholeRun(meet));
   EXPECT_EQ(group.status().id(), ErrorId::kCollectiveFailed);
 }

@@ -78,6 +78,15 @@ TEST(DetectRank, OurOwnLauncherIsToldFromTorchrun) {
   EXPECT_EQ(place.local_rank, 1U);
   EXPECT_EQ(place.local_world, 2U);
   EXPECT_FALSE(place.agent_serves_store);
+  EXPECT_EQ(place.done_mark, "");
+}
+
+TEST(DetectRank, OnlyOurOwnLauncherIsToldThatARankIsDone) {
+  Environment environment = Torchrun();
+  environment["TIDEPOOL_LAUNCH_DONE"] = "/proc/1/fd/3";  // of a launcher further up
+  EXPECT_EQ(Detect(environment).done_mark, "");
+  environment["TIDEPOOL_LAUNCH_ID"] = "launch-9-1";
+  EXPECT_EQ(Detect(environment).done_mark, "/proc/1/fd/3");
 }
 
 TEST(DetectRank, RanksSetByHandAreNamedAfterTheirParent) {

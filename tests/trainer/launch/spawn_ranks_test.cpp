@@ -92,6 +92,23 @@ class SpawnRanksTest : public testing::Test {
   pid_t launcher_ = -1;
 };
 
+// Its mark says that it had nothing left to do: it counts as ended well. Rank 0, without a mark, is started again.
+TEST_F(SpawnRanksTest, ARankThatIsKilledWhenItIsDoneIsNotStartedAgain) {
+  const std::string script =
+      "echo $RANK >> $DIR/lives; if test $RANK = 1; then printf '\\001' | dd of=$TIDEPOOL_LAUNCH_DONE bs=1 seek=1 conv=notrunc "
+      "2>/dev/null; "
+      "kill -9 $$; fi; test $(grep -c ^0 $DIR/lives) = 1 && kill -9 $$; exit 0";
+  EXPECT_EQ(RunWithRestarts(2, script, 5), 0) << ReadText(File("err"));
+  const std::string lives = ReadText(File("lives"));
+  EXPECT_EQ(std::count(lives.begin(), lives.end(), '1'), 1);
+  EXPECT_EQ(std::count(lives.begin(), lives.end(), '0'), 2);
+}
+
+// Ctrl-C is told as such, also by a rank that ended in order behind it.
+TEST_F(SpawnRanksTest, ARankThatWasAskedToEndIsNoRankThatWasKilledWhenDone) {
+  EXPECT_EQ(Run(1, "printf '\\001' | dd of=$TIDEPOOL_LAUNCH_DONE bs=1 conv=notrunc 2>/dev/null; exit 130"), 130);
+}
+
 // Rank 1 dies twice; rank 0 goes on until rank 1's third life has come, as a rank does that waits for the other.
 TEST_F(SpawnRanksTest, ARankThatDiesIsStartedAgainBesideTheOthers) {
   const std::string script =

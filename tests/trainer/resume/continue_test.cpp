@@ -119,6 +119,28 @@ class ContinueTest : public testing::Test {
     EXPECT_EQ(is.series, should.series) << out;
   }
 
+  // As if the write of the last line had been cut off after 7 bytes.
+  void CutLastReport(const std::string& out) const {
+    const std::string path = directory_ + "/" + out + "/metrics.jsonl";
+    std::string text = ReadText(path);
+    text.resize(text.rfind('\n', text.size() - 2) + 1 + 7);
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  // The step `recovered` was reported by another process than the one that sealed it, which alone knew the norm.
+  void ExpectSameButNorm(const std::string& out, const std::string& reference, size_t recovered) const {
+    const Traces is = TracesOf(out), should = TracesOf(reference);
+    EXPECT_FALSE(should.weights.empty());
+    EXPECT_TRUE(is.weights == should.weights);
+    ASSERT_EQ(is.series.size(), should.series.size());
+    const auto without_norm = [](const std::string& line) {
+      const size_t at = line.find(",\"grad_norm\"");
+      return line.substr(0, at) + line.substr(line.find(',', at + 1));
+    };
+    EXPECT_THAT(is.series[recovered], HasSubstr("\"grad_norm\":null"));
+    for (size_t i = 0; i < is.series.size(); ++i) EXPECT_EQ(without_norm(is.series[i]), without_norm(should.series[i]));
+    EXPECT_FALSE(std::filesystem::exists(directory_ + "/" + out + "/metrics.noted"));
+  }
+
   std::string directory_;
   memserver::KeptHolder nobody_{memserver::KeeperChoice::kNone, {}};
   std::unique_ptr<memserver::Server> server_;
@@ -173,21 +195,22 @@ TEST_F(ContinueTest, WithLossScalingAndSkippedSteps) {
 TEST_F(ContinueTest, AStepThatWasSealedAndNotReportedIsReported) {
   ExpectDone(Run(Setup("undisturbed")));
   RunUntil(6, Setup("died"));
-  const std::string path = directory_ + "/died/metrics.jsonl";
-  std::string text = ReadText(path);
-  text.resize(text.rfind('\n', text.size() - 2) + 1 + 7);  // 7 bytes of the last line, as if its write had been cut off
-  std::ofstream(path, std::ios::binary) << text;
+  CutLastReport("died");
   ExpectDone(Run(Setup("died")));
-  Traces is = TracesOf("died"), should = TracesOf("undisturbed");
-  EXPECT_TRUE(is.weights == should.weights);
-  ASSERT_EQ(is.series.size(), should.series.size());
-  const auto without_norm = [](const std::string& line) {
-    const size_t at = line.find(",\"grad_norm\"");
-    return line.substr(0, at) + line.substr(line.find(',', at + 1));
+  ExpectSameButNorm("died", "undisturbed", 6);
+}
+
+// What cannot happen to a run whose passes are alike (a fetch is left behind by its step and by a restart of the server) is no end of it.
+TEST_F(ContinueTest, AVersionThatIsGoneEndsTheAttemptOnly) {
+  ExpectDone(Run(Setup("undisturbed")));
+  RunSetup setup = Setup("left-behind");
+  uint32_t times = 0;
+  setup.after_step = [&times](Version sealed) {
+    return sealed == 4 && times++ == 0 ? Status(ErrorId::kVersionGone, "a fetch came too late") : Status();
   };
-  EXPECT_THAT(is.series[6], HasSubstr("\"grad_norm\":null"));
-  for (size_t i = 0; i < is.series.size(); ++i) EXPECT_EQ(without_norm(is.series[i]), without_norm(should.series[i]));
-  EXPECT_FALSE(std::filesystem::exists(directory_ + "/died/metrics.noted"));
+  ExpectDone(Run(setup));
+  EXPECT_EQ(times, 1U);
+  ExpectSame("left-behind", "undisturbed");
 }
 
 TEST_F(ContinueTest, NeverRefusesAJobThatIsHeld) {
@@ -241,6 +264,59 @@ TEST_F(TwoRanksTest, TheOneThatDiedHeldTheMeetingPoint) {
   Run2("undisturbed", 0, {});
   Run2("rank-0-died", 0, {3, 4});
   ExpectSame("rank-0-died", "undisturbed");
+}
+
+// The one that stayed finds its last barrier broken and ends alone; so does the other, which comes back when nobody may be there any more.
+TEST_F(TwoRanksTest, BehindTheLastStepEachRankEndsAlone) {
+  Run2("undisturbed", 0, {});
+  Run2("rank-1-died", 1, {kSteps});
+  ExpectSame("rank-1-died", "undisturbed");
+}
+
+// The report of the last step is still to be written, with its held-out loss: for that the ranks meet once more.
+TEST_F(TwoRanksTest, TheLastReportIsWrittenByAllTogether) {
+  Run2("undisturbed", 0, {});
+  port_ = FreeLocalPort().value();
+  std::thread dies([&] { RunUntil(kSteps, RankSetup("died", 1)); });
+  RunUntil(kSteps, RankSetup("died", 0));
+  dies.join();
+  CutLastReport("died");
+  std::thread other([&] { ExpectDone(Run(RankSetup("died", 1))); });
+  ExpectDone(Run(RankSetup("died", 0)));
+  other.join();
+  ExpectSameButNorm("died", "undisturbed", kSteps);
+  EXPECT_THAT(TracesOf("died").series.back(), HasSubstr("\"val_loss\""));
+}
+
+// A rank that waits for the others to write the last report is told by the report itself that it need not.
+TEST_F(TwoRanksTest, TheLastReportNeedsNobodyOnceItIsWritten) {
+  Run2("undisturbed", 0, {});
+  port_ = FreeLocalPort().value();
+  std::thread dies([&] { RunUntil(kSteps, RankSetup("died", 1)); });
+  RunUntil(kSteps, RankSetup("died", 0));
+  dies.join();
+  std::thread waits([&] { ExpectDone(Run(RankSetup("died", 1))); });
+  SteadyClock().SleepNs(200 * kNsPerMs);
+  std::filesystem::remove(directory_ + "/died/metrics.noted");
+  waits.join();
+  ExpectDone(Run(RankSetup("died", 0)));
+  ExpectSame("died", "undisturbed");
+}
+
+TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {
+  port_ = FreeLocalPort().value();
+  const auto setup = [this](uint32_t rank) {
+    RunSetup made = RankSetup("out", rank);
+    made.options.rejoin_timeout = "2s";
+    return made;
+  };
+  std::thread dies([&] { RunUntil(3, setup(1)); });
+  const Status ended = Run(setup(0));
+  dies.join();
+  EXPECT_EQ(ended.id(), ErrorId::kRanksMissing) << ended.Format();
+  EXPECT_EQ(ended.exit_code(), kExitJobKept);
+  for (const char* part : {"rank 1 did not come", "not within 2", "--job j --resume auto", "--rejoin-timeout"})
+    EXPECT_THAT(ended.Format(), HasSubstr(part));
 }
 
 TEST_F(TwoRanksTest, WithoutResumeTheSurvivorEndsAndSaysHowToGoOn) {

@@ -57,13 +57,30 @@ TEST(StillHeld, NamesBothWaysOut) {
 }
 
 TEST(ExplainEnd, SaysHowTheJobGoesOn) {
-  for (const ErrorId id : {ErrorId::kServerGone, ErrorId::kPeerLost, ErrorId::kCollectiveFailed}) {
+  for (const ErrorId id :
+       {ErrorId::kServerGone, ErrorId::kPeerLost, ErrorId::kCollectiveFailed, ErrorId::kVersionGone, ErrorId::kRanksMissing}) {
     const Status told = ExplainEnd(Status(id, "it ended"), "j", false);
     EXPECT_EQ(told.id(), id);
     EXPECT_THAT(told.Format(), HasSubstr("the same command with --job j --resume auto"));
     EXPECT_THAT(told.Format(), HasSubstr("kept"));
   }
   EXPECT_EQ(ExplainEnd(Status(ErrorId::kServerGone, "it ended"), "j", true).exit_code(), kExitJobKept);
+}
+
+TEST(ExplainEnd, MissingRanksAreWorthALook) {
+  const Status told = ExplainEnd(Status(ErrorId::kRanksMissing, "rank 1 did not come"), "j", true);
+  EXPECT_EQ(told.exit_code(), kExitJobKept);
+  EXPECT_THAT(told.Format(), HasSubstr("why the missing ranks ended"));
+  EXPECT_THAT(told.Format(), HasSubstr("--rejoin-timeout"));
+}
+
+// A rank that does not come, a server that does not come, and states that are gone: trying again would end likewise.
+TEST(EndsAttemptOnly, IsWhatTheNextAttemptMayMend) {
+  for (const ErrorId id : {ErrorId::kPeerLost, ErrorId::kCollectiveFailed, ErrorId::kVersionGone})
+    EXPECT_TRUE(EndsAttemptOnly(Status(id, "it ended")));
+  for (const ErrorId id :
+       {ErrorId::kRanksMissing, ErrorId::kServerGone, ErrorId::kStatesLost, ErrorId::kNonFinite, ErrorId::kRcacheTooSmall})
+    EXPECT_FALSE(EndsAttemptOnly(Status(id, "it ended")));
 }
 
 TEST(ExplainEnd, LostStatesCannotGoOn) {

@@ -1,0 +1,31 @@
+// DoneMarks: where ranks note, for the launcher that would start them again, that nothing is left for them to do but to say goodbye.
+//
+// One thread; the marks lie in a memfd of the launcher's, which ranks open by its name below /proc, so nothing is left behind. A rank that
+// is killed behind its mark is not started again: its job may be gone by then, and a new one would wait for ranks that have ended well.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tidepool::trainer {
+
+class DoneMarks {
+ public:
+  // Errors: kInternal.
+  static Result<DoneMarks> Make(uint32_t ranks);
+  // For SetDoneMark, in any process of this user, as long as this object lives.
+  std::string path() const;
+  bool IsSet(uint32_t rank) const;
+
+ private:
+  explicit DoneMarks(UniqueFd fd) : fd_(std::move(fd)) {}
+  UniqueFd fd_;
+};
+
+// A launcher that has ended needs no mark: failure is silent.
+void SetDoneMark(const std::string& path, uint32_t rank);
+
+}  // namespace tidepool::trainer
