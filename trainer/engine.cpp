@@ -87,6 +87,13 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end, cons
   return service_->Wait(ticket);
 }
 
+// What training needs is asked where evaluation finds too little: its number would not do for the next step.
+Status TrainingEngine::TraceTraining(const LossFunction& loss) {
+  cache_->BeginDryTraining();
+  TP_RETURN_IF_ERROR(Guarded([&] { loss().backward(); }));
+  return gradients_->FinishBackward(0);
+}
+
 Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& loss) {
   TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kEvaluation, version));
   double value = 0;
@@ -94,6 +101,7 @@ Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& los
     const torch::NoGradGuard no_grad;
     value = loss().item<double>();
   }));
+  if (cache_->dry()) return TraceTraining(loss);
   return value;
 }
 

@@ -36,13 +36,13 @@ Result<std::byte*> ParameterCache::GradientPlace(ParameterId parameter) {
   ++entry.grads;
   if (entry.multi_use) return kSeparate;
   if (entry.grads == 1) TP_RETURN_IF_ERROR(Enter(MomentKind::kGradient, chunk));
+  if (!separate_pass_ && entry.grads == 1) TP_RETURN_IF_ERROR(Demand(chunk));
   if (separate_pass_) {
     // Recorded as it will happen from the next step on, though this step's gradients stay with the caller.
     if (entry.grads == layout_.chunks[chunk].parameter_count) TP_RETURN_IF_ERROR(Enter(MomentKind::kSubmit, chunk));
     return kSeparate;
   }
   if (entry.grads == 1) {
-    TP_RETURN_IF_ERROR(Demand(chunk));
     PrefetchAhead(follower_.position());
     TP_RETURN_IF_ERROR(HandOut(chunk));
     entry.gradient = true;
@@ -94,6 +94,7 @@ Status ParameterCache::Submit(ChunkId chunk, bool enter) {
 
 std::vector<ChunkId> ParameterCache::SeparateChunks() const {
   std::vector<ChunkId> chunks;
+  if (dry_) return chunks;
   for (const ChunkId chunk : mine_) {
     if (!InPlace(chunk) && entries_[chunk].grads > 0 && !entries_[chunk].submitted) chunks.push_back(chunk);
   }
@@ -105,6 +106,7 @@ Status ParameterCache::TakeForGradients(ChunkId chunk) {
   Entry& entry = entries_[chunk];
   if (entry.multi_use || entry.grads == 0) TP_RETURN_IF_ERROR(Enter(MomentKind::kBorrow, chunk));
   if (!table_.has(chunk)) TP_RETURN_IF_ERROR(Place(chunk));
+  if (dry_) return {};
   entry.gradient = true;
   TP_RETURN_IF_ERROR(WaitForPlace(chunk));
   if (entry.mapped) moves_.push_back({chunk, nullptr});
@@ -119,9 +121,11 @@ Status ParameterCache::TakeForGradients(ChunkId chunk) {
 Result<SeparateBlock> ParameterCache::BorrowBlock(ChunkId chunk) {
   if (!status_.ok()) return status_;
   if (!in_pass_ || !training_) return NotInPass("BorrowBlock");
+  SeparateBlock block;
+  if (dry_) return block;
   TP_CHECK(!InPlace(chunk) && !entries_[chunk].gradient && !entries_[chunk].submitted, "a separate chunk is borrowed once a backward");
   TP_RETURN_IF_ERROR(TakeForGradients(chunk));
-  SeparateBlock block;
+  if (dry_) return block;
   const ChunkPlace& place = layout_.chunks[chunk];
   for (uint32_t i = 0; i < place.parameter_count; ++i) {
     block.places.push_back({place.first_parameter + i, AddressOf(place.first_parameter + i)});
@@ -130,7 +134,7 @@ Result<SeparateBlock> ParameterCache::BorrowBlock(ChunkId chunk) {
 }
 
 Status ParameterCache::SubmitBorrowed(ChunkId chunk) {
-  if (!status_.ok()) return status_;
+  if (!status_.ok() || dry_) return status_;
   TP_CHECK(entries_[chunk].gradient, "what is submitted was borrowed");
   return Submit(chunk, entries_[chunk].multi_use);
 }
@@ -144,6 +148,7 @@ Status ParameterCache::FinishChunk(ChunkId chunk) {
   }
   if (entry.grads == 0) {
     TP_RETURN_IF_ERROR(TakeForGradients(chunk));
+    if (dry_) return {};
   } else if (!InPlace(chunk)) {
     return Latch(Status(ErrorId::kInternal, "gradients of chunk " + std::to_string(chunk) + " were not collected at the end of backward"));
   } else {
@@ -152,10 +157,31 @@ Status ParameterCache::FinishChunk(ChunkId chunk) {
   return Submit(chunk, /*enter=*/true);
 }
 
+// The end of a backward as BorrowBlock, SubmitBorrowed and FinishChunk would note it. Micro-batches are alike: one says it all.
+Status ParameterCache::FinishDry() {
+  const auto hand_in = [this](ChunkId chunk, bool borrow) -> Status {
+    if (borrow) TP_RETURN_IF_ERROR(Enter(MomentKind::kBorrow, chunk));
+    return Enter(MomentKind::kSubmit, chunk);
+  };
+  for (const ChunkId chunk : mine_) {
+    const Entry& entry = entries_[chunk];
+    if (entry.multi_use && entry.grads > 0 && !entry.submitted) TP_RETURN_IF_ERROR(hand_in(chunk, /*borrow=*/true));
+  }
+  for (const ChunkId chunk : mine_) {
+    const Entry& entry = entries_[chunk];
+    const bool partial = entry.grads > 0 && entry.grads < layout_.chunks[chunk].parameter_count;
+    if (!entry.submitted && (entry.grads == 0 || (partial && !entry.multi_use))) TP_RETURN_IF_ERROR(hand_in(chunk, entry.grads == 0));
+  }
+  return TooSmall("operators and gradients hold all " + std::to_string(table_.blocks()) + " rCache blocks at once, and need more");
+}
+
 Status ParameterCache::FinishBackward(uint32_t micro_batch) {
   if (!status_.ok()) return status_;
   if (!in_pass_ || !training_ || micro_batch != micro_batch_) return NotInPass("FinishBackward of another micro-batch");
-  for (const ChunkId chunk : mine_) TP_RETURN_IF_ERROR(FinishChunk(chunk));
+  for (const ChunkId chunk : mine_) {
+    if (!dry_) TP_RETURN_IF_ERROR(FinishChunk(chunk));
+  }
+  if (dry_) return FinishDry();
   for (const ChunkId chunk : mine_) {
     entries_[chunk].grads = 0;
     entries_[chunk].submitted = false;

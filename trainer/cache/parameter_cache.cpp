@@ -56,13 +56,13 @@ Status ParameterCache::NotInPass(const char* call) {
 }
 
 uint64_t ParameterCache::SmallestRcacheBytes() const {
-  return layout_.RcacheBytes(setup_.rank, follower_.BlocksNeeded());
+  return layout_.RcacheBytes(setup_.rank, BlocksNeeded());
 }
 
 Status ParameterCache::TooSmall(const std::string& reason) {
   const uint64_t bytes = SmallestRcacheBytes();
   return Latch(Status(ErrorId::kRcacheTooSmall, reason + "; the smallest that works is " + std::to_string(bytes) + " bytes (" +
-                                                    FormatBytes(bytes) + "): " + std::to_string(follower_.BlocksNeeded()) + " blocks of " +
+                                                    FormatBytes(bytes) + "): " + std::to_string(BlocksNeeded()) + " blocks of " +
                                                     FormatBytes(layout_.BlockBytes()) + " beside " +
                                                     FormatBytes(layout_.ResidentBytes(setup_.rank)) + " of resident chunks")
                    .Fix("give --rcache at least " + std::to_string(bytes)));
@@ -71,6 +71,7 @@ Status ParameterCache::TooSmall(const std::string& reason) {
 Status ParameterCache::BeginPass(PassKind kind, Version version) {
   if (!status_.ok()) return status_;
   // An abandoned step ends in a latched error; here somebody has forgotten a Release or a FinishBackward.
+  if (dry_) return TooSmall("the pass before found no room");
   const auto busy = [this](ChunkId chunk) { return entries_[chunk].pins > 0 || entries_[chunk].gradient; };
   if (std::any_of(mine_.begin(), mine_.end(), busy)) {
     return Latch(Status(ErrorId::kChunkNotReady, "a pass begins while operators or gradients of the one before still hold chunks"));
@@ -109,6 +110,7 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
   if (nested) return {};
   TP_RETURN_IF_ERROR(Enter(MomentKind::kUse, 0));
   for (const ChunkId chunk : pinned_) TP_RETURN_IF_ERROR(Demand(chunk));
+  if (dry_) return {};
   // Before the wait below, so that the next chunks travel meanwhile.
   PrefetchAhead(follower_.position());
   for (const ChunkId chunk : chunks) TP_RETURN_IF_ERROR(HandOut(chunk));
@@ -124,7 +126,7 @@ Status ParameterCache::Release(std::span<const ChunkId> chunks) {
 }
 
 Status ParameterCache::NoteUse(ParameterId parameter) {
-  if (!status_.ok()) return status_;
+  if (!status_.ok() || dry_) return status_;
   TP_RETURN_IF_ERROR(Latch(states_.BeginUse(parameter)));
   return Latch(states_.EndUse(parameter));
 }
@@ -200,18 +202,34 @@ Status ParameterCache::Place(ChunkId chunk) {
   for (const ChunkId cached : table_.cached()) {
     if (entries_[cached].pins == 0 && !entries_[cached].gradient) candidates.push_back(cached);
   }
-  if (candidates.empty()) return TooSmall("all " + std::to_string(table_.blocks()) + " rCache blocks are held at once");
+  if (candidates.empty()) {
+    GoDry();
+    return {};
+  }
   // Leaving the order means that the recorded next uses cannot be trusted; the recent past can.
   EvictionPolicy& policy = follower_.left_order() ? static_cast<EvictionPolicy&>(lru_) : random_;
   Evict(policy.Victim(candidates, follower_.position()), chunk);
   return {};
 }
 
+// What the rest of the pass needs is known only when it has been gone through. Gradients are noted as in a step that keeps them apart.
+void ParameterCache::GoDry() {
+  dry_ = separate_pass_ = true;
+}
+
+void ParameterCache::BeginDryTraining() {
+  TP_CHECK(dry_ && !training_, "an evaluation went dry");
+  dry_blocks_ = follower_.BlocksNeeded();
+  training_ = true;
+  follower_.BeginAnew(PassKind::kTrain);
+}
+
 Status ParameterCache::Demand(ChunkId chunk) {
   lru_.Used(chunk, 0);
-  if (table_.has(chunk)) return {};
+  if (dry_ || table_.has(chunk)) return {};
   TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
   TP_RETURN_IF_ERROR(Place(chunk));
+  if (dry_) return {};
   StartFetch(chunk);
   entries_[chunk].demanded = true;
   ++counters_.misses;

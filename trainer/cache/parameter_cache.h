@@ -9,10 +9,13 @@
 //  4. after an error every call returns that error and changes nothing: the step stays unsealed.
 // A pass is one training step with all its micro-batches, or one evaluation. The first pass of a kind records its order with random
 // eviction; later ones follow it with Belady's rule and prefetch (Elixir v1, section VI); one that leaves it goes on with LRU.
+// A pass without a known order that finds the rCache too small goes dry: from there on it records, and nothing is fetched or handed in. It
+// ends in an error that names what the whole order needs.
 // A training step: BeginPass, (forward, backward, FinishBackward) x micro-batches, FinishStep; then the caller ends the step at the server.
 // Gradients are summed over the chunk's data group, not averaged.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -89,8 +92,7 @@ class ParameterCache {
   Status BeginPass(PassKind kind, Version version);
 
   // Before an operator: its chunks are present and stay until Release. Waits. Calls nest and are counted. Then take the moves.
-  // Errors: kRcacheTooSmall (names the smallest size that works for all that has been seen), kChunkNotReady (no pass), and those of the
-  // server and the group.
+  // Errors: kChunkNotReady (no pass), and those of the server and the group.
   Status Acquire(std::span<const ChunkId> chunks);
   // After the operator. Errors: as latched.
   Status Release(std::span<const ChunkId> chunks);
@@ -113,9 +115,15 @@ class ParameterCache {
   Result<SeparateBlock> BorrowBlock(ChunkId chunk);
   Status SubmitBorrowed(ChunkId chunk);
   // The backward of a micro-batch (0, 1, ...) has ended: parameters without a gradient get zeros, and every chunk is handed in.
+  // Errors: kRcacheTooSmall (the pass went dry; names the smallest size that works), and those of the server and the group.
   Status FinishBackward(uint32_t micro_batch);
   // Ends the training pass: waits until the server has answered every submission.
   Status FinishStep();
+
+  // True once a pass went dry: no chunk has a place any more, what operators read is the caller's choice, and gradients go nowhere.
+  bool dry() const { return dry_; }
+  // A dry evaluation has ended. The caller goes through the forward and backward of one micro-batch, and FinishBackward tells the rest.
+  void BeginDryTraining();
 
   // True when the present pass follows a known order.
   bool following() const { return follower_.following(); }
@@ -144,12 +152,15 @@ class ParameterCache {
   Status Latch(Status status);
   Status NotInPass(const char* call);
   Status TooSmall(const std::string& reason);
+  uint64_t BlocksNeeded() const { return std::max(dry_blocks_, follower_.BlocksNeeded()); }
   // The order has come to a moment; carries out what the plan wants there.
   Status Enter(MomentKind kind, ChunkId subject);
   void RunStep(const PlanStep& step, bool ahead);
   void PrefetchAhead(uint64_t horizon);
   // The chunk gets a place, by the policy when nothing is planned.
   Status Place(ChunkId chunk);
+  void GoDry();
+  Status FinishDry();
   void StartFetch(ChunkId chunk);
   void Evict(ChunkId victim, ChunkId successor);
   void Unmap(ChunkId chunk);
@@ -184,6 +195,8 @@ class ParameterCache {
   std::vector<Move> moves_;
   Moment moment_;  // reused
   bool in_pass_ = false, training_ = false, separate_pass_ = false, has_version_ = false;
+  bool dry_ = false;
+  uint64_t dry_blocks_ = 0;  // what a dry evaluation needed
   Version version_ = 0;
   uint32_t micro_batch_ = 0;
   CacheCounters counters_;

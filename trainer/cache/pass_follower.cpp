@@ -32,6 +32,15 @@ Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
   return {};
 }
 
+void PassFollower::BeginAnew(PassKind kind) {
+  kind_ = kind;
+  mode_ = Mode::kRecord;
+  open_ = true;
+  recording_.moments.clear();
+  micro_batch_begin_ = 0;
+  plan_ = nullptr;
+}
+
 bool PassFollower::End() {
   const bool is_new = open_ && mode_ != Mode::kFollow && !recording_.moments.empty();
   if (is_new) Declare(kind_, std::exchange(recording_, {}));

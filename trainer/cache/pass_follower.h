@@ -29,6 +29,8 @@ class PassFollower {
   void Declare(PassKind kind, AccessSchedule schedule);
   // Begins a pass with these chunks present. Errors: kRcacheTooSmall, when the order is known and needs more blocks than there are.
   Status Begin(PassKind kind, std::vector<ChunkId> present);
+  // Begins a pass that is recorded, whatever is known of its kind; what the pass before recorded is forgotten.
+  void BeginAnew(PassKind kind);
   // The pass has ended; what was recorded becomes its kind's order. True when that order is new.
   bool End();
 

@@ -48,6 +48,7 @@ void GradientHooks::Arrived(ParameterId parameter) {
   Result<std::byte*> place = cache_->GradientPlace(parameter);
   operators_->ApplyMoves();
   if (!place.ok()) return operators_->Latch(place.status());
+  if (cache_->dry()) gradient.reset();
   if (place.value() == nullptr) return;  // separate-gradient mode: LibTorch keeps it until the end of backward
   CopyGradient(gradient, place.value());
   gradient.reset();

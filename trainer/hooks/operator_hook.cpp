@@ -111,12 +111,18 @@ void OperatorHook::ApplyMoves() {
   moves_.clear();
   cache_->TakeMoves(&moves_);
   if (!status_.ok()) return;
+  if (cache_->dry()) return PlaceAllSpare();
   for (const Move& move : moves_) binding_->Place(move.chunk, move.block);
 }
 
 void OperatorHook::Latch(Status status) {
   if (!status_.ok() || status.ok()) return;
   status_ = std::move(status);
+  PlaceAllSpare();
+}
+
+void OperatorHook::PlaceAllSpare() {
+  if (std::exchange(all_spare_, true)) return;
   for (ChunkId chunk = 0; chunk < holds_.size(); ++chunk) binding_->PlaceSpare(chunk);
 }
 

@@ -4,7 +4,8 @@
 // One thread: the hook watches the operators of the thread that installed it (on the host LibTorch runs backward on the calling thread).
 // Invariants:
 //  1. it never throws: LibTorch swallows exceptions of such callbacks and runs the operator on. A failure is latched in status(), all
-//     chunks are pointed at readable zeros, and the caller abandons the step at its next boundary;
+//     chunks are pointed at readable zeros, and the caller abandons the step at its next boundary. While the cache is dry they lie there
+//     too: operators run on for the order's sake;
 //  2. an operator whose chunks are all held by an enclosing operator adds nothing: the recorded order has one moment for the pair.
 #pragma once
 
@@ -45,12 +46,14 @@ class OperatorHook {
   // Chunks held for one operator; null when it touches none that is not already held.
   std::unique_ptr<std::vector<ChunkId>> Before(std::vector<ChunkId> touched);
   void After(const std::vector<ChunkId>& held);
+  void PlaceAllSpare();
 
   ParameterCache* cache_;
   StorageBinding* binding_;
   std::vector<uint32_t> holds_;  // by ChunkId: operators in flight that hold it
   std::vector<Move> moves_;      // reused
   Status status_;
+  bool all_spare_ = false;
   uint64_t callback_ = 0;
   uint64_t operators_seen_ = 0;
 };

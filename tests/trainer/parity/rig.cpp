@@ -120,7 +120,9 @@ class RigRank {
       InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.run.seed, 0, values);
     }));
     BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
+    if (options_.evaluate_first) TP_RETURN_IF_ERROR(Evaluate());
     for (uint64_t step = 1; step <= options_.run.steps; ++step) TP_RETURN_IF_ERROR(Step(step, &cursor));
+    if (place_.rank == 0) NoteOrder();
     if (place_.rank == 0) TP_RETURN_IF_ERROR(Save());
     return session_->Close();
   }
@@ -143,6 +145,13 @@ class RigRank {
     engine.cache.separate_while_recording = options_.separate_while_recording;
     TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, {session_->service(), session_->groups(), tensors, &clock_}));
     return {};
+  }
+
+  Status Evaluate() {
+    BatchCursor cursor = CursorOf(options_, place_.rank, place_.world);
+    TP_ASSIGN_OR_RETURN(const Batch batch, cursor.Next());
+    return engine_->Evaluate(version_, [&] { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); })
+        .status();
   }
 
   Status Step(uint64_t step, BatchCursor* cursor) {
@@ -177,7 +186,14 @@ class RigRank {
     result_->grad_norms.push_back(sealed.grad_norm);
     result_->skipped.push_back(sealed.skipped);
     result_->planned.push_back(engine_->planned_traffic().value_or(StepTraffic{}));
+    result_->fetches.push_back(now.misses + now.prefetches - before.misses - before.prefetches);
     result_->moved.push_back({now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
+  }
+
+  void NoteOrder() {
+    result_->order = engine_->cache().schedule(PassKind::kTrain);
+    result_->evictable = EvictableMask(plan_.layout);
+    result_->blocks = engine_->cache().blocks();
   }
 
   Status Save() {
@@ -220,7 +236,13 @@ RigOptions DefaultRig() {
   return options;
 }
 
-RigResult TrainThroughServer(const RigOptions& given) {
+RigResult TrainThroughServer(const RigOptions& options) {
+  Result<RigResult> result = TryThroughServer(options);
+  EXPECT_TRUE(result.ok()) << result.status().Format();
+  return result.ok() ? std::move(result).value() : RigResult();
+}
+
+Result<RigResult> TryThroughServer(const RigOptions& given) {
   SetLogLevel(LogLevel::kWarn);
   const Scratch scratch;
   RigOptions options = given;
@@ -233,9 +255,8 @@ RigResult TrainThroughServer(const RigOptions& given) {
   server_options.isa = options.isa;
   memserver::KeptHolder nobody(memserver::KeeperChoice::kNone, {});
   auto server = memserver::Server::Start(server_options, &nobody);
-  EXPECT_TRUE(server.ok()) << server.status().Format();
+  if (!server.ok()) return server.status();
   RigResult result;
-  if (!server.ok()) return result;
   const uint16_t port = options.world > 1 ? FreeLocalPort().value() : uint16_t{0};
   std::vector<Status> ended(options.world);
   std::vector<std::thread> ranks;
@@ -247,7 +268,7 @@ RigResult TrainThroughServer(const RigOptions& given) {
     ranks.emplace_back([&, place] { ended[place.rank] = RigRank(options, place, scratch.path(), &result).Run(); });
   }
   for (std::thread& rank : ranks) rank.join();
-  for (const Status& status : ended) EXPECT_TRUE(status.ok()) << status.Format();
+  for (const Status& status : ended) TP_RETURN_IF_ERROR(status);
   return result;
 }
 

@@ -25,6 +25,7 @@ struct RigOptions {
   optim::IsaLevel isa = optim::BestIsa();
   bool separate_while_recording = false;
   double first_loss_scale = 65536;  // fp16
+  bool evaluate_first = false;      // once, before the first step
 };
 
 // A run of 30 steps with clipping, batch 6 x 16 tokens.
@@ -35,10 +36,16 @@ struct RigResult {
   std::vector<bool> skipped;
   std::map<std::string, std::vector<float>> weights;  // fp32, by name
   std::vector<StepTraffic> planned, moved;            // of rank 0, by step; planned is zero while recording
-  uint64_t fetches_planned = 0, fetches_brute = 0;
+  // Of rank 0: chunks fetched, by step; the order of the last training step, which chunks need a block in it, and how many there were.
+  std::vector<uint64_t> fetches;
+  AccessSchedule order;
+  std::vector<bool> evictable;
+  uint64_t blocks = 0;
 };
 
-// Trains through a server; expects success (a failure is a failure of the calling test).
+// Trains through a server. The error is that of the first rank that failed.
+Result<RigResult> TryThroughServer(const RigOptions& options);
+// The same, and expects success (a failure is a failure of the calling test).
 RigResult TrainThroughServer(const RigOptions& options);
 // The same run in plain LibTorch: torch::optim::AdamW, clip_grad_norm_, one process, everything resident.
 RigResult TrainPlain(const RigOptions& options);
