@@ -53,9 +53,10 @@ if(TIDEPOOL_SUITE)
   set(TIDEPOOL_TEST_PREFIX "${TIDEPOOL_SUITE}.")
 endif()
 
-# tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b]): a ctest that is not a GoogleTest program.
+# tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b] [SECONDS s]): a ctest that is not a GoogleTest program.
+# SECONDS: about what a long one takes; the longest begin first.
 function(tidepool_script_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;SECONDS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -63,15 +64,18 @@ function(tidepool_script_test name)
   add_test(NAME ${test} COMMAND ${ARG_COMMAND})
   set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS};${TIDEPOOL_SUITE}"
                        ENVIRONMENT "${TIDEPOOL_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}")
+  if(ARG_SECONDS)
+    set_tests_properties(${test} PROPERTIES COST ${ARG_SECONDS})
+  endif()
   if("process" IN_LIST ARG_LABELS)
     set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)  # whole daemons and their trainers: more than two cores' work already
   endif()
 endfunction()
 
-# tidepool_test(NAME SOURCES a.cpp ... [DEPS target ...] [LABELS x] [TIMEOUT s] [ONE_THREAD]): a GoogleTest program registered as one ctest.
+# tidepool_test(NAME SOURCES a.cpp ... [DEPS target ...] [LABELS x] [TIMEOUT s] [SECONDS s] [ONE_THREAD]): a GoogleTest program as one ctest.
 # ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out.
 function(tidepool_test name)
-  cmake_parse_arguments(ARG "ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD" "TIMEOUT;SECONDS" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} tidepool_flags GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -79,5 +83,6 @@ function(tidepool_test name)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
     return()
   endif()
-  tidepool_script_test(${name} COMMAND ${TIDEPOOL_TEST_LAUNCHER} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+  tidepool_script_test(${name} COMMAND ${TIDEPOOL_TEST_LAUNCHER} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT}
+                       SECONDS ${ARG_SECONDS})
 endfunction()

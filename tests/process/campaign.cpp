@@ -14,6 +14,7 @@ namespace tidepool::testing {
 namespace {
 
 constexpr int64_t kRoundLimitNs = 60 * kNsPerSecond;
+constexpr int64_t kWaitLimitNs = 30 * kNsPerSecond;  // for one process to do one thing
 const char* const kJob = "campaign";
 
 size_t Count(const std::string& text, const std::string& what) {
@@ -173,7 +174,7 @@ class Campaign::Round {
     const size_t before = Count(server_->Output(), "a new one holds");
     if (keeper == 0 || Count(server_->Output(), "\"ready\"") == 0) return false;
     kill(keeper, SIGKILL);
-    const int64_t end = clock_.NowNs() + 5 * kNsPerSecond;
+    const int64_t end = clock_.NowNs() + kWaitLimitNs;
     while (Count(server_->Output(), "a new one holds") == before) {
       if (clock_.NowNs() > end) Fail("memserver did not start another keeper");
       if (!report_.wrong.empty()) return false;
@@ -184,7 +185,7 @@ class Campaign::Round {
 
   // A server may meet its last point when the ranks have gone.
   bool NothingIsHeld() {
-    const int64_t end = clock_.NowNs() + 10 * kNsPerSecond;
+    const int64_t end = clock_.NowNs() + kWaitLimitNs;
     while (WaitForHoldings(directory_.path(), kNothing, 100 * kNsPerMs) != kNothing) {
       if (clock_.NowNs() > end) return false;
       StartServerAgain();
@@ -195,17 +196,17 @@ class Campaign::Round {
   void Finish() {
     for (size_t rank = 0; rank < trainers_.size(); ++rank) TakeNorms(rank);
     StartServerAgain();
-    if (!server_->WaitForOutput("\"ready\"", 10 * kNsPerSecond)) return Fail("the last memserver did not become ready");
+    if (!server_->WaitForOutput("\"ready\"", kWaitLimitNs)) return Fail("the last memserver did not become ready");
     if (server_point_.starts_with("keeper.") && Count(server_->Output(), "a new one holds") > 0)
       report_.points_hit.push_back(server_point_);
     if (plan_.detach) {
       for (auto& trainer : trainers_) {
-        if (!trainer->Wait(10 * kNsPerSecond)) return Fail("a rank that was done did not end");
+        if (!trainer->Wait(kWaitLimitNs)) return Fail("a rank that was done did not end");
       }
       if (!NothingIsHeld()) return Fail("something is held after the end");
     }
     server_->Signal(SIGTERM);
-    const auto ended = server_->Wait(10 * kNsPerSecond);
+    const auto ended = server_->Wait(kWaitLimitNs);
     if (!ended || ended->exit_code != 0) return Fail("memserver did not end in order");
     if (!plan_.detach) {
       auto states = TakeKeptStates(directory_.path(), kJob);
@@ -213,7 +214,7 @@ class Campaign::Round {
       states_ = std::move(states).value();
     }
     for (auto& trainer : trainers_) trainer->Signal(SIGKILL);
-    const int64_t end = clock_.NowNs() + 5 * kNsPerSecond;
+    const int64_t end = clock_.NowNs() + kWaitLimitNs;
     while (FindKeeper(directory_.path()) != 0 && clock_.NowNs() < end) clock_.SleepNs(kNsPerMs);
     if (FindKeeper(directory_.path()) != 0) return Fail("the keeper did not end");
     if (!std::filesystem::is_empty(directory_.path())) Fail("files are left in the socket directory");

@@ -42,7 +42,7 @@
 namespace tidepool::testing {
 namespace {
 
-constexpr int64_t kLimit = 10 * kNsPerSecond;
+constexpr int64_t kLimit = 30 * kNsPerSecond;
 
 enum class Victim { kMemserver, kKeeper, kTrainer };
 const std::map<std::string, Victim> kVictims{{"memserver", Victim::kMemserver}, {"keeper", Victim::kKeeper}, {"trainer", Victim::kTrainer}};
