@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <csignal>
 #include <iostream>
 #include <utility>
 
@@ -26,6 +27,8 @@ Status Train(const RunOptions& options) {
 int RunTraining(const RunOptions& options) {
   ArmPointsFromEnvironment();
   StopFlag::Install();
+  // The store where ranks meet writes to sockets of ranks that may just have died.
+  std::signal(SIGPIPE, SIG_IGN);
   const Status result = Train(options);
   if (StopFlag::Requested()) return 128 + StopFlag::Signal();
   if (result.ok()) return kExitOk;

@@ -109,6 +109,11 @@ class TrainerKillTest : public ::testing::Test {
     words.insert(words.begin(), TIDEPOOL_TRAINER);
     return std::make_unique<ChildProcess>(words, environment);
   }
+  static bool Ignores(int signal, pid_t pid) {
+    const std::string status = ReadText("/proc/" + std::to_string(pid) + "/status");
+    const uint64_t mask = std::stoull("0" + status.substr(status.find("SigIgn:") + 8, 16), nullptr, 16);
+    return (mask >> (signal - 1) & 1) != 0;
+  }
   static void ExpectDone(ChildProcess* trainer) {
     const auto end = trainer->Wait(kRunNs);
     ASSERT_TRUE(end) << trainer->Output();
@@ -161,6 +166,8 @@ TEST_F(TrainerKillTest, ATrainerWaitsForItsServer) {
   const auto whole = Start(Run("whole"));
   ExpectDone(whole.get());
   const auto trainer = Start(Run("server-killed"));
+  ASSERT_TRUE(WaitForLines("server-killed", 1, trainer.get())) << trainer->Output();
+  EXPECT_TRUE(Ignores(SIGPIPE, trainer->pid())) << "libraries that write to a peer that has died would end this rank too";
   for (const uint64_t lines : {4, 12, 20}) {
     if (WaitForLines("server-killed", lines, trainer.get())) server_.Kill();
   }
