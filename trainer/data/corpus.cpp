@@ -63,6 +63,11 @@ Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& option
   TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
   TP_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
   if (text.empty()) return Status(ErrorId::kDataBad, "'" + path + "' is empty");
+  if (const size_t at = text.find('\0'); at != std::string::npos) {
+    return Status(ErrorId::kDataBad, "'" + path + "' is not text")
+        .Why("byte " + std::to_string(at) + " is NUL")
+        .Fix("give a nanoGPT token file a name that ends in .bin; convert UTF-16 with iconv -t UTF-8");
+  }
   const TokenSource all(std::make_shared<const std::string>(std::move(text)));
   return Split(all, options.validation_share, "text in '" + path + "', one token a byte");
 }

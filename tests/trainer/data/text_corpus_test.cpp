@@ -97,6 +97,9 @@ TEST(Corpus, NamesWhatCannotBeUsed) {
   EXPECT_EQ(OpenCorpus(folder.path() + "/absent", {}).status().id(), ErrorId::kFileUnreadable);
   EXPECT_EQ(OpenCorpus(folder.Write("empty.txt", ""), {}).status().id(), ErrorId::kDataBad);
   EXPECT_EQ(OpenCorpus(folder.Write("text.txt", "hello"), {.vocab = 100}).status().id(), ErrorId::kUsageError);
+  const auto binary = OpenCorpus(folder.Write("tokens", std::string("a\0b", 3)), {});
+  EXPECT_EQ(binary.status().id(), ErrorId::kDataBad);
+  EXPECT_NE(binary.status().Format().find("byte 1 is NUL"), std::string::npos) << binary.status().Format();
   ASSERT_EQ(mkfifo((folder.path() + "/pipe").c_str(), 0600), 0);
   EXPECT_EQ(OpenCorpus(folder.path() + "/pipe", {}).status().id(), ErrorId::kDataBad);
 }
