@@ -1,0 +1,427 @@
+// trainer_campaign: the real trainer (a small GPT, two ranks) and its memserver are killed again and again, and in the end the saved
+// weights and the losses of all steps have the bits of the run that nobody disturbed.
+//
+//   trainer_campaign --kills 34 --seed 1
+// Ranks are killed at random times and at named points; memserver at random times (its keeper starts it again, and where the keeper has
+// given up after five times within a minute, the campaign does) and, where the campaign started it, at named points. The last kills fall
+// into the end of the run. Prints every kill with its step; exit code 1 at the first difference, with the seed that repeats the order.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "shm/socket_path.h"
+#include "tests/process/daemon_fixture.h"
+#include "tests/process/memserver_process.h"
+#include "trainer/launch/done_marks.h"
+#include "trainer/launch/spawn_ranks.h"
+
+namespace tidepool::testing {
+namespace {
+
+constexpr uint32_t kWorld = 2;
+constexpr uint32_t kLastKills = 4;  // both ranks, which come back armed with a point in the end of the run
+constexpr int64_t kLeaseNs = 30 * kNsPerSecond;
+constexpr int64_t kKeeperNs = 1000 * kNsPerMs;  // longer than any pause of the keeper
+constexpr int64_t kRunLimitNs = 240 * kNsPerSecond;
+constexpr int64_t kLimitPerKillNs = 20 * kNsPerSecond;
+constexpr const char* kJob = "campaign";
+
+// Points on the way of a rank, and at which passing it may die there.
+struct RankPoint {
+  const char* name;
+  uint32_t passings;
+};
+constexpr RankPoint kRankPoints[] = {
+    {"client.connected", 1},     {"client.hello_sent", 1},     {"client.spec_sent", 1},      {"client.attached", 1},
+    {"client.server_lost", 1},   {"client.resume_sent", 1},    {"client.resumed", 1},        {"client.resubmitted", 1},
+    {"client.schedule_sent", 1}, {"client.fetch_sent", 60},    {"client.outcome_taken", 90}, {"client.gradient_sent", 30},
+    {"trainer.forward_done", 4}, {"trainer.backward_done", 4}, {"client.end_step_sent", 4},  {"trainer.step_sealed", 4}};
+constexpr std::string_view kLastPoints[] = {"client.save_sent", "trainer.run_done", "client.goodbye_sent", "trainer.detached"};
+constexpr std::string_view kServerPoints[] = {
+    "server.request_taken", "server.fetch_copied", "server.gradient_stored", "server.step_ended_by_rank", "server.step_recorded",
+    "server.step_sealed",   "optim.tile_written",  "optim.piece_finished",   "server.chunk_published",    "server.session_attached",
+    "server.rank_resuming", "recover.job_read",    "server.step_answered"};
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// A word that is not "": what went wrong.
+using Wrong = std::string;
+
+// What a run leaves: its weights file, and of each line of metrics.jsonl step and losses.
+struct Traces {
+  std::string weights;
+  std::vector<std::string> losses;
+};
+
+Traces TracesIn(const std::string& directory) {
+  Traces traces{ReadText(directory + "/weights/model.safetensors"), {}};
+  std::istringstream lines(ReadText(directory + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) traces.losses.push_back(line.substr(0, line.find(",\"grad_norm\"")));
+  return traces;
+}
+
+// memserver and its keeper, whoever of them lives now.
+class Daemon {
+ public:
+  explicit Daemon(SplitMix64* random) : random_(random) { Start(""); }
+  ~Daemon() { KillDaemon(directory_.path()); }
+
+  const std::string& socket_dir() const { return directory_.path(); }
+  bool IsReady() { return started_->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond); }
+
+  void Kill() {
+    const pid_t pid = Pid();
+    if (pid == started_->pid()) point_.clear();
+    if (pid > 0) kill(pid, SIGKILL);
+  }
+  // Starts the next one where nobody else has. True when memserver was found dead at the point that was armed.
+  bool Tend(bool arm) {
+    bool hit = false;
+    if (const auto ended = started_->Wait(0); ended && !point_.empty())
+      hit = ended->signal == SIGKILL && !std::exchange(point_, "").empty();
+    if (Lives()) {
+      dead_since_ns_ = 0;
+    } else if (dead_since_ns_ == 0) {
+      dead_since_ns_ = clock_.NowNs();
+    } else if (clock_.NowNs() - dead_since_ns_ > kKeeperNs) {
+      const size_t point = random_->Below(std::size(kServerPoints));
+      Start(arm ? std::string(kServerPoints[point]) + ":" + std::to_string(1 + random_->Below(point < 3 ? 40 : 3)) : "");
+      dead_since_ns_ = 0;
+    }
+    return hit;
+  }
+  bool Lives() const {
+    const pid_t pid = Pid();
+    return pid > 0 && kill(pid, 0) == 0 && ReadText("/proc/" + std::to_string(pid) + "/stat").find(") Z ") == std::string::npos;
+  }
+  const std::string& point() const { return point_; }
+  // Ends server and keeper in order; nothing may stay.
+  Wrong Stop() {
+    const int64_t end_ns = clock_.NowNs() + 20 * kNsPerSecond;
+    while ((Lives() || FindKeeper(socket_dir()) != 0) && clock_.NowNs() < end_ns) {
+      if (const pid_t pid = Pid(); pid > 0) kill(pid, SIGINT);
+      started_->Wait(0);
+      clock_.SleepNs(50 * kNsPerMs);
+    }
+    if (Lives() || FindKeeper(socket_dir()) != 0) return "memserver or its keeper did not end at Ctrl-C";
+    for (const auto& entry : std::filesystem::directory_iterator(socket_dir())) return "left behind: " + entry.path().string();
+    return "";
+  }
+
+ private:
+  void Start(const std::string& point) {
+    point_ = point;
+    const auto armed = point.empty() ? std::vector<std::string>() : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
+    started_ = std::make_unique<ChildProcess>(
+        MemserverCommand(socket_dir(),
+                         {"--keeper", "process", "--lease", std::to_string(kLeaseNs / kNsPerSecond) + "s", "--pool", "16MiB"}),
+        armed);
+  }
+  // From the lock file; 0 when there is none.
+  pid_t Pid() const {
+    pid_t pid = 0;
+    std::ifstream(shm::LockFilePath(socket_dir())) >> pid;
+    return pid;
+  }
+
+  SteadyClock clock_;
+  SplitMix64* random_;
+  TemporaryDirectory directory_;
+  std::unique_ptr<ChildProcess> started_;  // by the campaign; the present one may be the keeper's
+  std::string point_;
+  int64_t dead_since_ns_ = 0;
+};
+
+// One training run: its ranks, and whatever is started again.
+class Run {
+ public:
+  struct Plan {
+    std::string name;
+    uint32_t kills = 0;
+    uint64_t steps = 0;
+  };
+
+  Run(const Plan& plan, const std::string& out, const std::string& data, Daemon* daemon, SplitMix64* random)
+      : plan_(plan), out_(out), data_(data), daemon_(daemon), random_(random), port_(trainer::FreeLocalPort().value()) {
+    auto marks = trainer::DoneMarks::Make(kWorld);
+    marks_.emplace(std::move(marks).value());
+  }
+
+  Wrong Play() {
+    const int64_t limit_ns = clock_.NowNs() + kRunLimitNs + plan_.kills * kLimitPerKillNs;
+    for (uint32_t rank = 0; rank < kWorld; ++rank) StartRank(rank);
+    while (wrong_.empty() && !AllDone()) {
+      if (clock_.NowNs() > limit_ns) Fail("the run does not end");
+      step_ = StepNow();
+      TendDaemon();
+      for (uint32_t rank = 0; rank < kWorld; ++rank) TendRank(rank);
+      if (kills_ < plan_.kills && step_ >= next_kill_) Kill();
+      clock_.SleepNs(2 * kNsPerMs);
+    }
+    return wrong_;
+  }
+  uint32_t kills() const { return kills_; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<ChildProcess> process;
+    uint64_t born_at = 0;  // the step that was reported last
+    std::string point;     // where it will kill itself; empty: nowhere
+    bool killed = false;   // by the campaign, counted already
+    bool done = false;
+  };
+
+  void Fail(const std::string& what) {
+    std::string text = what;
+    for (uint32_t rank = 0; rank < kWorld; ++rank) {
+      const std::string output = ranks_[rank].process ? ranks_[rank].process->Output() : "";
+      text += "\n--- rank " + std::to_string(rank) + ":\n" + output.substr(output.size() - std::min<size_t>(output.size(), 3000));
+    }
+    wrong_ = text;
+  }
+  bool AllDone() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.done; });
+  }
+  void Count(const std::string& what) {
+    ++kills_;
+    const double seconds = static_cast<double>(clock_.NowNs() - begin_ns_) / kNsPerSecond;
+    std::printf("  %6.2f s  step %3llu  kill %2u: %s\n", seconds, static_cast<unsigned long long>(step_), kills_, what.c_str());
+  }
+
+  // The last step that was reported.
+  uint64_t StepNow() const {
+    const std::string text = ReadText(out_ + "/metrics.jsonl");
+    const size_t line = text.rfind("{\"step\":");
+    return line == std::string::npos ? 0 : std::stoull("0" + text.substr(line + 8, 8));
+  }
+
+  // Where a rank will kill itself. A rank that dies again and again before it has done a step would make the other one give up.
+  std::string PointFor(uint32_t rank) {
+    if (kills_ >= plan_.kills) return "";
+    if (leading_) return std::string(kLastPoints[rank + random_->Below(std::size(kLastPoints) - rank)]) + ":1";
+    if (step_ <= step_of_point_ || random_->Below(3) == 0) return "";
+    step_of_point_ = step_;
+    const RankPoint& point = kRankPoints[random_->Below(std::size(kRankPoints))];
+    return std::string(point.name) + ":" + std::to_string(1 + random_->Below(point.passings));
+  }
+
+  void StartRank(uint32_t rank) {
+    Rank& made = ranks_[rank];
+    made.point = PointFor(rank);
+    made.killed = false;
+    made.born_at = step_;
+    std::vector<std::string> environment{"RANK=" + std::to_string(rank),
+                                         "LOCAL_RANK=" + std::to_string(rank),
+                                         "WORLD_SIZE=" + std::to_string(kWorld),
+                                         "LOCAL_WORLD_SIZE=" + std::to_string(kWorld),
+                                         "MASTER_ADDR=127.0.0.1",
+                                         "MASTER_PORT=" + std::to_string(port_),
+                                         "TIDEPOOL_LAUNCH_ID=" + plan_.name,
+                                         "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
+    if (!made.point.empty()) environment.push_back("TIDEPOOL_KILL_AT=" + made.point);
+    made.process = std::make_unique<ChildProcess>(std::vector<std::string>{TIDEPOOL_TRAINER, "run",
+                                                                           "--preset",       "tiny",
+                                                                           "--context",      "32",
+                                                                           "--batch",        "4",
+                                                                           "--rcache",       "50%",
+                                                                           "--steps",        std::to_string(plan_.steps),
+                                                                           "--threads",      "1",
+                                                                           "--eval-every",   "25",
+                                                                           "--eval-batches", "1",
+                                                                           "--job",          kJob,
+                                                                           "--resume",       "auto",
+                                                                           "--data",         data_,
+                                                                           "--socket-dir",   daemon_->socket_dir(),
+                                                                           "--out",          out_,
+                                                                           "--save",         out_ + "/weights"},
+                                                  environment);
+  }
+
+  void TendRank(uint32_t rank) {
+    Rank& tended = ranks_[rank];
+    if (tended.done) return;
+    const auto ended = tended.process->Wait(0);
+    if (!ended) return;
+    const std::string output = tended.process->Output();
+    if (tended.born_at > 0 && output.find("holds no weights") != std::string::npos) return Fail("the job was lost, and begun anew");
+    if (ended->exit_code == 0) {
+      tended.done = true;
+      return;
+    }
+    if (ended->signal != SIGKILL) {
+      return Fail("rank " + std::to_string(rank) + " ended by itself: " +
+                  (ended->signal != 0 ? "signal " + std::to_string(ended->signal) : "exit code " + std::to_string(ended->exit_code)));
+    }
+    if (!tended.killed) Count("rank " + std::to_string(rank) + " at " + tended.point);
+    // As the launcher does it.
+    if (marks_->IsSet(rank)) {
+      tended.done = true;
+    } else {
+      StartRank(rank);
+    }
+  }
+
+  void TendDaemon() {
+    const std::string point = daemon_->point();
+    if (daemon_->Tend(kills_ + kLastKills < plan_.kills)) Count("memserver at " + point);
+  }
+
+  void KillRank(uint32_t rank) {
+    if (ranks_[rank].done || ranks_[rank].killed || ranks_[rank].process->Wait(0)) return;
+    ranks_[rank].process->Signal(SIGKILL);
+    ranks_[rank].killed = true;
+    Count("rank " + std::to_string(rank));
+  }
+
+  // Half of them of memserver, which costs little time; a quarter of both ranks at once, which come back together.
+  void Kill() {
+    if (leading_) return;
+    if (kills_ + kLastKills >= plan_.kills) return LeadToTheEnd();
+    next_kill_ = step_ + 1 + random_->Below(3);
+    const uint64_t dice = random_->Below(4);
+    if (dice >= 2 && daemon_->Lives()) {
+      daemon_->Kill();
+      return Count("memserver");
+    }
+    KillRank(static_cast<uint32_t>(random_->Below(kWorld)));
+    if (dice == 1) KillRank(static_cast<uint32_t>(random_->Below(kWorld)));
+  }
+
+  // Both ranks come back with a point of the end armed, whatever they were armed with before.
+  void LeadToTheEnd() {
+    for (Rank& rank : ranks_) {
+      if (rank.killed || rank.process->Wait(0)) return;  // it has still to be started again
+    }
+    leading_ = true;
+    for (uint32_t rank = 0; rank < kWorld; ++rank) KillRank(rank);
+  }
+
+  const Plan plan_;
+  const std::string out_, data_;
+  Daemon* daemon_;
+  SplitMix64* random_;
+  const uint16_t port_;
+  SteadyClock clock_;
+  const int64_t begin_ns_ = clock_.NowNs();
+  std::optional<trainer::DoneMarks> marks_;
+  std::array<Rank, kWorld> ranks_;
+  uint32_t kills_ = 0;
+  uint64_t step_ = 0, next_kill_ = 2, step_of_point_ = 0;
+  bool leading_ = false;  // to the end
+  std::string wrong_;
+};
+
+class Campaign {
+ public:
+  Campaign(uint32_t kills, uint64_t seed) : kills_(kills), random_(seed), daemon_(&random_) {
+    SplitMix64 words(5);
+    std::ofstream text(Data());
+    for (int i = 0; i < 60000; ++i) text.put(words.Below(6) == 0 ? ' ' : static_cast<char>('a' + words.Below(12)));
+  }
+
+  Wrong Play() {
+    if (!daemon_.IsReady()) return "memserver did not become ready";
+    const uint64_t steps = 4 * uint64_t{kills_} + 20;  // kills follow each other by one to three steps
+    if (const Wrong wrong = Train({"alone", 0, steps}); !wrong.empty()) return wrong;
+    if (const Wrong wrong = Train({"killed", kills_, steps}); !wrong.empty()) return wrong;
+    if (const Wrong wrong = Compare(steps); !wrong.empty()) return wrong;
+    return daemon_.Stop();
+  }
+  uint32_t kills() const { return done_; }
+
+ private:
+  std::string Data() const { return scratch_.path() + "/words.txt"; }
+
+  Wrong Train(const Run::Plan& plan) {
+    Run run(plan, scratch_.path() + "/" + plan.name, Data(), &daemon_, &random_);
+    Wrong wrong = run.Play();
+    done_ = run.kills();
+    if (!wrong.empty()) return wrong;
+    if (done_ < plan.kills) return "the run ended after " + std::to_string(done_) + " kills";
+    return ExpectReleased(plan.kills > 0);
+  }
+
+  // A rank that died in the end leaves the job to its lease; then only its states are held, for nobody.
+  Wrong ExpectReleased(bool may_be_kept) const {
+    SteadyClock clock;
+    const int64_t end_ns = clock.NowNs() + 10 * kNsPerSecond;
+    Holdings held;
+    while (clock.NowNs() < end_ns) {
+      held = HoldingsOf(daemon_.socket_dir());
+      if (held == kNothing || (may_be_kept && held.jobs == 1 && held.sessions == 0 && held.rcache_bytes == 0)) return "";
+      clock.SleepNs(5 * kNsPerMs);
+    }
+    return "after the run memserver holds " + std::to_string(held.jobs) + " jobs, " + std::to_string(held.sessions) + " sessions";
+  }
+
+  Wrong Compare(uint64_t steps) const {
+    const Traces should = TracesIn(scratch_.path() + "/alone"), is = TracesIn(scratch_.path() + "/killed");
+    if (should.weights.size() < 400'000 || should.losses.size() != steps + 1) return "the undisturbed run is not whole";
+    if (is.weights != should.weights) return "the weights differ";
+    if (is.losses.size() != should.losses.size()) return "losses of " + std::to_string(is.losses.size()) + " steps";
+    for (size_t i = 0; i < is.losses.size(); ++i) {
+      if (is.losses[i] != should.losses[i]) return "the losses differ: " + is.losses[i] + " instead of " + should.losses[i];
+    }
+    return "";
+  }
+
+  const uint32_t kills_;
+  SplitMix64 random_;
+  TemporaryDirectory scratch_;
+  Daemon daemon_;
+  uint32_t done_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  uint64_t seed = 1, kills = 34;
+  uint32_t per_run = 50;
+  CLI::App app{"kills trainers and memserver of a small GPT's training, and compares weights and losses"};
+  app.add_option("--seed", seed);
+  app.add_option("--kills", kills, "in all")->check(CLI::Range(12u, 1'000'000u));
+  app.add_option("--per-run", per_run, "kills of one training run")->check(CLI::Range(12u, 1'000u));
+  CLI11_PARSE(app, argc, argv);
+  SetLogLevel(LogLevel::kError);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const SteadyClock clock;
+  const int64_t begin = clock.NowNs();
+  uint64_t done = 0;
+  Wrong wrong;
+  for (uint64_t run = seed; done < kills && wrong.empty(); ++run) {
+    const auto now = static_cast<uint32_t>(std::clamp<uint64_t>(kills - done, 12, per_run));
+    std::printf("two ranks, %u kills (--seed %llu --kills %u repeats their order)\n", now, static_cast<unsigned long long>(run), now);
+    Campaign campaign(now, run);
+    wrong = campaign.Play();
+    done += campaign.kills();
+  }
+  if (!wrong.empty()) std::printf("FAILED: %s\n", wrong.c_str());
+  std::printf("%s: %llu kills, %.1f s\n", wrong.empty() ? "weights and losses equal, bit for bit" : "FAILED",
+              static_cast<unsigned long long>(done), static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tidepool::testing
+
+int main(int argc, char** argv) {
+  return tidepool::testing::Main(argc, argv);
+}
