@@ -92,7 +92,8 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   }
   // The same incarnation asks again: the server before this one ended before its answer arrived. It has sent nothing yet.
   if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce) job->states->ClearRank(event.rank);
-  if (!job->HasRanks()) BeginRun(job);
+  if (!job->HasRanks()) job->SetRun(RunState::kWhole);
+  if (job->IsRecorded()) job->states->record().ranks_left_well.fetch_and(~(uint64_t{1} << event.rank), std::memory_order_release);
   Seat seat;
   seat.connection = event.connection;
   seat.rank = event.rank;
@@ -100,12 +101,6 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   seat.nonce = event.nonce;
   seat.process_start = event.process_start;
   return AddSeat(job, std::move(seat));
-}
-
-void JobDesk::BeginRun(Job* job) {
-  if (!job->IsRecorded()) return;
-  job->states->record().ranks_left_well.store(0, std::memory_order_release);
-  job->SetRun(RunState::kWhole);
 }
 
 Seat* JobDesk::AddSeat(Job* job, Seat made) {
@@ -118,7 +113,17 @@ Seat* JobDesk::AddSeat(Job* job, Seat made) {
   return tables_->seats.back().get();
 }
 
+// A process that gave its seat up while no server was there, and comes anew: as it lives, nobody else will say that the old place is lost.
+void JobDesk::LoseFormerSelf(const ReserveJob& event) {
+  Job* job = tables_->FindJob(event.spec->name);
+  if (job == nullptr || job->uid != event.uid || event.rank >= job->seats.size() || !job->IsAwaited(event.rank)) return;
+  const RankRecord& awaited = job->states->record().ranks[event.rank];
+  const bool is_itself = event.pid > 0 && awaited.pid == event.pid && awaited.process_start == event.process_start;
+  if (is_itself && job->NonceOf(event.rank) != event.nonce) LoseAwaited(job, event.rank, "its process begins anew");
+}
+
 void JobDesk::On(ReserveJob event) {
+  LoseFormerSelf(event);
   Result<Seat*> taken = TakeSeat(event);
   if (!taken.ok()) {
     LogInfo("rank refused", {{"name", event.spec->name}, {"rank", event.rank}, {"why", taken.status().Line()}});

@@ -39,11 +39,11 @@ class JobDesk {
 
   Status WhyStopping() const;
   Status CheckJoin(const Job& job, const ReserveJob& event) const;
+  void LoseFormerSelf(const ReserveJob& event);
   Result<Job*> CreateJob(const ReserveJob& event);
   Result<Seat*> TakeSeat(const ReserveJob& event);
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);
   Seat* AddSeat(Job* job, Seat seat);
-  void BeginRun(Job* job);
   void Attach(Seat* seat);
   void AttachHeld(Job* job);
 

@@ -234,7 +234,7 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
   event.fingerprint = shm::Fingerprint(shm::Encode(spec));
   event.rank = rank;
   event.uid = uid;
-  event.pid = 4242;
+  event.pid = pid_ != 0 ? pid_ : static_cast<int32_t>(1000 + last_connection_);
   event.nonce = nonce != 0 ? nonce : NonceOf(last_connection_);
   Post(std::move(event));
   return last_connection_;

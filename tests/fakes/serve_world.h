@@ -144,6 +144,8 @@ class ServeWorld {
   std::unique_ptr<FakeRank> Attach(const ReserveGranted& granted, Rank rank);
   // Both, with turns in between; null when refused (the reply is left in the queue).
   std::unique_ptr<FakeRank> Join(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000);
+  // The process that later reservations come from; 0: each from one of its own.
+  void ComeFrom(int32_t pid) { pid_ = pid; }
   void Lose(const FakeRank& rank) { Post(ConnectionLost{rank.connection(), "killed by the test"}); }
   void Leave(const FakeRank& rank) { Post(Goodbye{rank.connection()}); }
 
@@ -164,6 +166,7 @@ class ServeWorld {
 
   const WorldOptions options_;
   uint64_t pool_nonce_ = 76;
+  int32_t pid_ = 0;
   std::unique_ptr<HostPool> pool_;
   std::unique_ptr<KeptIndex> index_;
   std::unique_ptr<WorkerTeam> team_;

@@ -170,6 +170,18 @@ TEST(Leaving, ADeathDetachesTheJobAndTheLeaseEndsIt) {
   EXPECT_TRUE(AllBack(&trained.world));
 }
 
+TEST(Leaving, GoodbyesOfTwoRunsEndTheJobTogether) {
+  Trained trained(WithLease());
+  trained.world.Leave(trained.trainer.rank(1));
+  trained.world.Settle();
+  trained.world.Lose(trained.trainer.rank(0));
+  EXPECT_FALSE(AllBack(&trained.world));
+  const auto again = trained.world.Join(trained.trainer.spec(), 0);
+  ASSERT_NE(again, nullptr);
+  trained.world.Leave(*again);
+  EXPECT_TRUE(AllBack(&trained.world));
+}
+
 TEST(Leaving, WithoutALeaseADeathRemovesTheJob) {
   Trained trained({});
   trained.world.Lose(trained.trainer.rank(0));

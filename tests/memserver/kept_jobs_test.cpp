@@ -212,6 +212,17 @@ TEST_F(Recovery, AStrangerIsToldToWaitUntilTheOldRankIsKnownToBeDead) {
   EXPECT_TRUE(world_.TakeReply<Attached>()->weights_ready);
 }
 
+TEST_F(Recovery, AProcessThatBeginsAnewIsNotKeptWaitingForItself) {
+  world_.ComeFrom(77);
+  auto rank = JoinAndLoad(&world_);
+  world_.Restart();
+  ASSERT_TRUE(world_.TakeReply<AwaitRank>().has_value());
+  EXPECT_EQ(world_.Join(spec_, 0, 4711), nullptr);
+  EXPECT_EQ(world_.TakeReply<Refused>()->why.id(), ErrorId::kNotOwner) << "of another user";
+  ASSERT_NE(world_.Join(spec_, 0), nullptr);
+  EXPECT_TRUE(world_.TakeReply<Attached>()->weights_ready);
+}
+
 TEST_F(Recovery, RanksThatStayAwayLoseTheirPlaceWithTheLease) {
   auto rank = JoinAndLoad(&world_);
   world_.Restart();
