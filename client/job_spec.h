@@ -9,7 +9,6 @@ using shm::ChunkSpec;
 using shm::DataGroup;
 using shm::JobSpec;
 using shm::kRanksMax;
-using shm::Optimizer;
 using shm::ParameterGroup;
 using shm::ParameterSpec;
 using shm::StateBytes;

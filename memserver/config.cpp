@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "memserver/config_file.h"
 #include "memserver/limits.h"
+#include "memserver/update/tuning.h"
 
 namespace tidepool::memserver {
 
@@ -77,6 +78,10 @@ Status ParseIsa(const std::string& text, Config* config) {
   return Status(ErrorId::kConfigBadValue, "this CPU does not have the instruction set " + text)
       .Why(std::string("its best one is ") + NameOf(optim::BestIsa()));
 }
+Status ParseTuning(const std::string& text, Config* config) {
+  TP_ASSIGN_OR_RETURN(config->tuning, TuningFromText(text));
+  return Status();
+}
 Status ParseLease(const std::string& text, Config* config) {
   TP_ASSIGN_OR_RETURN(config->lease_ns, ParseDurationNs(text));
   return Status();
@@ -115,7 +120,7 @@ Status ParseRespawn(const std::string& text, Config* config) {
   return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->respawn);
 }
 
-constexpr std::array<Setting, 15> kSettings{{
+constexpr std::array<Setting, 16> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -125,6 +130,9 @@ constexpr std::array<Setting, 15> kSettings{{
      ParseAdamThreads},
     {"--isa", "optimizer.isa", "auto|v2|v3|v4", "auto", "instruction set of the optimizer loops; the bits are the same with each",
      ParseIsa},
+    {"--tile", "optimizer.tile", "auto|N,N", "auto",
+     "elements of an undo tile and of the prefetch distance, such as 256,512; auto: measured at start; the bits are the same with each",
+     ParseTuning},
     {"--copy-threads", "copy.threads", "N|auto", "auto",
      "0: the serve loop copies; else one copy thread per session; auto: by the number of CPUs", ParseCopyThreads},
     {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "memserver/keeper/kept_holder.h"
 #include "optim/isa.h"
+#include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
 
@@ -28,7 +30,8 @@ struct Config {
   bool huge_pages = true;
   uint32_t adam_threads = kAutomatic;
   optim::IsaLevel isa = optim::IsaLevel::kV2;
-  uint32_t copy_threads = kAutomatic;  // 0: the serve loop copies
+  std::optional<optim::Tuning> tuning;  // none: measured at start
+  uint32_t copy_threads = kAutomatic;   // 0: the serve loop copies
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic
   LogLevel log_level = LogLevel::kInfo;

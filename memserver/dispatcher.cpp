@@ -25,7 +25,10 @@ shm::Completion Success(const Copy& copy) {
 
 // In a broken run puts, gradients and ends of steps are answered with kPeerLost whatever they are, because their counts have no meaning.
 const char* CheckPutRequest(Seat* seat, const Request& request) {
-  return seat->job->run_broken() ? nullptr : CheckPut(*seat->job->states, seat->rank, request);
+  if (seat->job->run_broken()) return nullptr;
+  const char* why = CheckPut(*seat->job->states, seat->rank, request);
+  if (why == nullptr) seat->job->states->intake(request.chunk, seat->rank).put_elements += request.element_count;
+  return why;
 }
 
 Start StartPutRequest(Seat* seat, const Request& request) {
@@ -36,8 +39,9 @@ Start StartPutRequest(Seat* seat, const Request& request) {
 void EndPutRequest(Seat* seat, const Copy& copy) {
   Job* job = seat->job;
   const bool shard_in = EndPut(job->states.get(), seat->session.get(), copy);
-  if (shard_in && job->spec().dtype == DType::kF32) CountLoadedShard(job, copy.request.chunk);
-  if (shard_in && job->spec().dtype != DType::kF32) job->narrows.Push({copy.request.chunk, seat->rank});
+  if (copy.to_staging) ++job->changes;  // the next put may start
+  if (shard_in && job->HasNarrows()) job->narrows.Push({copy.request.chunk, seat->rank});
+  if (shard_in && !job->HasNarrows()) CountLoadedShard(job, copy.request.chunk);
   Answer(seat, Success(copy));
 }
 

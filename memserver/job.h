@@ -95,6 +95,8 @@ struct Job {
   uint64_t parameters_updated = 0;
 
   const shm::JobSpec& spec() const { return states->spec(); }
+  // The 16-bit copy of the weights is made by workers, of the master plane.
+  bool HasNarrows() const { return spec().dtype != DType::kF32 && !states->is_split(); }
   bool HasSeats() const;
   bool IsRecorded() const { return phase == JobPhase::kOpen; }  // its records in kept memory are valid
   bool IsAwaited(Rank rank) const { return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0; }

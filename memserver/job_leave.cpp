@@ -260,8 +260,15 @@ void JobDesk::StartSave(Job* job, WaitingSave save) {
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
   for (const shm::ParameterSpec& parameter : job->spec().parameters) {
-    const float* data = job->states->chunk(parameter.chunk).planes.master + parameter.element_begin;
-    request.tensors.push_back({parameter.name, parameter.dims, data, parameter.element_count});
+    const ChunkPlanes& planes = job->states->chunk(parameter.chunk).planes;
+    SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
+    if (job->states->is_split()) {
+      tensor.high = reinterpret_cast<const uint16_t*>(planes.param16) + parameter.element_begin;
+      tensor.rest = reinterpret_cast<const int16_t*>(planes.master) + parameter.element_begin;
+    } else {
+      tensor.data = reinterpret_cast<const float*>(planes.master) + parameter.element_begin;
+    }
+    request.tensors.push_back(std::move(tensor));
   }
   const StepRecord& step = job->states->last_step();
   request.metadata = {{"tidepool.job", job->spec().name},

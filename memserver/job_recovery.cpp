@@ -25,10 +25,10 @@ void LoadAgain(Job* job) {
     if (states.chunk(id).version != kNoVersion) continue;
     for (Rank rank = 0; rank < job->spec().world; ++rank) {
       if (!job->spec().IsMember(id, rank) || states.intake(id, rank).put_elements < states.chunk(id).shard_elements) continue;
-      if (job->spec().dtype == DType::kF32) {
-        CountLoadedShard(job, id);
-      } else {
+      if (job->HasNarrows()) {
         job->narrows.Push({id, rank});
+      } else {
+        CountLoadedShard(job, id);
       }
     }
   }

@@ -215,6 +215,7 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   options.adam_threads = config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
   // With few CPUs a copy thread would only take turns with the loop.
   options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads : cpus > kFewCores ? 1 : 0;
+  options.tuning = config.tuning;
   options.pin_workers = cpus > 2 * kFewCores;
   options.isa = config.isa;
   options.lease_ns = config.lease_ns;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "memserver/jobs/socket_directory.h"
 #include "memserver/kept_memory.h"
 #include "memserver/serve_loop.h"
+#include "memserver/update/tuning.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/version.h"
 #include "shm/protocol.h"
@@ -82,6 +84,23 @@ uint32_t WorkersThatFit(const ServerOptions& options, const HostPool& pool) {
   return threads;
 }
 
+// Measured in memory of the pool that no job has, which was touched already.
+optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, HostPool* pool) {
+  if (options.tuning) return *options.tuning;
+  const TuningOptions tuning{.workers = team.threads(), .isa = team.isa()};
+  const uint64_t free = std::min(pool->largest_free_bytes(), kTuningScratchWanted * tuning.workers);
+  std::vector<Extent> scratch;
+  if (free < kTuningScratchMin * tuning.workers || !pool->Take(std::array{free / kPageBytes * kPageBytes}, &scratch)) return {};
+  const TuningResult result = MeasureTuning(tuning, {scratch.front().data, scratch.front().bytes}, SteadyClock());
+  pool->Release(scratch);
+  LogInfo("update tuned", {{"tile", result.tuning.tile_elements},
+                           {"prefetch", result.tuning.prefetch_elements},
+                           {"gain", result.gain},
+                           {"rounds", result.rounds},
+                           {"seconds", static_cast<double>(result.took_ns) / kNsPerSecond}});
+  return result.tuning;
+}
+
 ServerFacts FactsOf(const ServerOptions& options) {
   return {.version = kReleaseVersion,
           .abi = shm::kOwnProtocols.highest,
@@ -126,6 +145,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                     .saved = &r.saved};
   r.loop = std::make_unique<ServeLoop>(parts, LoopOptionsOf(options));
   r.loop->Recover(r.kept.contents);
+  r.team->SetTuning(TuningFor(options, *r.team, pool));
   const ControlOptions control{.socket_dir = options.socket_dir, .connections_max = 2 * options.sessions_max};
   const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "memserver/keeper/kept_holder.h"
 #include "optim/isa.h"
+#include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
 
@@ -25,6 +27,7 @@ struct ServerOptions {
   uint32_t copy_threads = 0;  // 0: the serve loop copies
   bool pin_workers = false;
   optim::IsaLevel isa = optim::BestIsa();
+  std::optional<optim::Tuning> tuning = optim::Tuning{};  // of the update; none: measured at start
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic
   uint32_t jobs_max = 64, sessions_max = 256;

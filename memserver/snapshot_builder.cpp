@@ -29,14 +29,13 @@ SessionRow RowOf(Seat& seat) {
   return row;
 }
 
-ChunkRow RowOf(const Job& job, const Chunk& chunk) {
-  const shm::JobSpec& spec = job.spec();
-  const uint64_t param16 = chunk.planes.param16 != nullptr ? BytesOf(spec.dtype) : 0;
+ChunkRow RowOf(const Job& job, ChunkId id) {
+  const Chunk& chunk = job.states->chunk(id);
   ChunkRow row;
   row.state = chunk.state;
   row.data_group = chunk.data_group;
   row.elements = chunk.elements;
-  row.bytes = chunk.elements * (3 * sizeof(float) + param16 + BytesOf(job.states->gradient_type()));
+  row.bytes = job.states->plane_bytes(id);
   const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
   row.version = version == kNoVersion ? 0 : version;
   row.ranks_cached = chunk.ranks_cached;
@@ -66,7 +65,7 @@ JobRow RowOf(const Job& job) {
     if (seat != nullptr) row.sessions.push_back(RowOf(*seat));
   }
   row.chunks.reserve(job.states->chunks().size());
-  for (const Chunk& chunk : job.states->chunks()) row.chunks.push_back(RowOf(job, chunk));
+  for (ChunkId id = 0; id < spec.chunks.size(); ++id) row.chunks.push_back(RowOf(job, id));
   return row;
 }
 
@@ -81,6 +80,8 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->pool_used = parts.pool->total_bytes() - parts.pool->free_bytes();
   snapshot->rcache_limit = options.rcache_limit;
   snapshot->workers = parts.team->threads();
+  snapshot->tile = parts.team->tuning().tile_elements;
+  snapshot->prefetch = parts.team->tuning().prefetch_elements;
   snapshot->turns = tables.counters.turns;
   snapshot->bytes_h2d = tables.counters.bytes_h2d;
   snapshot->bytes_d2h = tables.counters.bytes_d2h;

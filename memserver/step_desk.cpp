@@ -96,7 +96,7 @@ bool StepDesk::NextWork(Job* job, Work* work) {
     *work = Work{};
     work->name = {WorkKind::kNarrow, job->id, 0, task.chunk, task.rank};
     work->to = chunk.planes.param16 + begin * BytesOf(job->spec().dtype);
-    work->from = chunk.planes.master + begin;
+    work->from = chunk.planes.master + begin * sizeof(float);
     work->dtype = job->spec().dtype;
     work->count = chunk.shard_elements;
     return true;

@@ -20,16 +20,17 @@ using FloatHalf = float __attribute__((vector_size(kRegisterBytes / 2)));
 using DoubleRegister = double __attribute__((vector_size(kRegisterBytes)));
 
 // Copies by registers: for the 1 KiB pieces of an undo area it is faster than memcpy, which first looks for the best way.
-void Copy(float* to, const float* from, uint64_t count) {
-  constexpr uint64_t kElements = sizeof(FloatRegister) / sizeof(float);
+void Copy(void* to, const void* from, uint64_t bytes) {
+  auto* const target = static_cast<unsigned char*>(to);
+  const auto* const source = static_cast<const unsigned char*>(from);
   uint64_t i = 0;
 #pragma GCC unroll 4
-  for (; i + kElements <= count; i += kElements) {
-    FloatRegister elements;
-    __builtin_memcpy(&elements, from + i, sizeof(elements));
-    __builtin_memcpy(to + i, &elements, sizeof(elements));
+  for (; i + kRegisterBytes <= bytes; i += kRegisterBytes) {
+    FloatRegister some;
+    __builtin_memcpy(&some, source + i, kRegisterBytes);
+    __builtin_memcpy(target + i, &some, kRegisterBytes);
   }
-  for (; i < count; ++i) to[i] = from[i];
+  for (; i < bytes; ++i) target[i] = source[i];
 }
 
 template <typename From>

@@ -7,7 +7,7 @@
 
 namespace tidepool::optim {
 
-extern const Kernels kScalarKernels;  // adam_scalar.cpp
+extern const Kernels kScalarKernels;  // update_scalar.cpp
 extern const Kernels kV2Kernels;      // kernels_v2.cpp
 extern const Kernels kV3Kernels;      // kernels_v3.cpp
 extern const Kernels kV4Kernels;      // kernels_v4.cpp

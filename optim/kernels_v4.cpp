@@ -1,6 +1,6 @@
-#include "optim/adam_loop.h"
 #include "optim/array_loop.h"
 #include "optim/kernel_tables.h"
+#include "optim/update_loop.h"
 
 // Compiled for x86-64-v4 (optim/CMakeLists.txt); nothing but the table leaves this file.
 namespace tidepool::optim {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -12,11 +13,15 @@
 namespace tidepool::optim {
 namespace {
 
-constexpr int kVersionShift = 24;
-constexpr int kTileShift = 2;
+constexpr int kVersionShift = 25;
+constexpr int kBeginShift = 3;
 constexpr uint64_t kVersionLimit = 1ULL << (64 - kVersionShift);
-constexpr uint64_t kTileLimit = 1ULL << (kVersionShift - kTileShift);
-constexpr uint64_t kStateMask = 3;
+constexpr uint64_t kBeginLimit = 1ULL << (kVersionShift - kBeginShift);
+constexpr uint64_t kStateMask = 7;
+// States as they are stored; an open tile of 256 << n elements is kStoredOpen + n.
+constexpr uint64_t kStoredClosed = 0, kStoredFinished = 1, kStoredOpen = 2;
+constexpr uint64_t kStoredOpenMax = kStoredOpen + 2;
+static_assert(kTileElementsMin << (kStoredOpenMax - kStoredOpen) == kTileElementsMax);
 
 // Keeps the compiler from moving stores over this place. A killed thread has done its instructions in program order, as a signal handler
 // on the same thread would see them, so no instruction is needed.
@@ -24,14 +29,38 @@ void OrderForKill() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-constexpr uint32_t kPlanesMax = 3;
-
-// The areas' planes, as the planes of a piece are numbered.
-float* PlaneOf(UndoArea* area, uint32_t plane) {
-  return std::array{area->master, area->momentum, area->variance}[plane];
+uint64_t BytesOf(const ChangedPlane& plane, uint64_t elements) {
+  return plane.bits == 1 ? DivideUp(elements, kScaleBlockElements) * sizeof(float) : elements * plane.bits / 8;
 }
-const float* PlaneOf(const UndoArea& area, uint32_t plane) {
-  return std::array{area.master, area.momentum, area.variance}[plane];
+
+// Calls `move(in the plane, in the area, bytes)` for each plane of a tile.
+template <typename Move>
+void ForEachPlane(const ChangedPlanes& planes, uint64_t first, uint64_t count, Move move) {
+  uint64_t at = 0;
+  for (const ChangedPlane& plane : planes) {
+    if (plane.data == nullptr) return;
+    const uint64_t bytes = BytesOf(plane, count);
+    TP_CHECK(at + bytes <= UndoArea::kBytesMax, "an undo area has room for every plane of a tile");
+    move(plane.data + BytesOf(plane, first), at, bytes);
+    at += RoundUp(bytes, sizeof(uint64_t));
+  }
+}
+
+ChangedPlanes PlanesOf(const UpdateSpan& span) {
+  ChangedPlanes planes{};
+  uint32_t next = 0;
+  const auto add = [&](void* data, uint64_t bits) {
+    if (data != nullptr) planes[next++] = {static_cast<std::byte*>(data), bits};
+  };
+  const bool split = span.states != StateForm::kF32;
+  const uint64_t moment_bits = span.states == StateForm::kSplit8 ? 8 : span.states == StateForm::kSplitBf16 ? 16 : 32;
+  add(span.master, split ? 16 : 32);
+  add(span.momentum, moment_bits);
+  add(span.variance, moment_bits);
+  if (split) add(span.param16, 16);
+  add(span.momentum_scales, 1);
+  add(span.variance_scales, 1);
+  return planes;
 }
 
 }  // namespace
@@ -41,48 +70,69 @@ struct Tiles {
   uint64_t version;
   uint64_t count;
   ProgressWord* progress;
-  std::array<float*, kPlanesMax> planes;  // those that change; null behind the last
+  ChangedPlanes planes;
 };
 
 namespace {
 
-uint64_t FirstTile(uint64_t identity, uint64_t version, const Progress& at) {
-  TP_CHECK(identity != 0, "piece identity 0 means an empty undo area");
+Tiles TilesOf(const Piece& piece) {
+  return {piece.identity, piece.version, piece.planes.count, piece.progress, PlanesOf(piece.planes)};
+}
+
+Tiles TilesOf(const AddPiece& piece) {
+  return {piece.identity, piece.sequence, piece.count, piece.progress, {{{reinterpret_cast<std::byte*>(piece.sum), 32}}}};
+}
+
+// The first element that has its old value.
+uint64_t FirstElement(const Tiles& tiles, const Progress& at) {
+  TP_CHECK(tiles.identity != 0, "piece identity 0 means an empty undo area");
   TP_CHECK(at.state != Progress::State::kOpen, "restore the open tile before the update goes on");
-  TP_CHECK(at.version <= version, "the piece is newer than its update");
-  if (at.version == version) return at.tile;
-  TP_CHECK(at.state == Progress::State::kFinished || at.tile == 0, "the update before this one was not finished");
+  TP_CHECK(at.version <= tiles.version, "the piece is newer than its update");
+  if (at.version == tiles.version) return at.begin;
+  TP_CHECK(at.state == Progress::State::kFinished || at.begin == 0, "the update before this one was not finished");
   return 0;
+}
+
+uint64_t StoredState(const Progress& progress) {
+  if (progress.state == Progress::State::kClosed) return kStoredClosed;
+  if (progress.state == Progress::State::kFinished) return kStoredFinished;
+  TP_CHECK(std::has_single_bit(progress.open) && progress.open >= kTileElementsMin && progress.open <= kTileElementsMax, "no such tile");
+  return kStoredOpen + static_cast<uint64_t>(std::countr_zero(progress.open / kTileElementsMin));
 }
 
 }  // namespace
 
 Progress ProgressWord::Load() const {
   const uint64_t bits = bits_.load(std::memory_order_acquire);
-  return {bits >> kVersionShift, (bits >> kTileShift) & (kTileLimit - 1), static_cast<Progress::State>(bits & kStateMask)};
+  const uint64_t stored = bits & kStateMask;
+  Progress progress;
+  progress.version = bits >> kVersionShift;
+  progress.begin = ((bits >> kBeginShift) & (kBeginLimit - 1)) * kTileElementsMin;
+  if (stored == kStoredFinished) progress.state = Progress::State::kFinished;
+  if (stored >= kStoredOpen) progress.state = Progress::State::kOpen;
+  if (stored >= kStoredOpen && stored <= kStoredOpenMax) progress.open = kTileElementsMin << (stored - kStoredOpen);
+  return progress;
 }
 
 void ProgressWord::Store(const Progress& progress) {
-  TP_CHECK(progress.version < kVersionLimit && progress.tile < kTileLimit, "version or tile does not fit the progress word");
+  const uint64_t begin = progress.begin / kTileElementsMin;
+  TP_CHECK(progress.version < kVersionLimit && begin < kBeginLimit, "version or tile does not fit the progress word");
   OrderForKill();
-  bits_.store(progress.version << kVersionShift | progress.tile << kTileShift | static_cast<uint64_t>(progress.state),
-              std::memory_order_release);
+  bits_.store(progress.version << kVersionShift | begin << kBeginShift | StoredState(progress), std::memory_order_release);
   OrderForKill();
 }
 
-TileUpdate::TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas) : kernels_(kernels), areas_(areas) {}
+TileUpdate::TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas, const Tuning& tuning)
+    : kernels_(kernels), areas_(areas), tuning_(tuning) {}
 
 void TileUpdate::Run(const Piece& piece) {
-  const UpdateSpan& planes = piece.planes;
-  const Tiles tiles{piece.identity, piece.version, planes.count, piece.progress, {planes.master, planes.momentum, planes.variance}};
-  RunTiles(tiles, [&](uint64_t first, uint64_t count) { UpdateTile(piece, first, count); });
+  RunTiles(TilesOf(piece), [&](uint64_t first, uint64_t count) { UpdateTile(piece, first, count); });
 }
 
 void TileUpdate::Add(const AddPiece& piece) {
-  const Tiles tiles{piece.identity, piece.sequence, piece.count, piece.progress, {piece.sum, nullptr, nullptr}};
   const auto* addend = static_cast<const std::byte*>(piece.addend);
-  RunTiles(tiles, [&](uint64_t first, uint64_t count) {
-    kernels_.accumulate_gradient(piece.sum + first, addend + first * BytesOf(piece.dtype), piece.dtype, count);
+  RunTiles(TilesOf(piece), [&](uint64_t first, uint64_t count) {
+    kernels_.accumulate_gradient(piece.sum + first, addend + first * tidepool::BytesOf(piece.dtype), piece.dtype, count);
   });
 }
 
@@ -90,12 +140,13 @@ template <typename Apply>
 void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
   const Progress at = tiles.progress->Load();
   if (at.state == Progress::State::kFinished && at.version == tiles.version && !TP_PLANTED("optim.finished_piece_again")) return;
-  for (uint64_t tile = FirstTile(tiles.identity, tiles.version, at); tile * kTileElements < tiles.count; ++tile) {
-    const uint64_t first = tile * kTileElements;
-    const uint64_t count = std::min(kTileElements, tiles.count - first);
-    SaveTile(tiles, tile, count);
+  const uint64_t length = tuning_.tile_elements;
+  uint64_t turn = 0;
+  for (uint64_t first = FirstElement(tiles, at); first < tiles.count; first += length, ++turn) {
+    const uint64_t count = std::min(length, tiles.count - first);
+    SaveTile(tiles, first, count, &areas_[TP_PLANTED("optim.one_undo_area") ? 0 : turn % 2]);
     TP_POINT("optim.tile_saved");
-    if (!TP_PLANTED("optim.tile_not_opened")) tiles.progress->Store({tiles.version, tile, Progress::State::kOpen});
+    if (!TP_PLANTED("optim.tile_not_opened")) tiles.progress->Store({tiles.version, first, Progress::State::kOpen, length});
     TP_POINT("optim.tile_progress");
     apply(first, count);
     TP_POINT("optim.tile_written");
@@ -105,19 +156,18 @@ void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
 }
 
 // The area is empty while it is written: a half-written one must not pass for the tile that it held before.
-void TileUpdate::SaveTile(const Tiles& tiles, uint64_t tile, uint64_t count) const {
-  UndoArea& area = areas_[tile % (TP_PLANTED("optim.one_undo_area") ? 1 : 2)];
-  const uint64_t first = tile * kTileElements;
-  if (!TP_PLANTED("optim.undo_not_emptied")) area.piece.store(0, std::memory_order_relaxed);
+void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const {
+  if (!TP_PLANTED("optim.undo_not_emptied")) area->piece.store(0, std::memory_order_relaxed);
   OrderForKill();
-  area.version = tiles.version;
-  area.tile = tile;
-  area.count = count;
-  for (uint32_t plane = 0; plane < kPlanesMax && tiles.planes[plane] != nullptr; ++plane) {
-    kernels_.copy(PlaneOf(&area, plane), tiles.planes[plane] + first, count);
-  }
+  area->version = tiles.version;
+  area->begin = first;
+  area->count = count;
+  ForEachPlane(tiles.planes, first, count, [&](std::byte* plane, uint64_t at, uint64_t bytes) {
+    if (at > 0 && TP_PLANTED("optim.plane_without_undo")) return;
+    kernels_.copy(area->values + at, plane, bytes);
+  });
   OrderForKill();
-  area.piece.store(tiles.identity, std::memory_order_release);
+  area->piece.store(tiles.identity, std::memory_order_release);
 }
 
 void TileUpdate::UpdateTile(const Piece& piece, uint64_t first, uint64_t count) const {
@@ -125,24 +175,26 @@ void TileUpdate::UpdateTile(const Piece& piece, uint64_t first, uint64_t count) 
   auto run = std::partition_point(piece.runs.begin(), piece.runs.end(), [first](const GroupRun& r) { return r.end <= first; });
   for (; run != piece.runs.end() && run->begin < end; ++run) {
     const uint64_t begin = std::max(run->begin, first);
-    kernels_.update(run->factors, Slice(piece.planes, begin, std::min(run->end, end) - begin));
+    UpdateSpan span = Slice(piece.planes, begin, std::min(run->end, end) - begin);
+    span.random = {run->random.key, run->random.index + (begin - run->begin)};
+    span.prefetch = tuning_.prefetch_elements;
+    kernels_.update(run->factors, span);
   }
 }
 
 static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea> areas) {
   const Progress at = tiles.progress->Load();
   if (at.state != Progress::State::kOpen) return RestoreOutcome::kNothingOpen;
-  const uint64_t first = at.tile * kTileElements;
-  if (at.version != tiles.version || first >= tiles.count) return RestoreOutcome::kUndoLost;
-  const uint64_t count = std::min(kTileElements, tiles.count - first);
+  if (at.version != tiles.version || at.begin >= tiles.count || at.open == 0) return RestoreOutcome::kUndoLost;
+  const uint64_t count = std::min(at.open, tiles.count - at.begin);
   for (const UndoArea& area : areas) {
     if (area.piece.load(std::memory_order_acquire) != tiles.identity) continue;
-    if (area.version != at.version || area.tile != at.tile || area.count != count) continue;
-    for (uint32_t plane = 0; plane < kPlanesMax && tiles.planes[plane] != nullptr && !TP_PLANTED("optim.tile_not_restored"); ++plane) {
-      std::memcpy(tiles.planes[plane] + first, PlaneOf(area, plane), count * sizeof(float));
-    }
+    if (area.version != at.version || area.begin != at.begin || area.count != count) continue;
+    ForEachPlane(tiles.planes, at.begin, count, [&](std::byte* plane, uint64_t from, uint64_t bytes) {
+      if (!TP_PLANTED("optim.tile_not_restored")) std::memcpy(plane, area.values + from, bytes);
+    });
     // From here on the area is free for any worker: the tile needs no undo until it is saved again.
-    tiles.progress->Store({at.version, at.tile, Progress::State::kClosed});
+    tiles.progress->Store({at.version, at.begin, Progress::State::kClosed});
     TP_POINT("optim.tile_restored");
     return RestoreOutcome::kRestored;
   }
@@ -150,13 +202,11 @@ static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea>
 }
 
 RestoreOutcome RestoreOpenTile(const Piece& piece, std::span<const UndoArea> areas) {
-  const UpdateSpan& planes = piece.planes;
-  return RestoreTiles({piece.identity, piece.version, planes.count, piece.progress, {planes.master, planes.momentum, planes.variance}},
-                      areas);
+  return RestoreTiles(TilesOf(piece), areas);
 }
 
 RestoreOutcome RestoreOpenTile(const AddPiece& piece, std::span<const UndoArea> areas) {
-  return RestoreTiles({piece.identity, piece.sequence, piece.count, piece.progress, {piece.sum, nullptr, nullptr}}, areas);
+  return RestoreTiles(TilesOf(piece), areas);
 }
 
 }  // namespace tidepool::optim

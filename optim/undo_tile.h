@@ -2,9 +2,9 @@
 // Areas, progress words and planes lie in kept memory, which outlives a killed process.
 //
 // One worker thread per TileUpdate and its two areas; one worker at a time per piece; recovery runs before any worker starts.
-// For tile k of a piece:
-//   1. save the old values (master, momentum, variance; or the sum) into area k mod 2     optim.tile_saved
-//   2. progress word := (version, tile k open)                                optim.tile_progress
+// For each tile of a piece:
+//   1. save the old values of every plane that changes into the other area     optim.tile_saved
+//   2. progress word := (version, first element, open)                       optim.tile_progress
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
 //
@@ -18,12 +18,14 @@
 // 2. While a piece has an open tile, some area names (piece, version, tile) and holds the tile's old values whole.
 // 3. The gradient is not changed before the piece is finished: it is the redo log (write-ahead logging with undo and redo, per tile).
 // 4. The progress word belongs to the piece, not to the worker: a finished piece stays finished when its worker takes the next one.
+// 5. The progress word says where a tile begins, in elements, and how large an open one is: the next server may have tiles of another size.
 // A crash here is a killed process: stores take effect in program order. Power loss ends the memory itself and is not covered.
-// param16 needs no undo: a repeated tile writes it again.
+// A 16-bit copy beside an fp32 master needs no undo (a repeated tile writes it again); that of a split master is half of it, and has one.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -33,26 +35,39 @@
 
 namespace tidepool::optim {
 
-// Half the distance at which the update loop prefetches (adam_loop.h), so that a tile has arrived in the first cache when it is saved.
-inline constexpr uint64_t kTileElements = 256;
+// Tiles begin at multiples of this many elements; a scale block never lies in two of them.
+inline constexpr uint64_t kTileElementsMin = 256;
+inline constexpr uint64_t kTileElementsMax = 1024;
+
+// How the update runs; bits never depend on it. Measured at start (memserver/update/tuning.h), or given.
+struct Tuning {
+  uint32_t tile_elements = 256;  // kTileElementsMin times a power of two, at most kTileElementsMax
+  // Twice the tile's length or more, so that a tile has arrived in the first cache when it is saved.
+  uint32_t prefetch_elements = kPrefetchElements;
+
+  bool operator==(const Tuning&) const = default;
+};
 
 // How far a piece has come; one 64-bit value. Zero: version 0, nothing begun.
 struct Progress {
   enum class State : uint8_t {
-    kClosed = 0,    // tiles below `tile` hold the new values, the others the old ones; no tile is open
-    kOpen = 1,      // as kClosed, but `tile` itself may be torn: restore it
-    kFinished = 2,  // all tiles hold the new values
+    kClosed = 0,    // elements below `begin` hold the new values, the others the old ones; no tile is open
+    kOpen = 1,      // as kClosed, but the tile at `begin` may be torn: restore it
+    kFinished = 2,  // all elements hold the new values
   };
-  uint64_t version = 0;  // below 2^40
-  uint64_t tile = 0;     // below 2^22; 0 where finished
+  uint64_t version = 0;  // below 2^39
+  uint64_t begin = 0;    // a multiple of kTileElementsMin, below 2^30; 0 where finished
   State state = State::kClosed;
+  uint64_t open = 0;  // elements of the open tile, unless the piece ends in it; 0 where none is open
 
   bool operator==(const Progress&) const = default;
 };
 
-// The progress word of a piece, in its chunk's record. Layout: version in bits 24-63, tile in bits 2-23, state in bits 0-1.
+// The progress word of a piece, in its chunk's record. Layout: version in bits 25-63, begin / 256 in bits 3-24, and in bits 0-2 the
+// state: 0 closed, 1 finished, 2, 3, 4 open with 256, 512, 1,024 elements. Bits 5 to 7 of the state are impossible.
 class ProgressWord {
  public:
+  // State 5 to 7 is read as an open tile of 0 elements, which nobody can restore.
   Progress Load() const;
   // All earlier stores of this thread come before it, all later ones after it.
   void Store(const Progress& progress);
@@ -62,24 +77,33 @@ class ProgressWord {
 };
 static_assert(sizeof(ProgressWord) == 8 && std::atomic<uint64_t>::is_always_lock_free);
 
-// One undo area: which tile it holds, and the tile's old values. Zeroed memory is an empty area.
+// A plane that an update changes in place: 8 to 32 bits an element, or 1: a scale of 32 bits for each block of 32.
+struct ChangedPlane {
+  std::byte* data = nullptr;
+  uint64_t bits = 0;
+};
+inline constexpr uint32_t kChangedPlanesMax = 6;
+using ChangedPlanes = std::array<ChangedPlane, kChangedPlanesMax>;  // null behind the last
+
+// One undo area: which tile it holds, and the tile's old values, plane behind plane. Zeroed memory is an empty area.
 struct alignas(64) UndoArea {
+  static constexpr uint64_t kBytesMax = kTileElementsMax * 12;  // fp32 master, momentum and variance: no form of states has more
+
   std::atomic<uint64_t> piece;  // identity; 0: empty or being written
   uint64_t version;
-  uint64_t tile;
+  uint64_t begin;  // of the tile, in its piece
   uint64_t count;  // elements of the tile
   uint64_t reserved[4];
-  float master[kTileElements];
-  float momentum[kTileElements];
-  float variance[kTileElements];
+  std::byte values[kBytesMax];
 };
-static_assert(sizeof(UndoArea) == 64 + 3 * kTileElements * sizeof(float));
+static_assert(sizeof(UndoArea) == 64 + UndoArea::kBytesMax);
 
-// Elements [begin, end) of a piece that share one set of factors.
+// Elements [begin, end) of a piece that share one set of factors: a parameter, or the part of one that lies in the piece.
 struct GroupRun {
   uint64_t begin;
   uint64_t end;
-  AdamFactors factors;
+  StepFactors factors;
+  RandomPlace random = {};  // of the element at `begin`
 };
 
 // A run of a chunk's elements that one worker updates to `version`.
@@ -101,15 +125,17 @@ struct AddPiece {
   uint64_t count;
   ProgressWord* progress;
 };
-// A piece's progress counts its tiles in 22 bits.
-inline constexpr uint64_t kPieceElementsMax = (uint64_t{1} << 22) * kTileElements;
+// A piece's progress counts in units of kTileElementsMin, in 22 bits.
+inline constexpr uint64_t kPieceElementsMax = (uint64_t{1} << 22) * kTileElementsMin;
 
 struct Tiles;  // what an update and an addition have in common
 
 class TileUpdate {
  public:
   // `areas` are this worker's own, in kept memory, and outlive the object.
-  TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas);
+  TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas, const Tuning& tuning = {});
+  // For the pieces that come.
+  void SetTuning(const Tuning& tuning) { tuning_ = tuning; }
 
   // Brings `piece` to its version: from its first tile, or from where an interrupted run stopped; nothing if it is finished. No tile of it
   // may be open (see RestoreOpenTile).
@@ -119,11 +145,12 @@ class TileUpdate {
  private:
   template <typename Apply>
   void RunTiles(const Tiles& tiles, Apply apply);
-  void SaveTile(const Tiles& tiles, uint64_t tile, uint64_t count) const;
+  void SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const;
   void UpdateTile(const Piece& piece, uint64_t first, uint64_t count) const;
 
   const Kernels& kernels_;
   const std::span<UndoArea, 2> areas_;
+  Tuning tuning_;
 };
 
 enum class RestoreOutcome {

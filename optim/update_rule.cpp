@@ -1,57 +1,66 @@
 #include "optim/update_rule.h"
 
-#include <cmath>
-#include <string>
+#include <cstring>
+#include <type_traits>
 
 #include "base/check.h"
+#include "optim/rules.h"
 
 namespace tidepool::optim {
 namespace {
 
-bool IsBeta(double beta) {
-  return beta >= 0 && beta < 1;
+// Fills `factors` by the first rule of the list that serves the job; false when there is none.
+template <typename... Rules>
+bool Fill(RuleList<Rules...> /*list*/, const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group,
+          StepFactors* factors) {
+  uint32_t place = 0;
+  const auto try_rule = [&]<typename Rule>(std::type_identity<Rule>) {
+    if (!Rule::Serves(spec)) {
+      ++place;
+      return false;
+    }
+    const typename Rule::Factors own = Rule::Make(spec, step, group);
+    factors->rule = place;
+    std::memcpy(factors->numbers, &own, sizeof own);
+    return true;
+  };
+  return (try_rule(std::type_identity<Rules>{}) || ...);
+}
+
+uint64_t BytesOfMoment(StateForm form) {
+  return MomentBytes(form, 64) / 64;  // an element's; the scales of 64 are fewer bytes
+}
+
+void Move(void** plane, uint64_t bytes) {
+  if (*plane != nullptr) *plane = static_cast<std::byte*>(*plane) + bytes;
 }
 
 }  // namespace
 
-Status CheckAdamSpec(const AdamSpec& spec) {
-  if (!IsBeta(spec.beta1) || !IsBeta(spec.beta2)) {
-    return Status(ErrorId::kConfigBadValue, "Adam betas are " + std::to_string(spec.beta1) + " and " + std::to_string(spec.beta2))
-        .Fix("give betas of at least 0 and below 1");
-  }
-  if (!(spec.eps > 0) || !std::isfinite(spec.eps)) {
-    return Status(ErrorId::kConfigBadValue, "Adam eps is " + std::to_string(spec.eps)).Fix("give a small positive eps, such as 1e-8");
-  }
-  return Status();
+StepFactors MakeFactors(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group) {
+  TP_CHECK(step.optimizer_step >= 1, "optimizer steps are counted from 1");
+  StepFactors factors;
+  factors.gradient_scale = step.gradient_scale;
+  TP_CHECK(Fill(AllRules(), spec, step, group, &factors), "a checked specification has a rule");
+  return factors;
 }
 
-AdamFactors MakeAdamFactors(const AdamSpec& spec, const StepScalars& step, const GroupScalars& group) {
-  TP_CHECK(step.optimizer_step >= 1, "optimizer steps are counted from 1");
-  const double t = static_cast<double>(step.optimizer_step);
-  const double lr = step.lr * group.lr_scale;
-  AdamFactors factors;
-  factors.decoupled = spec.decoupled;
-  factors.gradient_scale = step.gradient_scale;
-  factors.decay = spec.decoupled ? static_cast<float>(1.0 - lr * group.weight_decay) : 1.0F;
-  factors.l2 = spec.decoupled ? 0.0F : static_cast<float>(group.weight_decay);
-  factors.beta1 = static_cast<float>(spec.beta1);
-  factors.one_minus_beta1 = static_cast<float>(1.0 - spec.beta1);
-  factors.beta2 = static_cast<float>(spec.beta2);
-  factors.one_minus_beta2 = static_cast<float>(1.0 - spec.beta2);
-  factors.inverse_sqrt_bias2 = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(spec.beta2, t)));
-  factors.eps = static_cast<float>(spec.eps);
-  factors.step_size = static_cast<float>(lr / (1.0 - std::pow(spec.beta1, t)));
-  return factors;
+uint64_t RandomKey(uint64_t parameter_seed, uint64_t version) {
+  return MixBits(parameter_seed + version);
 }
 
 UpdateSpan Slice(const UpdateSpan& span, uint64_t first, uint64_t count) {
   TP_CHECK(first <= span.count && count <= span.count - first, "slice lies outside its span");
+  TP_CHECK(span.states != StateForm::kSplit8 || first % kScaleBlockElements == 0, "a slice of 8-bit states begins with a block");
   UpdateSpan slice = span;
-  slice.master += first;
-  slice.momentum += first;
-  slice.variance += first;
-  slice.gradient = static_cast<const char*>(span.gradient) + first * BytesOf(span.gradient_dtype);
-  if (span.param16 != nullptr) slice.param16 = static_cast<char*>(span.param16) + first * BytesOf(span.param16_dtype);
+  Move(&slice.master, MasterBytes(span.states, first));
+  Move(&slice.momentum, first * BytesOfMoment(span.states));
+  Move(&slice.variance, first * BytesOfMoment(span.states));
+  if (span.momentum_scales != nullptr) slice.momentum_scales += first / kScaleBlockElements;
+  if (span.variance_scales != nullptr) slice.variance_scales += first / kScaleBlockElements;
+  slice.gradient = static_cast<const std::byte*>(span.gradient) + first * BytesOf(span.gradient_dtype);
+  Move(&slice.param16, first * BytesOf(span.param16_dtype));
+  slice.random.index += first;
   slice.count = count;
   return slice;
 }

@@ -1,27 +1,16 @@
-// The Adam and AdamW update rules (torch's definitions) as numbers: what a job, a step and a parameter group contribute, the factors that
-// the loops use, and the planes that they work on.
+// What a job, a step and a parameter group contribute to an update as numbers, the factors that the loops use, and the planes that they
+// work on.
 //
-// Any thread; plain values. Rule, per element, with g = raw gradient * gradient_scale and t = optimizer_step:
-//   AdamW: p -= lr * wd * p.      Adam: g += wd * p.
-//   m = b1 * m + (1 - b1) * g;    v = b2 * v + (1 - b2) * g * g
-//   p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
-// (Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2.) Factors are computed in double, elements in fp32.
+// Any thread; plain values. The rules themselves are in optim/rules/. Factors are computed in double, elements in fp32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "base/status.h"
+#include "base/optimizer.h"
 
 namespace tidepool::optim {
-
-// Fixed for a job. Doubles, because 1 - 0.999f is 5e-5 off the 0.001 that torch uses.
-struct AdamSpec {
-  bool decoupled = true;  // AdamW; false: Adam with weight decay added to the gradient
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-};
 
 // The same for all parameters of one step; part of the step record.
 struct StepScalars {
@@ -36,38 +25,49 @@ struct GroupScalars {
   double weight_decay = 0;
 };
 
-// What a loop needs, rounded once to fp32. Made by MakeAdamFactors, one per step and group.
-struct AdamFactors {
-  bool decoupled;
-  float gradient_scale;
-  float decay;  // AdamW: 1 - lr * weight_decay, else 1
-  float l2;     // Adam: weight_decay, else 0
-  float beta1, one_minus_beta1;
-  float beta2, one_minus_beta2;
-  float inverse_sqrt_bias2;  // 1 / sqrt(1 - beta2^t)
-  float eps;
-  float step_size;  // lr / (1 - beta1^t)
+inline constexpr uint64_t kFactorBytes = 48;
+
+// What a loop needs, rounded once to fp32. Made by MakeFactors, one per step and group.
+struct StepFactors {
+  uint32_t rule = 0;  // place in AllRules (optim/rules.h)
+  float gradient_scale = 1;
+  alignas(8) std::byte numbers[kFactorBytes] = {};  // the rule's own
 };
 
-// Ok if betas lie in [0, 1) and eps is positive and finite. Errors: kConfigBadValue.
-Status CheckAdamSpec(const AdamSpec& spec);
 // Requires a checked spec, finite scalars and optimizer_step >= 1.
-AdamFactors MakeAdamFactors(const AdamSpec& spec, const StepScalars& step, const GroupScalars& group);
+StepFactors MakeFactors(const OptimizerSpec& spec, const StepScalars& step, const GroupScalars& group);
 
-// Equal element ranges of the planes of one chunk. The caller owns the memory; planes do not overlap. The fp32 planes start at a multiple
-// of 64 B, the 16-bit ones at a multiple of 32 B (the same element of a plane that starts at 64 B); slower, but right, otherwise.
+// From where stochastic rounding takes its bits: a pure function of seed, version, parameter and the element's place in the parameter, so
+// the result does not depend on chunks, tiles, workers or restarts.
+struct RandomPlace {
+  uint64_t key = 0;    // RandomKey
+  uint64_t index = 0;  // of the first element, in its parameter
+};
+// `parameter_seed` is RoundingSeedOf(spec, name of the parameter).
+uint64_t RandomKey(uint64_t parameter_seed, uint64_t version);
+
+// Distance at which the loops prefetch where nobody has measured a better one.
+inline constexpr uint32_t kPrefetchElements = 512;
+
+// Equal element ranges of the planes of one chunk. The caller owns the memory; planes do not overlap. Planes start at a multiple of 64 B
+// (their blocks of 64 elements then do too); slower, but right, otherwise. A plane that the rule does not need is null.
 struct UpdateSpan {
-  float* master = nullptr;         // fp32[count], changed
-  float* momentum = nullptr;       // fp32[count], changed
-  float* variance = nullptr;       // fp32[count], changed
+  void* master = nullptr;          // kF32: fp32[count]; else int16[count], the rest of the split master; changed
+  void* momentum = nullptr;        // kF32, kSplit: fp32[count]; kSplitBf16: bf16[count]; kSplit8: int8[count]; changed
+  void* variance = nullptr;        // as momentum; kSplit8: uint8[count], of the root
   const void* gradient = nullptr;  // gradient_dtype[count], only read: it is the redo log
   DType gradient_dtype = DType::kF32;
-  void* param16 = nullptr;             // param16_dtype[count], written: the new master rounded; null: none
+  void* param16 = nullptr;             // param16_dtype[count], the new master rounded; null: none. Split: part of the master, changed
   DType param16_dtype = DType::kBF16;  // kBF16 or kF16
   uint64_t count = 0;
+  StateForm states = StateForm::kF32;
+  float* momentum_scales = nullptr;  // kSplit8: one a block of kScaleBlockElements, of which the span starts with a whole one
+  float* variance_scales = nullptr;
+  RandomPlace random = {};  // kSplitBf16, kSplit8
+  uint32_t prefetch = kPrefetchElements;
 };
 
-// Elements [first, first + count) of `span`, which must lie inside it.
+// Elements [first, first + count) of `span`, which must lie inside it. kSplit8: `first` begins a block.
 UpdateSpan Slice(const UpdateSpan& span, uint64_t first, uint64_t count);
 
 }  // namespace tidepool::optim

@@ -58,9 +58,7 @@ Status CheckCounts(const JobSpec& spec) {
   TP_RETURN_IF_ERROR(CheckCount("chunks", spec.chunks.size(), kChunksMax));
   TP_RETURN_IF_ERROR(CheckCount("parameters", spec.parameters.size(), kParametersMax));
   if (!IsDType(static_cast<uint32_t>(spec.dtype))) return Bad("unknown element type " + std::to_string(static_cast<uint32_t>(spec.dtype)));
-  if (static_cast<uint32_t>(spec.optimizer) > static_cast<uint32_t>(Optimizer::kAdam)) {
-    return Bad("unknown optimizer " + std::to_string(static_cast<uint32_t>(spec.optimizer)));
-  }
+  if (const char* why = WhyBad(spec.optimizer, spec.dtype)) return Bad(why);
   if (spec.loss_scaling > 1) return Bad("loss_scaling is " + std::to_string(spec.loss_scaling) + "; allowed are 0 and 1");
   if (spec.rcache_bytes == 0 || spec.rcache_bytes % kPageBytes != 0 || spec.rcache_bytes > kRcacheBytesMax) {
     return Bad("the rCache of " + std::to_string(spec.rcache_bytes) + " bytes is not a positive multiple of 4 KiB up to 256 TiB");
@@ -69,10 +67,7 @@ Status CheckCounts(const JobSpec& spec) {
 }
 
 Status CheckFloats(const JobSpec& spec) {
-  constexpr double kBelowOne = 1 - 1e-12;
   constexpr double kHuge = 1e30;
-  if (!InRange(spec.beta1, 0, kBelowOne) || !InRange(spec.beta2, 0, kBelowOne)) return Bad("beta1 and beta2 must lie in [0, 1)");
-  if (!InRange(spec.eps, 0, kHuge)) return Bad("eps must be finite and not negative");
   if (!InRange(spec.max_grad_norm, 0, kHuge)) return Bad("max_grad_norm must be finite and not negative");
   for (size_t i = 0; i < spec.parameter_groups.size(); ++i) {
     const ParameterGroup& group = spec.parameter_groups[i];
@@ -168,15 +163,30 @@ bool GetParameter(ByteReader* in, ParameterSpec* parameter) {
   return in->ok();
 }
 
+void PutOptimizer(const OptimizerSpec& spec, ByteWriter* out) {
+  out->Put(static_cast<uint32_t>(spec.rule));
+  out->Put(static_cast<uint32_t>(spec.states));
+  for (const double value : {spec.beta1, spec.beta2, spec.eps, spec.momentum, spec.dampening, spec.lr_decay}) out->Put(value);
+  out->Put(spec.nesterov);
+  out->Put(spec.rounding_seed);
+}
+
+void GetOptimizer(ByteReader* in, OptimizerSpec* spec) {
+  spec->rule = static_cast<OptimizerRule>(in->Get<uint32_t>());
+  spec->states = static_cast<StateForm>(in->Get<uint32_t>());
+  for (double* value : {&spec->beta1, &spec->beta2, &spec->eps, &spec->momentum, &spec->dampening, &spec->lr_decay}) {
+    *value = in->Get<double>();
+  }
+  spec->nesterov = in->Get<uint32_t>();
+  spec->rounding_seed = in->Get<uint64_t>();
+}
+
 void GetScalars(ByteReader* in, JobSpec* spec) {
   spec->name = in->GetString(kJobNameMax);
   spec->world = in->Get<uint32_t>();
   const auto dtype = in->Get<uint32_t>();
   spec->dtype = static_cast<DType>(IsDType(dtype) ? dtype : 0xff);
-  spec->optimizer = static_cast<Optimizer>(in->Get<uint32_t>());
-  spec->beta1 = in->Get<double>();
-  spec->beta2 = in->Get<double>();
-  spec->eps = in->Get<double>();
+  GetOptimizer(in, &spec->optimizer);
   spec->max_grad_norm = in->Get<float>();
   spec->micro_batches = in->Get<uint32_t>();
   spec->loss_scaling = in->Get<uint32_t>();
@@ -258,8 +268,7 @@ std::vector<std::byte> Encode(const JobSpec& spec) {
   out.PutString(spec.name);
   out.Put(spec.world);
   out.Put(static_cast<uint32_t>(spec.dtype));
-  out.Put(static_cast<uint32_t>(spec.optimizer));
-  for (const double value : {spec.beta1, spec.beta2, spec.eps}) out.Put(value);
+  PutOptimizer(spec.optimizer, &out);
   out.Put(spec.max_grad_norm);
   out.Put(spec.micro_batches);
   out.Put(spec.loss_scaling);
@@ -308,37 +317,50 @@ DType GradientSlotType(const JobSpec& spec) {
   return spec.micro_batches > 1 ? DType::kF32 : spec.dtype;
 }
 
+PlaneBytes PlaneBytesOf(const JobSpec& spec, ChunkId chunk) {
+  const uint64_t elements = spec.chunks[chunk].elements;
+  const StateForm form = spec.optimizer.states;
+  PlaneBytes bytes;
+  bytes.master = MasterBytes(form, elements);
+  if (NeedsMomentum(spec.optimizer)) bytes.momentum = MomentBytes(form, elements);
+  if (NeedsVariance(spec.optimizer)) bytes.variance = MomentBytes(form, elements);
+  if (spec.dtype != DType::kF32) bytes.param16 = elements * BytesOf(spec.dtype);
+  bytes.gradient = elements * BytesOf(GradientSlotType(spec));
+  return bytes;
+}
+
+uint64_t StagingElementBytes(const JobSpec& spec) {
+  if (IsSplit(spec.optimizer.states)) return sizeof(float);
+  return spec.micro_batches > 1 ? BytesOf(spec.dtype) : 0;
+}
+
 uint64_t ExtentCount(const JobSpec& spec) {
-  const uint64_t planes = spec.dtype == DType::kF32 ? 4 : 5;
+  const uint64_t planes =
+      2 + (NeedsMomentum(spec.optimizer) ? 1 : 0) + (NeedsVariance(spec.optimizer) ? 1 : 0) + (spec.dtype != DType::kF32 ? 1 : 0);
   uint64_t members = 0;  // ranks with a shard
   for (const ChunkSpec& chunk : spec.chunks) members |= spec.data_groups[chunk.data_group].rank_mask;
-  const uint64_t staging = spec.micro_batches > 1 ? static_cast<uint64_t>(std::popcount(members)) : 0;
+  const uint64_t staging = StagingElementBytes(spec) > 0 ? static_cast<uint64_t>(std::popcount(members)) : 0;
   return 1 + staging + planes * spec.chunks.size();
 }
 
 StateBytes StateBytesOf(const JobSpec& spec) {
   StateBytes sum;
-  const uint64_t wire_bytes = BytesOf(spec.dtype);
-  const uint64_t slot_bytes = BytesOf(GradientSlotType(spec));
   std::vector<uint64_t> largest_shard(spec.world, 0);
+  uint64_t pieces = 0, shards = 0;
   for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
-    const uint64_t elements = spec.chunks[id].elements;
-    sum.master += RoundUp(elements * 4, kPageBytes);
-    if (wire_bytes < 4) sum.param16 += RoundUp(elements * wire_bytes, kPageBytes);
-    sum.gradient += RoundUp(elements * slot_bytes, kPageBytes);
+    const PlaneBytes planes = PlaneBytesOf(spec, id);
+    sum.master += RoundUp(planes.master, kPageBytes);
+    sum.momentum += RoundUp(planes.momentum, kPageBytes);
+    sum.variance += RoundUp(planes.variance, kPageBytes);
+    sum.param16 += RoundUp(planes.param16, kPageBytes);
+    sum.gradient += RoundUp(planes.gradient, kPageBytes);
     for (Rank rank = 0; rank < spec.world; ++rank) {
       if (spec.IsMember(id, rank)) largest_shard[rank] = std::max(largest_shard[rank], spec.ShardElements(id));
     }
-  }
-  sum.momentum = sum.variance = sum.master;
-  if (spec.micro_batches > 1) {
-    for (const uint64_t shard : largest_shard) sum.staging += RoundUp(shard * wire_bytes, kPageBytes);
-  }
-  uint64_t pieces = 0, shards = 0;
-  for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
     pieces += DivideUp(spec.chunks[id].elements, kPieceElements);
     shards += spec.ShardCount(id);
   }
+  for (const uint64_t shard : largest_shard) sum.staging += RoundUp(shard * StagingElementBytes(spec), kPageBytes);
   const uint64_t tables = spec.chunks.size() * kChunkRecordBytes + spec.world * kStagingRecordBytes + shards * kShardRecordBytes;
   const uint64_t words = pieces + spec.parameters.size() + ExtentCount(spec);
   sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + Encode(spec).size(), kPageBytes);

@@ -21,6 +21,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/optimizer.h"
 #include "base/status.h"
 
 namespace tidepool::shm {
@@ -38,14 +39,12 @@ inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
 // Kept memory of a job (memserver/residency/kept_records.h): an update runs in pieces of a chunk, each with one 8-byte progress word.
 inline constexpr uint64_t kPieceElements = 256 * 1024;
-// A shard whose gradients are added up is one piece, whose progress counts tiles of 256 elements in 22 bits.
+// A shard whose gradients are added up is one piece, whose progress counts 256 elements in 22 bits.
 inline constexpr uint64_t kAddedShardElementsMax = uint64_t{1} << 30;
 inline constexpr uint64_t kJobRecordBytes = 4096;
 inline constexpr uint64_t kChunkRecordBytes = 64;
 inline constexpr uint64_t kShardRecordBytes = 16;
 inline constexpr uint64_t kStagingRecordBytes = 64;
-
-enum class Optimizer : uint32_t { kAdamW = 0, kAdam = 1 };
 
 struct ParameterGroup {  // of the optimizer
   float lr_scale = 1;
@@ -75,12 +74,11 @@ struct JobSpec {
   std::string name;
   uint32_t world = 1;
   DType dtype = DType::kF32;  // of parameters in the rCache and of gradients on the wire
-  Optimizer optimizer = Optimizer::kAdamW;
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // doubles: 1 - 0.999f is 5e-5 off the 0.001 that torch uses
-  float max_grad_norm = 0;                        // 0: no clipping
-  uint32_t micro_batches = 1;                     // gradient submissions per chunk and step
-  uint32_t loss_scaling = 0;                      // 1: gradients that are not finite skip the step; 0: they end it with an error
-  uint64_t rcache_bytes = 0;                      // of each rank's session; a multiple of 4 KiB
+  OptimizerSpec optimizer;
+  float max_grad_norm = 0;     // 0: no clipping
+  uint32_t micro_batches = 1;  // gradient submissions per chunk and step
+  uint32_t loss_scaling = 0;   // 1: gradients that are not finite skip the step; 0: they end it with an error
+  uint64_t rcache_bytes = 0;   // of each rank's session; a multiple of 4 KiB
   std::vector<ParameterGroup> parameter_groups;
   std::vector<DataGroup> data_groups;
   std::vector<ChunkSpec> chunks;
@@ -104,19 +102,28 @@ uint64_t Fingerprint(std::span<const std::byte> bytes);
 
 // Bytes of the host pool that a job's states need: one sum, term by term, used by admission and by `trainer estimate`. The pool gives out
 // whole pages, so each plane of each chunk, each rank's staging buffer and the records are rounded up to 4 KiB:
-//   plane of a chunk   RoundUp(elements x bytes per element, 4 KiB)
-//   staging of a rank  RoundUp(elements of its largest shard x bytes of the job's dtype, 4 KiB), 0 when it is member of no chunk
+//   plane of a chunk   RoundUp(bytes of the plane, 4 KiB): base/optimizer.h says how many, and which planes a rule has
+//   staging of a rank  RoundUp(elements of its largest shard x StagingElementBytes, 4 KiB), 0 when it is member of no chunk
 //   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + shards x kShardRecordBytes
 //                              + (pieces + parameters + extents) x 8 + encoded specification, 4 KiB)
 struct StateBytes {
-  uint64_t master = 0, momentum = 0, variance = 0;  // 4 bytes an element each
-  uint64_t param16 = 0;                             // 2 bytes an element for 16-bit jobs, else 0 (master is fetched)
-  uint64_t gradient = 0;                            // 4 bytes for fp32 jobs or accumulation, else 2
-  uint64_t staging = 0;  // incoming gradients that are to be added: one shard buffer a rank, 0 without accumulation
-  uint64_t records = 0;  // chunk records, step record, norm sums (kept memory)
+  uint64_t master = 0;    // 4 bytes an element, 2 where it is split
+  uint64_t momentum = 0;  // 4, 2 or about 1.13 bytes an element; 0 where the rule has none
+  uint64_t variance = 0;  // the same
+  uint64_t param16 = 0;   // 2 bytes an element for 16-bit jobs, else 0 (master is fetched)
+  uint64_t gradient = 0;  // 4 bytes for fp32 jobs or accumulation, else 2
+  uint64_t staging = 0;   // one shard buffer a rank: incoming gradients that are to be added, weights that are to be split
+  uint64_t records = 0;   // chunk records, step record, norm sums (kept memory)
   uint64_t total() const { return master + momentum + variance + param16 + gradient + staging + records; }
 };
 StateBytes StateBytesOf(const JobSpec& spec);
+// Bytes of the planes of one chunk, in the order in which they lie in the pool; 0 for a plane that the job does not have.
+struct PlaneBytes {
+  uint64_t master = 0, momentum = 0, variance = 0, param16 = 0, gradient = 0;
+};
+PlaneBytes PlaneBytesOf(const JobSpec& spec, ChunkId chunk);
+// Bytes an element of a rank's staging buffer; 0: it has none.
+uint64_t StagingElementBytes(const JobSpec& spec);
 // Extents of the pool that a job takes: its records, the staging buffers, and the planes of each chunk.
 uint64_t ExtentCount(const JobSpec& spec);
 // Element type of the gradient slot.

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error_catalog.h"
+#include "base/optimizer.h"
 #include "base/status.h"
 #include "base/suggest.h"
 
@@ -58,10 +59,6 @@ void AddDataFlags(CLI::App* app, RunOptions* o) {
 void AddTrainingFlags(CLI::App* app, RunOptions* o) {
   const char* group = "training";
   app->add_option("--steps", o->steps, "optimizer steps")->group(group)->capture_default_str();
-  app->add_option("--optimizer", o->optimizer, "adamw or adam")
-      ->group(group)
-      ->check(CLI::IsMember({"adamw", "adam"}))
-      ->capture_default_str();
   app->add_option("--lr", o->learning_rate, "peak learning rate")->group(group)->capture_default_str();
   app->add_option("--schedule", o->schedule, "constant, linear or cosine")
       ->group(group)
@@ -70,12 +67,34 @@ void AddTrainingFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--warmup", o->warmup_steps, "steps of linear warm-up")->group(group)->capture_default_str();
   app->add_option("--min-lr", o->min_learning_rate, "learning rate at the end of the schedule")->group(group)->capture_default_str();
   app->add_option("--weight-decay", o->weight_decay, "for matrices; biases and norms have none")->group(group)->capture_default_str();
-  app->add_option("--beta1", o->beta1, "decay of the first moment")->group(group)->capture_default_str();
-  app->add_option("--beta2", o->beta2, "decay of the second moment")->group(group)->capture_default_str();
-  app->add_option("--eps", o->eps, "added to the root of the second moment")->group(group)->capture_default_str();
   app->add_option("--clip", o->clip, "largest global gradient norm; 0: no clipping")->group(group)->capture_default_str();
   app->add_option("--eval-every", o->eval_every, "steps between held-out losses; 0: never")->group(group)->capture_default_str();
   app->add_option("--eval-batches", o->eval_batches, "batches of one held-out loss")->group(group)->capture_default_str();
+}
+
+template <typename Names>
+CLI::IsMember OneOf(const Names& names) {
+  return CLI::IsMember(std::vector<std::string>(names.begin(), names.end()));
+}
+
+void AddOptimizerFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "optimizer";
+  app->add_option("--optimizer", o->optimizer, "the update rule")->group(group)->check(OneOf(RuleNames()))->capture_default_str();
+  app->add_option("--states", o->states, "form of master and moments; all but fp32 need --dtype bf16 (docs/planning.md: bytes, bounds)")
+      ->group(group)
+      ->check(OneOf(StateFormNames()))
+      ->capture_default_str();
+  app->add_option("--beta1", o->beta1, "adamw, adam, lion: decay of the first moment")->group(group)->capture_default_str();
+  app->add_option("--beta2", o->beta2, "adamw, adam, lion: decay of the second moment")->group(group)->capture_default_str();
+  app->add_option("--eps", o->eps, "adamw, adam, adagrad: added to the root of the second moment")->group(group)->capture_default_str();
+  app->add_option("--momentum", o->momentum, "sgd: decay of the momentum; 0: none, and no memory for it")
+      ->group(group)
+      ->capture_default_str();
+  app->add_option("--dampening", o->dampening, "sgd: share of a gradient that the momentum leaves out")
+      ->group(group)
+      ->capture_default_str();
+  app->add_flag("--nesterov", o->nesterov, "sgd: Nesterov's momentum")->group(group);
+  app->add_option("--lr-decay", o->lr_decay, "adagrad: the rate is divided by 1 + steps * this")->group(group)->capture_default_str();
 }
 
 void AddPlaceFlags(CLI::App* app, RunOptions* o) {
@@ -168,6 +187,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
     AddModelFlags(command, o);
     AddMemoryFlags(command, o);
     AddDataFlags(command, o);
+    AddOptimizerFlags(command, o);
   }
   AddTrainingFlags(run, o);
   AddPlaceFlags(run, o);

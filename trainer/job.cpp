@@ -36,15 +36,27 @@ Result<DType> DTypeFromName(const std::string& name) {
   return Status(ErrorId::kUsageError, "unknown dtype \"" + name + "\"").Where("--dtype").Fix("choose fp32, bf16 or fp16");
 }
 
+OptimizerSpec MakeOptimizerSpec(const RunOptions& options) {
+  OptimizerSpec spec;
+  spec.rule = RuleFromName(options.optimizer).value_or(OptimizerRule::kAdamW);
+  spec.states = StateFormFromName(options.states).value_or(StateForm::kF32);
+  spec.beta1 = options.beta1;
+  spec.beta2 = options.beta2;
+  spec.eps = options.eps;
+  spec.momentum = options.momentum;
+  spec.dampening = options.dampening;
+  spec.lr_decay = options.lr_decay;
+  spec.nesterov = options.nesterov ? 1 : 0;
+  spec.rounding_seed = options.seed;
+  return spec;
+}
+
 client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options, const RcachePlan& rcache, const std::string& name) {
   client::JobSpec spec;
   spec.name = name;
   spec.world = layout.world;
   spec.dtype = layout.dtype;
-  spec.optimizer = options.optimizer == "adam" ? client::Optimizer::kAdam : client::Optimizer::kAdamW;
-  spec.beta1 = options.beta1;
-  spec.beta2 = options.beta2;
-  spec.eps = options.eps;
+  spec.optimizer = MakeOptimizerSpec(options);
   spec.max_grad_norm = options.clip;
   spec.micro_batches = options.micro_batches;
   spec.loss_scaling = layout.dtype == DType::kF16 ? 1 : 0;

@@ -32,6 +32,9 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
 // The dtype named by --dtype. Errors: kUsageError.
 Result<DType> DTypeFromName(const std::string& name);
 
+// The update rule and the form of its states, as the flags say (names that nobody checked become the defaults).
+OptimizerSpec MakeOptimizerSpec(const RunOptions& options);
+
 // What the server must know. `name`: of the job.
 client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options, const RcachePlan& rcache, const std::string& name);
 

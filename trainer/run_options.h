@@ -29,7 +29,10 @@ struct RunOptions {
   uint64_t warmup_steps = 20;
   float min_learning_rate = 1e-4f;
   float weight_decay = 0.1f;
+  std::string states = "fp32";  // form of the optimizer states
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  float momentum = 0.9f, dampening = 0, lr_decay = 0;
+  bool nesterov = false;
   float clip = 1.0f;
   uint64_t eval_every = 50;
   uint64_t eval_batches = 4;

@@ -16,6 +16,12 @@ std::string Percent(double share) {
   return text.data();
 }
 
+std::string PerParameter(const client::StateBytes& states, uint64_t parameters) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", static_cast<double>(states.total()) / static_cast<double>(parameters));
+  return text.data();
+}
+
 Result<GptShape> ShapeOf(const RunOptions& options) {
   TP_ASSIGN_OR_RETURN(GptShape shape, FindGptPreset(options.preset));
   if (options.context > shape.context) {
@@ -38,6 +44,15 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const RunOptions& options, u
   return BuildLayout(notes, layout);
 }
 
+Status CheckOptimizer(const RunOptions& options) {
+  TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(options.dtype));
+  const char* why = WhyBad(MakeOptimizerSpec(options), dtype);
+  if (why == nullptr) return {};
+  return Status(ErrorId::kUsageError, why)
+      .Where("--optimizer " + options.optimizer + " --states " + options.states + " --dtype " + options.dtype)
+      .Fix("correct the flag; states other than fp32 need --dtype bf16");
+}
+
 }  // namespace
 
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job) {
@@ -48,10 +63,12 @@ Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank
 Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job) {
   RunPlan plan;
   plan.shape = shape;
+  TP_RETURN_IF_ERROR(CheckOptimizer(options));
   TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, options, world));
   TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.rcache));
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
-  plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.micro_batches, .rcache_bytes = plan.rcache.bytes});
+  plan.memory = EstimateMemory(
+      plan.layout, {.micro_batches = options.micro_batches, .rcache_bytes = plan.rcache.bytes, .optimizer = plan.spec.optimizer});
   return plan;
 }
 
@@ -69,6 +86,8 @@ std::string DescribePlan(const RunPlan& plan) {
   line("rcache", FormatBytes(plan.rcache.bytes) + " a rank: " + std::to_string(plan.rcache.blocks) +
                      " blocks = " + Percent(plan.rcache.fraction()) + " of the non-resident parameters, beside " +
                      FormatBytes(plan.rcache.resident_bytes) + " always resident (" + Percent(m.resident_share) + " of all)");
+  line("optimizer", std::string(NameOf(plan.spec.optimizer.rule)) + ", states " + NameOf(plan.spec.optimizer.states) + ": " +
+                        PerParameter(states, m.parameters) + " bytes of the pool a parameter");
   line("host", FormatBytes(states.total()) + " of the pool: master " + FormatBytes(states.master) + ", moments " +
                    FormatBytes(states.momentum + states.variance) + ", 16-bit copy " + FormatBytes(states.param16) + ", gradients " +
                    FormatBytes(states.gradient + states.staging) + ", records " + FormatBytes(states.records));
@@ -84,6 +103,8 @@ std::string PlanJson(const RunPlan& plan) {
   json.BeginObject().Field("preset", plan.shape.name).Field("params", m.parameters).Field("dtype", NameOf(plan.layout.dtype));
   json.Field("ranks", plan.layout.world).Field("chunks", static_cast<uint64_t>(plan.layout.chunks.size()));
   json.Field("chunk_bytes", plan.rcache.block_bytes).Field("padding_bytes", m.padding_bytes);
+  json.Key("optimizer").BeginObject().Field("rule", NameOf(plan.spec.optimizer.rule));
+  json.Field("states", NameOf(plan.spec.optimizer.states)).EndObject();
   json.Key("pool").BeginObject().Field("master_bytes", states.master).Field("momentum_bytes", states.momentum);
   json.Field("variance_bytes", states.variance).Field("param16_bytes", states.param16).Field("gradient_bytes", states.gradient);
   json.Field("staging_bytes", states.staging).Field("records_bytes", states.records).Field("total_bytes", states.total()).EndObject();

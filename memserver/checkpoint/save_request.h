@@ -21,6 +21,9 @@ struct SavedTensor {
   std::vector<uint64_t> dims;   // row-major; empty for a scalar
   const float* data = nullptr;  // in the host pool; `count` values, the product of dims
   uint64_t count = 0;
+  // Instead of `data`, where the master is split (base/split_float.h).
+  const uint16_t* high = nullptr;
+  const int16_t* rest = nullptr;
 };
 
 struct SaveRequest {

@@ -13,9 +13,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "base/point.h"
 #include "base/safetensors.h"
+#include "base/split_float.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -69,7 +71,7 @@ class Save {
     TP_ASSIGN_OR_RETURN(const std::string header, Header());
     TP_RETURN_IF_ERROR(Open(header.size() + data_bytes_));
     TP_RETURN_IF_ERROR(Write(header.data(), header.size()));
-    for (const SavedTensor& tensor : request_.tensors) TP_RETURN_IF_ERROR(Write(tensor.data, tensor.count * sizeof(float)));
+    for (const SavedTensor& tensor : request_.tensors) TP_RETURN_IF_ERROR(WriteTensor(tensor));
     return Publish();
   }
 
@@ -132,6 +134,17 @@ class Save {
     return {};
   }
 
+  Status WriteTensor(const SavedTensor& tensor) {
+    if (tensor.data != nullptr) return Write(tensor.data, tensor.count * sizeof(float));
+    joined_.resize(kPieceBytes / sizeof(float));
+    for (uint64_t first = 0; first < tensor.count; first += joined_.size()) {
+      const uint64_t count = std::min<uint64_t>(joined_.size(), tensor.count - first);
+      for (uint64_t i = 0; i < count; ++i) joined_[i] = Join(tensor.high[first + i], tensor.rest[first + i]);
+      TP_RETURN_IF_ERROR(Write(joined_.data(), count * sizeof(float)));
+    }
+    return {};
+  }
+
   Status Write(const void* data, uint64_t bytes) {
     const auto* at = static_cast<const char*>(data);
     while (bytes > 0) {
@@ -165,6 +178,7 @@ class Save {
   const std::string temporary_;
   UniqueFd directory_, file_;
   bool created_ = false;
+  std::vector<float> joined_;  // a piece of a split master
   uint64_t data_bytes_ = 0, written_ = 0;
 };
 

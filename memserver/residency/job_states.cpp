@@ -1,6 +1,7 @@
 #include "memserver/residency/job_states.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <string>
@@ -14,10 +15,9 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr uint64_t kMasterBytes = 4;  // an element of master, momentum or variance
-
-float* Floats(const Extent& extent) {
-  return reinterpret_cast<float*>(extent.data);
+// In the order in which they are taken and laid out.
+std::array<uint64_t, 5> InOrder(const shm::PlaneBytes& bytes) {
+  return {bytes.master, bytes.momentum, bytes.variance, bytes.param16, bytes.gradient};
 }
 
 }  // namespace
@@ -94,19 +94,19 @@ JobStates::~JobStates() {
 // In the order in which LayOutPlanes takes them back: records, staging, then the planes of each chunk.
 std::vector<uint64_t> JobStates::ExtentSizes() const {
   std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
-  if (spec_->micro_batches > 1) {
+  if (const uint64_t element_bytes = shm::StagingElementBytes(*spec_); element_bytes > 0) {
     for (Rank rank = 0; rank < spec_->world; ++rank) {
       uint64_t largest = 0;
       for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
         if (spec_->IsMember(id, rank)) largest = std::max(largest, spec_->ShardElements(id));
       }
-      if (largest > 0) sizes.push_back(RoundUp(largest * BytesOf(spec_->dtype), kPageBytes));
+      if (largest > 0) sizes.push_back(RoundUp(largest * element_bytes, kPageBytes));
     }
   }
-  for (const shm::ChunkSpec& chunk : spec_->chunks) {
-    for (int plane = 0; plane < 3; ++plane) sizes.push_back(RoundUp(chunk.elements * kMasterBytes, kPageBytes));
-    if (spec_->dtype != DType::kF32) sizes.push_back(RoundUp(chunk.elements * BytesOf(spec_->dtype), kPageBytes));
-    sizes.push_back(RoundUp(chunk.elements * BytesOf(gradient_type_), kPageBytes));
+  for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
+    for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(*spec_, id))) {
+      if (bytes > 0) sizes.push_back(RoundUp(bytes, kPageBytes));
+    }
   }
   return sizes;
 }
@@ -114,7 +114,7 @@ std::vector<uint64_t> JobStates::ExtentSizes() const {
 void JobStates::LayOutChunks() {
   runs_.reserve(spec_->parameters.size());
   for (const shm::ParameterSpec& parameter : spec_->parameters) {
-    runs_.push_back({parameter.element_begin, parameter.element_count, parameter.group});
+    runs_.push_back({parameter.element_begin, parameter.element_count, parameter.group, RoundingSeedOf(spec_->optimizer, parameter.name)});
   }
   chunks_.resize(spec_->chunks.size());
   uint32_t intakes = 0;
@@ -139,19 +139,20 @@ void JobStates::LayOutChunks() {
 void JobStates::LayOutPlanes() {
   size_t next = 1;
   staging_.assign(spec_->world, nullptr);
-  if (spec_->micro_batches > 1) {
+  if (shm::StagingElementBytes(*spec_) > 0) {
     uint64_t members = 0;
     for (const Chunk& chunk : chunks_) members |= chunk.rank_mask;
     for (Rank rank = 0; rank < spec_->world; ++rank) {
       if ((members >> rank & 1) != 0) staging_[rank] = extents_[next++].data;
     }
   }
-  for (Chunk& chunk : chunks_) {
-    chunk.planes.master = Floats(extents_[next++]);
-    chunk.planes.momentum = Floats(extents_[next++]);
-    chunk.planes.variance = Floats(extents_[next++]);
-    if (spec_->dtype != DType::kF32) chunk.planes.param16 = extents_[next++].data;
-    chunk.planes.gradient = extents_[next++].data;
+  for (ChunkId id = 0; id < chunks_.size(); ++id) {
+    ChunkPlanes& planes = chunks_[id].planes;
+    const std::array<std::byte**, 5> places{&planes.master, &planes.momentum, &planes.variance, &planes.param16, &planes.gradient};
+    const std::array<uint64_t, 5> bytes = InOrder(shm::PlaneBytesOf(*spec_, id));
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (bytes[i] > 0) *places[i] = extents_[next++].data;
+    }
   }
   TP_CHECK(next == extents_.size(), "each extent has one use");
 }
@@ -241,8 +242,14 @@ void JobStates::OpenNextStep() {
 }
 
 const std::byte* JobStates::ParameterBytes(const Chunk& chunk, uint64_t element) const {
-  if (chunk.planes.param16 == nullptr) return reinterpret_cast<const std::byte*>(chunk.planes.master + element);
+  if (chunk.planes.param16 == nullptr) return chunk.planes.master + element * sizeof(float);
   return chunk.planes.param16 + element * BytesOf(spec_->dtype);
+}
+
+uint64_t JobStates::plane_bytes(ChunkId id) const {
+  uint64_t sum = 0;
+  for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(*spec_, id))) sum += bytes;
+  return sum;
 }
 
 std::byte* JobStates::GradientBytes(const Chunk& chunk, uint64_t element) const {

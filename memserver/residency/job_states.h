@@ -30,13 +30,15 @@ struct ParameterRun {
   uint64_t begin = 0;  // element in the chunk
   uint64_t count = 0;
   uint32_t group = 0;
+  uint64_t rounding_seed = 0;  // RoundingSeedOf
 };
 
+// As the form of the job's states says (base/optimizer.h); null where the job has no such plane.
 struct ChunkPlanes {
-  float* master = nullptr;
-  float* momentum = nullptr;
-  float* variance = nullptr;
-  std::byte* param16 = nullptr;   // null for fp32 jobs: master is what is fetched
+  std::byte* master = nullptr;  // fp32; the rest of a split master
+  std::byte* momentum = nullptr;
+  std::byte* variance = nullptr;
+  std::byte* param16 = nullptr;   // null for fp32 jobs: master is what is fetched; the upper half of a split master
   std::byte* gradient = nullptr;  // slot, elements of the gradient slot type
 };
 
@@ -101,6 +103,7 @@ class JobStates {
   uint64_t pool_bytes() const { return pool_bytes_; }
 
   Chunk& chunk(ChunkId id) { return chunks_[id]; }
+  const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
   std::span<Chunk> chunks() { return chunks_; }
   ShardIntake& intake(ChunkId id, Rank rank) { return intakes_[chunks_[id].first_intake + spec_->ShardIndex(id, rank)]; }
   // First element of `rank`'s shard.
@@ -108,7 +111,9 @@ class JobStates {
   // What a fetch reads: param16, or master for fp32 jobs.
   const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
-  std::byte* staging(Rank rank) const { return staging_[rank]; }  // null without accumulation
+  std::byte* staging(Rank rank) const { return staging_[rank]; }  // null where nothing is staged
+  bool is_split() const { return IsSplit(spec_->optimizer.states); }
+  uint64_t plane_bytes(ChunkId id) const;  // of all planes of a chunk
   DType gradient_type() const { return gradient_type_; }
 
   std::span<const ParameterRun> runs(const Chunk& chunk) const { return {runs_.data() + chunk.first_parameter, chunk.parameters}; }
@@ -119,7 +124,7 @@ class JobStates {
   const StepRecord& last_step() const { return record_->steps[sealed_version() % 2]; }
 
   StagingRecord& staging_record(Rank rank) const { return staging_records_[rank]; }
-  // Weights up to `elements` of the rank's shard are in the master plane.
+  // Weights up to `elements` of the rank's shard are in the master.
   void SetPut(ChunkId id, Rank rank, uint64_t elements);
   // One more micro-batch of the open step is in the slot.
   void AddStored(ChunkId id, Rank rank);

@@ -30,8 +30,8 @@ inline constexpr uint32_t kJobRecordMagic = 0x4b445054;    // "TPDK"
 inline constexpr uint32_t kChunkRecordMagic = 0x43525054;  // "TPRC"
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
-// Versions are kept in 40 bits: at one step a millisecond, 34 years.
-inline constexpr Version kVersionLimit = (Version{1} << 40) - 1;
+// Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
+inline constexpr Version kVersionLimit = (Version{1} << 39) - 1;
 
 // Everything that decides the update to `version`, and what a restarted trainer needs.
 struct StepRecord {
@@ -94,7 +94,7 @@ struct ChunkRecord {
 
 // How far one rank's shard of a chunk has come.
 struct ShardRecord {
-  std::atomic<uint64_t> put_elements;  // weights that are in the master plane, from the shard's start
+  std::atomic<uint64_t> put_elements;  // weights that are in the master, from the shard's start
   std::atomic<uint64_t> gradients;     // GradientWord: micro-batches of the open step that are in the slot
 };
 

@@ -19,7 +19,7 @@ struct Copy {
   shm::Request request;
   uint64_t bytes = 0;
   uint32_t attempt = 0;     // of the open step (gradients): a copy of an earlier attempt changes nothing any more
-  bool to_staging = false;  // gradient: into the staging buffer, not into the slot
+  bool to_staging = false;  // into the staging buffer, not into the slot (gradients) or the master (weights)
 };
 
 class CopyLane {

@@ -5,14 +5,38 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "base/split_float.h"
 
 namespace tidepool::memserver {
+namespace {
+
+// The master is written before the put is noted in kept memory, so a piece that was split half-way is sent again.
+void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request) {
+  const Chunk& chunk = states.chunk(request.chunk);
+  const uint64_t shard_begin = states.ShardBegin(request.chunk, rank);
+  const float* from = reinterpret_cast<const float*>(states.staging(rank)) + (request.element_begin - shard_begin);
+  auto* const high = reinterpret_cast<uint16_t*>(chunk.planes.param16) + request.element_begin;
+  auto* const rest = reinterpret_cast<int16_t*>(chunk.planes.master) + request.element_begin;
+  for (uint64_t i = 0; i < request.element_count; ++i) {
+    const SplitFloat halves = SplitWeight(from[i]);
+    high[i] = halves.high;
+    rest[i] = halves.rest;
+  }
+}
+
+}  // namespace
 
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
-  Chunk& chunk = states->chunk(request.chunk);
-  states->intake(request.chunk, session->rank()).put_elements += request.element_count;
-  const Copy copy{request, request.element_count * sizeof(float), 0, false};
-  session->lane().Start(copy, chunk.planes.master + request.element_begin, session->rcache() + request.rcache_offset);
+  const Chunk& chunk = states->chunk(request.chunk);
+  const bool split = states->is_split();
+  // One at a time: the staging buffer has room for one shard, and its place in it is that in the shard.
+  if (split && session->put_staged) return Start::kWait;
+  session->put_staged = split;
+  const Copy copy{request, request.element_count * sizeof(float), 0, split};
+  const uint64_t shard_begin = states->ShardBegin(request.chunk, session->rank());
+  std::byte* const to = split ? states->staging(session->rank()) + (request.element_begin - shard_begin) * sizeof(float)
+                              : chunk.planes.master + request.element_begin * sizeof(float);
+  session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   TP_POINT("server.put_started");
   return Start::kStarted;
 }
@@ -21,6 +45,10 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   session->bytes_d2h += copy.bytes;
   TP_POINT("server.put_copied");
   const Chunk& chunk = states->chunk(copy.request.chunk);
+  if (copy.to_staging) {
+    SplitStaged(*states, session->rank(), copy.request);
+    session->put_staged = false;
+  }
   const uint64_t end = copy.request.element_begin + copy.request.element_count;
   // Weights of a shard come in order, so the copy that reaches its end is the last.
   const uint64_t elements = end - states->ShardBegin(copy.request.chunk, session->rank());

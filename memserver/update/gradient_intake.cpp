@@ -138,7 +138,7 @@ bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPie
   const optim::Progress at = reinterpret_cast<const optim::ProgressWord*>(staged.progress)->Load();
   if (last > kSequencesMax || staged.pending.load(std::memory_order_relaxed) > last || at.version > last) return false;
   if (pending == nullptr) return true;
-  if (at.version == pending->sequence) return at.tile * optim::kTileElements <= pending->count;
+  if (at.version == pending->sequence) return at.begin <= pending->count;
   return at.state == optim::Progress::State::kFinished || at == optim::Progress{};
 }
 

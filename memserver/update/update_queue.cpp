@@ -72,7 +72,7 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
     FillWork(id, piece, &work);
     const optim::Progress at = work.progress->Load();
     const bool begun = at.version == version_;
-    const bool possible = begun ? at.tile * optim::kTileElements <= work.planes.count && at.state <= optim::Progress::State::kFinished
+    const bool possible = begun ? at.begin <= work.planes.count
                                 : at.version < version_ && (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
     if (!possible) return BadPiece(id, piece, "has an impossible progress word");
     if (optim::RestoreOpenTile(optim::Piece{work.identity, version_, work.planes, {}, work.progress}, areas) ==
@@ -85,10 +85,9 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
 
 void UpdateQueue::Prepare(const StepRecord& record) {
   const shm::JobSpec& spec = states_->spec();
-  const optim::AdamSpec adam{spec.optimizer == shm::Optimizer::kAdamW, spec.beta1, spec.beta2, spec.eps};
   const optim::StepScalars step{record.learning_rate, std::max<uint64_t>(record.optimizer_step, 1), record.gradient_scale};
   for (size_t i = 0; i < factors_.size(); ++i) {
-    factors_[i] = optim::MakeAdamFactors(adam, step, {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
+    factors_[i] = optim::MakeFactors(spec.optimizer, step, {spec.parameter_groups[i].lr_scale, spec.parameter_groups[i].weight_decay});
   }
   version_ = record.version;
   skipped_ = record.skipped != 0;
@@ -122,14 +121,22 @@ void UpdateQueue::FillWork(ChunkId id, uint32_t piece, Work* work) const {
   work->name = {WorkKind::kUpdate, job_, 0, id, piece};
   work->runs = states_->runs(chunk);
   work->begin = piece * shm::kPieceElements;
-  const optim::UpdateSpan whole{.master = chunk.planes.master,
-                                .momentum = chunk.planes.momentum,
-                                .variance = chunk.planes.variance,
-                                .gradient = chunk.planes.gradient,
-                                .gradient_dtype = states_->gradient_type(),
-                                .param16 = chunk.planes.param16,
-                                .param16_dtype = spec.dtype,
-                                .count = chunk.elements};
+  optim::UpdateSpan whole{.master = chunk.planes.master,
+                          .momentum = chunk.planes.momentum,
+                          .variance = chunk.planes.variance,
+                          .gradient = chunk.planes.gradient,
+                          .gradient_dtype = states_->gradient_type(),
+                          .param16 = chunk.planes.param16,
+                          .param16_dtype = spec.dtype,
+                          .count = chunk.elements,
+                          .states = spec.optimizer.states};
+  if (whole.states == StateForm::kSplit8) {
+    const auto scales = [&chunk](std::byte* plane) {
+      return plane == nullptr ? nullptr : reinterpret_cast<float*>(plane + ScalesOffset(chunk.elements));
+    };
+    whole.momentum_scales = scales(chunk.planes.momentum);
+    whole.variance_scales = scales(chunk.planes.variance);
+  }
   work->planes = optim::Slice(whole, work->begin, std::min(shm::kPieceElements, chunk.elements - work->begin));
   work->factors = factors_.data();
   std::byte* progress = chunk.progress_words + piece * sizeof(optim::ProgressWord);

@@ -51,7 +51,7 @@ class UpdateQueue {
   const JobId job_;
   HostPool* const pool_;
   std::vector<ChunkId> order_, next_order_;
-  std::vector<optim::AdamFactors> factors_;  // of the running step, by parameter group
+  std::vector<optim::StepFactors> factors_;  // of the running step, by parameter group
   Version version_ = 0;                      // that the running update makes
   bool skipped_ = false;
   uint32_t holds_ = 0;

@@ -43,7 +43,7 @@ struct Work {
   // kUpdate: elements [begin, begin + planes.count) of the chunk; `planes` starts at `begin`. Factors by parameter group.
   uint64_t begin = 0;
   optim::UpdateSpan planes;
-  const optim::AdamFactors* factors = nullptr;
+  const optim::StepFactors* factors = nullptr;
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.
   optim::ProgressWord* progress = nullptr;
   uint64_t identity = 0;

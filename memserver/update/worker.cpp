@@ -42,7 +42,8 @@ void Worker::Update(const Work& work) {
   for (; run != work.runs.end() && run->begin < end; ++run) {
     const uint64_t first = std::max(run->begin, work.begin);
     const uint64_t last = std::min(run->begin + run->count, end);
-    runs_.push_back({first - work.begin, last - work.begin, work.factors[run->group]});
+    const optim::RandomPlace random{optim::RandomKey(run->rounding_seed, work.version), first - run->begin};
+    runs_.push_back({first - work.begin, last - work.begin, work.factors[run->group], random});
   }
   update_.Run({work.identity, work.version, work.planes, runs_, work.progress});
 }

@@ -17,6 +17,7 @@ class Worker {
   // `areas` lie in kept memory and are this worker's own.
   Worker(const optim::Kernels& kernels, std::span<optim::UndoArea, 2> areas) : kernels_(kernels), update_(kernels, areas) {}
   WorkDone Do(const Work& work);
+  void SetTuning(const optim::Tuning& tuning) { update_.SetTuning(tuning); }
 
  private:
   bool Scan(const Work& work) const;

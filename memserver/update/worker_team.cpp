@@ -8,12 +8,24 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "optim/float_mode.h"
 
 namespace tidepool::memserver {
 namespace {
+
+// Looks at the ring between two looks at the clock: about a microsecond.
+constexpr uint32_t kLooksPerClockRead = 32;
+// As the serve loop: where cores are few, spinning takes them from the trainers.
+constexpr int64_t kSpinNsMany = 100'000, kSpinNsFew = 20'000;
+constexpr uint32_t kFewCpus = 4;
+
+int64_t SpinNs(int64_t wanted) {
+  if (wanted >= 0) return wanted;
+  return std::thread::hardware_concurrency() <= kFewCpus ? kSpinNsFew : kSpinNsMany;
+}
 
 uint32_t WorkersOf(uint32_t threads) {
   return std::max<uint32_t>(threads, 1);
@@ -42,13 +54,17 @@ uint64_t WorkerTeam::UndoBytes(uint32_t threads) {
 }
 
 WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> undo)
-    : kernels_(optim::SelectKernels(options.isa)), queue_max_(WorkersOf(options) * (1 + options.ahead)) {
+    : kernels_(optim::SelectKernels(options.isa)),
+      queue_max_(WorkersOf(options) * (1 + options.ahead)),
+      spin_ns_(SpinNs(options.spin_ns)),
+      ring_(queue_max_) {
   TP_CHECK(undo.size() >= UndoBytes(WorkersOf(options)), "the undo areas fit the memory given");
   TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0, "undo areas start on a cache line");
   auto* areas = reinterpret_cast<optim::UndoArea*>(undo.data());
   for (uint32_t i = 0; i < WorkersOf(options); ++i) {
     workers_.push_back(std::make_unique<Worker>(kernels_, std::span<optim::UndoArea, 2>(areas + 2 * i, 2)));
   }
+  SetTuning(options.tuning);
   queue_.reserve(queue_max_);
   for (uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this, i] { RunThread(i); });
   if (!options.pin) return;
@@ -56,11 +72,8 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
 }
 
 WorkerTeam::~WorkerTeam() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    queue_.clear();
-  }
+  stopping_.store(true, std::memory_order_seq_cst);
+  { const std::lock_guard lock(sleep_mutex_); }  // whoever had not seen it sleeps now
   work_there_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
@@ -77,24 +90,29 @@ void WorkerTeam::Pin(uint32_t index) {
   }
 }
 
-bool WorkerTeam::HasRoom() const {
-  if (TP_BUGGIFY("team.full")) return false;
-  const std::lock_guard lock(mutex_);
-  return queue_.size() < queue_max_;
-}
-
-void WorkerTeam::Push(const Work& work) {
-  {
-    const std::lock_guard lock(mutex_);
-    TP_CHECK(queue_.size() < queue_max_, "Push only when the team has room");
-    queue_.push_back(work);
-  }
-  work_there_.notify_one();
+void WorkerTeam::SetTuning(const optim::Tuning& tuning) {
+  tuning_ = tuning;
+  for (const auto& worker : workers_) worker->SetTuning(tuning);
 }
 
 uint32_t WorkerTeam::waiting() const {
-  const std::lock_guard lock(mutex_);
-  return static_cast<uint32_t>(queue_.size());
+  return is_inline() ? static_cast<uint32_t>(queue_.size()) : ring_.size();
+}
+
+bool WorkerTeam::HasRoom() const {
+  return !TP_BUGGIFY("team.full") && waiting() < queue_max_ && (is_inline() || ring_.HasRoom());
+}
+
+void WorkerTeam::Push(const Work& work) {
+  TP_CHECK(waiting() < queue_max_ && (is_inline() || ring_.HasRoom()), "Push only when the team has room");
+  if (is_inline()) {
+    queue_.push_back(work);
+    return;
+  }
+  ring_.Push(work);
+  if (sleepers_.load(std::memory_order_seq_cst) == 0 || TP_PLANTED("update.sleeper_not_woken")) return;
+  { const std::lock_guard lock(sleep_mutex_); }  // a worker that found the ring empty before this push sleeps now
+  work_there_.notify_one();
 }
 
 void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {
@@ -108,17 +126,32 @@ void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {
 void WorkerTeam::RunThread(uint32_t index) {
   const optim::FlushDenormals mode;
   if (index == 1 && TP_PLANTED("update.denormals_in_one_worker")) _mm_setcsr(_mm_getcsr() & ~0x8040U);
-  while (true) {
-    Work work;
-    {
-      std::unique_lock lock(mutex_);
-      work_there_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (stopping_) return;
-      work = queue_.front();
-      queue_.erase(queue_.begin());
-    }
-    done_.Push(workers_[index]->Do(work));
+  Work work;
+  while (Take(&work)) done_.Push(workers_[index]->Do(work));
+}
+
+// False when the team ends.
+bool WorkerTeam::Take(Work* work) {
+  const SteadyClock clock;
+  int64_t idle_since = -1;
+  for (uint32_t looks = 1; !stopping_.load(std::memory_order_relaxed); ++looks) {
+    if (ring_.Pop(work)) return true;
+    __builtin_ia32_pause();
+    if (looks % kLooksPerClockRead != 0) continue;
+    const int64_t now = clock.NowNs();
+    if (idle_since < 0) idle_since = now;
+    if (now - idle_since < spin_ns_) continue;
+    Sleep();
+    idle_since = -1;
   }
+  return false;
+}
+
+void WorkerTeam::Sleep() {
+  std::unique_lock lock(sleep_mutex_);
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  work_there_.wait(lock, [this] { return stopping_.load(std::memory_order_seq_cst) || !ring_.Empty(); });
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace tidepool::memserver

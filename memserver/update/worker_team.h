@@ -3,8 +3,11 @@
 // Push, TakeDone and RunOne belong to one thread (the serve loop; a simulator that pops the queue itself counts as that thread). With
 // 0 threads the team is *inline*: nothing happens until RunOne is called, so that a simulator decides when, and in which order.
 // Invariant: results do not depend on the number of threads or on the order in which work is done.
+// While work is queued no worker is woken by the system: it takes the next item from a lock-free ring, and looks for one for a bounded time
+// (spin_ns) before it sleeps. An idle team sleeps.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -15,6 +18,7 @@
 
 #include "base/event_queue.h"
 #include "memserver/update/work.h"
+#include "memserver/update/work_ring.h"
 #include "memserver/update/worker.h"
 #include "optim/isa.h"
 
@@ -28,6 +32,9 @@ struct WorkerTeamOptions {
   // Work items a worker that may wait in the queue: enough that no worker idles for the length of a turn, few enough that the loop
   // decides late what comes next.
   uint32_t ahead = 2;
+  // How long a worker without work looks for some before it sleeps; a sleeper is woken by a futex. Negative: automatic.
+  int64_t spin_ns = -1;
+  optim::Tuning tuning = {};
 };
 
 class WorkerTeam {
@@ -45,6 +52,10 @@ class WorkerTeam {
   bool is_inline() const { return threads_.empty(); }
   optim::IsaLevel isa() const { return kernels_.isa; }
 
+  optim::Tuning tuning() const { return tuning_; }
+  // Of updates that are pushed from now on. The pushing thread calls it while no work is queued or in hand.
+  void SetTuning(const optim::Tuning& tuning);
+
   // True when Push has room. Only the pushing thread fills the queue, so the answer holds until its next Push.
   bool HasRoom() const;
   void Push(const Work& work);
@@ -59,20 +70,27 @@ class WorkerTeam {
 
  private:
   void RunThread(uint32_t index);
+  bool Take(Work* work);
+  void Sleep();
   void Pin(uint32_t index);
 
   // Fixed after construction.
   const optim::Kernels& kernels_;
-  const size_t queue_max_;
+  const uint32_t queue_max_;
+  const int64_t spin_ns_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::thread> threads_;
-  // Guards itself.
+  // Of the pushing thread.
+  optim::Tuning tuning_;
+  std::vector<Work> queue_;  // of an inline team: oldest first, at most queue_max_
+  // Guard themselves.
   EventQueue<WorkDone> done_;
-  // Guarded by mutex_.
-  mutable std::mutex mutex_;
+  WorkRing ring_;  // of a team with threads: at most queue_max_
+  std::atomic<bool> stopping_{false};
+  // Workers that sleep, or are about to: announced before the last look at the ring, and read after a push.
+  std::atomic<uint32_t> sleepers_{0};
+  std::mutex sleep_mutex_;  // held between that look and the sleep
   std::condition_variable work_there_;
-  std::vector<Work> queue_;  // oldest first; at most queue_max_
-  bool stopping_ = false;
 };
 
 }  // namespace tidepool::memserver

@@ -37,22 +37,37 @@ double AdamModel::Step(double learning_rate, double loss_scale) {
   return norm;
 }
 
-// Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2.
 void AdamModel::UpdateElement(ChunkValues* values, uint64_t i, double gradient, const shm::ParameterGroup& group) {
+  const OptimizerSpec& o = spec_.optimizer;
+  const double t = static_cast<double>(steps_);
   double& weight = values->weights[i];
-  if (spec_.optimizer == shm::Optimizer::kAdam) {
-    gradient += group.weight_decay * weight;
-  } else {
-    weight *= 1 - learning_rate_ * group.weight_decay;
-  }
   double& m = values->momentum[i];
   double& v = values->variance[i];
-  m = spec_.beta1 * m + (1 - spec_.beta1) * gradient;
-  v = spec_.beta2 * v + (1 - spec_.beta2) * gradient * gradient;
-  const double t = static_cast<double>(steps_);
-  const double m_hat = m / (1 - std::pow(spec_.beta1, t));
-  const double v_hat = v / (1 - std::pow(spec_.beta2, t));
-  weight -= learning_rate_ * m_hat / (std::sqrt(v_hat) + spec_.eps);
+  const bool decoupled = o.rule == OptimizerRule::kAdamW || o.rule == OptimizerRule::kLion;
+  if (decoupled) weight *= 1 - learning_rate_ * group.weight_decay;
+  if (!decoupled) gradient += group.weight_decay * weight;
+  switch (o.rule) {
+    case OptimizerRule::kAdamW:
+    case OptimizerRule::kAdam:  // Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2
+      m = o.beta1 * m + (1 - o.beta1) * gradient;
+      v = o.beta2 * v + (1 - o.beta2) * gradient * gradient;
+      weight -= learning_rate_ * m / (1 - std::pow(o.beta1, t)) / (std::sqrt(v / (1 - std::pow(o.beta2, t))) + o.eps);
+      break;
+    case OptimizerRule::kSgd:
+      m = steps_ == 1 ? gradient : o.momentum * m + (1 - o.dampening) * gradient;
+      weight -= learning_rate_ * (o.nesterov != 0 ? gradient + o.momentum * m : m);
+      break;
+    case OptimizerRule::kAdagrad:
+      v += gradient * gradient;
+      weight -= learning_rate_ / (1 + (t - 1) * o.lr_decay) * gradient / (std::sqrt(v) + o.eps);
+      break;
+    case OptimizerRule::kLion: {
+      const double c = o.beta1 * m + (1 - o.beta1) * gradient;
+      weight -= learning_rate_ * (c > 0 ? 1 : c < 0 ? -1 : 0);
+      m = o.beta2 * m + (1 - o.beta2) * gradient;
+      break;
+    }
+  }
 }
 
 }  // namespace tidepool::memserver

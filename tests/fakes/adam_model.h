@@ -1,4 +1,4 @@
-// AdamModel: Adam and AdamW on plain vectors of doubles, written from the papers, to compare the server's weights with.
+// AdamModel: every update rule on plain vectors of doubles, written from the papers, to compare the server's weights with.
 //
 // Independent of optim/ on purpose. One thread.
 #pragma once

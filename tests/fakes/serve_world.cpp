@@ -121,6 +121,7 @@ void ServeWorld::StartServing() {
   WorkerTeamOptions team;
   team.threads = options_.workers;
   team.inline_workers = options_.inline_workers;
+  team.tuning = options_.tunings[servers_++ % options_.tunings.size()];
   team_ = std::make_unique<WorkerTeam>(team, pool_->own_records());
   Parts parts;
   parts.clock = &clock_;

@@ -20,9 +20,11 @@ namespace tidepool::memserver {
 struct WorldOptions {
   uint64_t pool_bytes = 8 * kMiB;
   uint64_t pool_piece_bytes = 64 * kGiB;
-  uint32_t workers = 0;              // 0: inline
-  uint32_t inline_workers = 1;       // of an inline team
-  uint32_t copy_threads = 0;         // 0: the loop copies
+  uint32_t workers = 0;         // 0: inline
+  uint32_t inline_workers = 1;  // of an inline team
+  uint32_t copy_threads = 0;    // 0: the loop copies
+  // Of the updates; each server after a restart takes the next one, and the first again behind the last.
+  std::vector<optim::Tuning> tunings = {{}};
   device::Device* device = nullptr;  // where given, opens the loop's streams; it outlives the world
   LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
 };
@@ -165,6 +167,7 @@ class ServeWorld {
   void EndServing();
 
   const WorldOptions options_;
+  size_t servers_ = 0;  // started so far
   uint64_t pool_nonce_ = 76;
   int32_t pid_ = 0;
   std::unique_ptr<HostPool> pool_;

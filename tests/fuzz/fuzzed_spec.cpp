@@ -42,9 +42,12 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
   spec.name = "job" + input->Text(2);
   spec.world = Usually(input, 1 + input->Choice(4));
   spec.dtype = static_cast<DType>(Usually(input, input->Choice(3)));
-  spec.optimizer = static_cast<shm::Optimizer>(Usually(input, input->Choice(2)));
-  spec.beta1 = Usually(input, 0.9);
-  spec.eps = Usually(input, 1e-8);
+  spec.optimizer.rule = static_cast<OptimizerRule>(Usually(input, input->Choice(5)));
+  spec.optimizer.states = static_cast<StateForm>(Usually(input, spec.dtype == DType::kBF16 ? input->Choice(4) : 0));
+  spec.optimizer.beta1 = Usually(input, 0.9);
+  spec.optimizer.eps = Usually(input, 1e-8);
+  spec.optimizer.momentum = Usually(input, input->Choice(2) == 0 ? 0 : 0.9);
+  spec.optimizer.nesterov = Usually(input, uint32_t{0});
   spec.max_grad_norm = Usually(input, 1.0F);
   spec.micro_batches = Usually(input, 1 + input->Choice(3));
   spec.loss_scaling = Usually(input, input->Choice(2));

@@ -70,7 +70,7 @@ std::vector<Damage> Damages() {
   return {
       {"OpenTileAtRest", "plain: at rest", "impossible progress word",
        [](const Records& r) {
-         r.piece(0).Store({2, 1, Progress::State::kOpen});
+         r.piece(0).Store({2, 256, Progress::State::kOpen, 256});
        }},
       {"PieceOfALaterStep", "plain: at rest", "impossible progress word",
        [](const Records& r) {
@@ -78,7 +78,7 @@ std::vector<Damage> Damages() {
        }},
       {"TileBehindTheEnd", "plain: server.step_sealed", "impossible progress word",
        [](const Records& r) {
-         r.piece(0).Store({r.job().sealed_version, 99, Progress::State::kClosed});
+         r.piece(0).Store({r.job().sealed_version, 99 * 256, Progress::State::kClosed});
        }},
       {"GradientBeforeItsUpdate", "plain: server.step_sealed", "more in it than there can be",
        [](const Records& r) { r.shard(0).gradients = GradientWord(OpenStepWord(r.job().sealed_version, 0), 1); }},

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/safetensors.h"
+#include "base/split_float.h"
 #include "memserver/checkpoint/weights_file.h"
 
 namespace tidepool::memserver {
@@ -87,6 +88,27 @@ TEST_F(Checkpoint, TheFileHoldsTheTensorsAndNothingElseIsLeft) {
   EXPECT_EQ(header->tensors[0].shape[1], 16u);
   EXPECT_EQ(header->metadata[1].second, "12");
   EXPECT_EQ(std::memcmp(file.data() + data_begin, weights_.data(), weights_.size() * sizeof(float)), 0);
+}
+
+TEST_F(Checkpoint, ASplitMasterIsSavedAsTheFloatsThatItStandsFor) {
+  ASSERT_TRUE(Write(Request("whole")).ok());
+  std::vector<uint16_t> high(weights_.size());
+  std::vector<int16_t> rest(weights_.size());
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const SplitFloat halves = Split(weights_[i]);
+    high[i] = halves.high;
+    rest[i] = halves.rest;
+  }
+  SaveRequest request = Request("split");
+  uint64_t begin = 0;
+  for (SavedTensor& tensor : request.tensors) {
+    tensor.data = nullptr;
+    tensor.high = high.data() + begin;
+    tensor.rest = rest.data() + begin;
+    begin += tensor.count;
+  }
+  ASSERT_TRUE(Write(request).ok());
+  EXPECT_EQ(Contents("split"), Contents("whole"));
 }
 
 TEST_F(Checkpoint, TheFileIsReadableAsTheUmaskAllows) {

@@ -22,6 +22,8 @@ struct Shape {
   DType dtype;
   uint32_t world;
   uint32_t micro_batches;
+  OptimizerRule rule = OptimizerRule::kAdamW;
+  StateForm states = StateForm::kF32;
 };
 
 class Training : public ::testing::TestWithParam<Shape> {};
@@ -29,12 +31,16 @@ class Training : public ::testing::TestWithParam<Shape> {};
 TEST_P(Training, FollowsTheModelForFiveSteps) {
   const Shape shape = GetParam();
   ServeWorld world;
-  SmallTrainer trainer(&world, MakeSpec({.world = shape.world,
-                                         .dtype = shape.dtype,
-                                         .chunks = 3,
-                                         .chunk_elements = 192 * shape.world,
-                                         .micro_batches = shape.micro_batches,
-                                         .max_grad_norm = 2}));
+  shm::JobSpec spec = MakeSpec({.world = shape.world,
+                                .dtype = shape.dtype,
+                                .chunks = 3,
+                                .chunk_elements = 192 * shape.world,
+                                .micro_batches = shape.micro_batches,
+                                .max_grad_norm = 2});
+  spec.optimizer.rule = shape.rule;
+  spec.optimizer.states = shape.states;
+  spec.optimizer.momentum = 0.9;
+  SmallTrainer trainer(&world, spec);
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(7);
   EXPECT_EQ(trainer.Compare(ToleranceOf(shape.dtype)), "");
@@ -51,7 +57,13 @@ TEST_P(Training, FollowsTheModelForFiveSteps) {
 INSTANTIATE_TEST_SUITE_P(AllShapes, Training,
                          ::testing::Values(Shape{DType::kF32, 1, 1}, Shape{DType::kF32, 3, 1}, Shape{DType::kF32, 2, 3},
                                            Shape{DType::kBF16, 1, 1}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 2, 1},
-                                           Shape{DType::kF16, 4, 3}));
+                                           Shape{DType::kF16, 4, 3}, Shape{DType::kF32, 2, 1, OptimizerRule::kSgd},
+                                           Shape{DType::kBF16, 2, 2, OptimizerRule::kLion},
+                                           Shape{DType::kF16, 2, 1, OptimizerRule::kAdagrad},
+                                           Shape{DType::kBF16, 3, 1, OptimizerRule::kAdamW, StateForm::kSplit},
+                                           Shape{DType::kBF16, 2, 3, OptimizerRule::kAdam, StateForm::kSplit},
+                                           Shape{DType::kBF16, 2, 1, OptimizerRule::kAdamW, StateForm::kSplitBf16},
+                                           Shape{DType::kBF16, 2, 1, OptimizerRule::kSgd, StateForm::kSplit8}));
 
 // Two groups of ranks (as experts have), and a chunk that all ranks share.
 shm::JobSpec TwoGroupSpec() {

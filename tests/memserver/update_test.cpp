@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/random.h"
 #include "memserver/update/seal.h"
 #include "memserver/update/step_tracker.h"
+#include "memserver/update/tuning.h"
 #include "memserver/update/worker_team.h"
 #include "tests/fakes/serve_world.h"
 
@@ -186,6 +188,72 @@ TEST(WorkerTeam, TreatsDenormalsAsZeroInEveryMode) {
     for (const auto& sum : sums) EXPECT_EQ(sum[3], 0.0F) << threads;
   }
   EXPECT_NE(tiny, 0.0F) << "the caller's own float mode is as before";
+}
+
+// Workers sleep between the rounds, and are about to where the next round begins: none may be missed.
+TEST(WorkerTeam, FindsWorkThatComesWhileItFallsAsleep) {
+  SteadyClock clock;
+  SplitMix64 random(6);
+  for (const int64_t spin_ns : {0, 20'000}) {
+    Undo undo;
+    WorkerTeam team({.threads = 2, .spin_ns = spin_ns}, undo.bytes);
+    const std::vector<float> one(64, 1.0F);
+    std::vector<float> sum(64, 0.0F);
+    std::vector<WorkDone> done;
+    for (int round = 0; round < 2'000; ++round) {
+      team.Push(Accumulation(&sum, one));
+      for (size_t finished = 0; finished < 1;) finished += team.TakeDone(&done) ? done.size() : 0;
+      if (round % 4 == 0) clock.SleepNs(static_cast<int64_t>(random.Below(60)) * 1000);
+    }
+    EXPECT_EQ(sum[63], 2'000.0F);
+  }
+}
+
+TEST(WorkRing, KeepsTheOrderAndCountsWhatWaits) {
+  WorkRing ring(3);
+  Work work;
+  EXPECT_FALSE(ring.Pop(&work));
+  for (uint32_t turn = 0; turn < 10; ++turn) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      ASSERT_TRUE(ring.HasRoom());
+      work.name.chunk = 4 * turn + i;
+      ring.Push(work);
+    }
+    EXPECT_EQ(ring.size(), 4U);
+    EXPECT_FALSE(ring.HasRoom());
+    for (uint32_t i = 0; i < 4; ++i) {
+      ASSERT_TRUE(ring.Pop(&work));
+      EXPECT_EQ(work.name.chunk, 4 * turn + i);
+    }
+    EXPECT_TRUE(ring.Empty());
+  }
+}
+
+TEST(Tuning, IsOneOfTheCandidatesAndTakesNoLongerThanItMay) {
+  const SteadyClock clock;
+  for (const uint32_t workers : {1u, 2u}) {
+    std::vector<std::byte> scratch(workers * kTuningScratchMin);
+    const TuningResult result = MeasureTuning({.workers = workers}, scratch, clock);
+    EXPECT_GE(result.rounds, 1U);
+    EXPECT_GE(result.gain, 1.0);
+    EXPECT_GE(result.tuning.prefetch_elements, result.tuning.tile_elements);
+    EXPECT_LT(result.took_ns, 5 * kNsPerSecond) << "40 ms where the machine has nothing else to do";
+  }
+}
+
+TEST(Tuning, IsTheDefaultWhereThereIsNoRoomToMeasure) {
+  std::vector<std::byte> scratch(kTuningScratchMin - 1);
+  const TuningResult result = MeasureTuning({}, scratch, SteadyClock());
+  EXPECT_EQ(result.rounds, 0U);
+  EXPECT_EQ(result.tuning, optim::Tuning{});
+}
+
+TEST(Tuning, IsReadFromText) {
+  EXPECT_EQ(TuningFromText("auto").value(), std::nullopt);
+  EXPECT_EQ(TuningFromText("512,1024").value(), (optim::Tuning{512, 1024}));
+  for (const char* bad : {"", "512", "512,", "300,512", "256,512,", "256;512", "256,-1", "256,99999"}) {
+    EXPECT_EQ(TuningFromText(bad).status().id(), ErrorId::kConfigBadValue) << bad;
+  }
 }
 
 TEST(WorkerTeam, EndsWithWorkStillQueued) {

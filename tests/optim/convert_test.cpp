@@ -140,7 +140,7 @@ TEST_P(Conversion, LeavesNeighboursAlone) {
     EXPECT_EQ(narrow[count], 0xABCD);
     EXPECT_EQ(wide[count], 42.0F);
     std::fill(wide.begin(), wide.end(), 42.0F);
-    kernels_.copy(wide.data(), values.data(), count);
+    kernels_.copy(wide.data(), values.data(), count * sizeof(float));
     EXPECT_TRUE(std::equal(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(count), values.begin()));
     EXPECT_EQ(wide[count], 42.0F);
   }

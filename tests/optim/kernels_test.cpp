@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "optim/float_mode.h"
 #include "tests/optim/random_arrays.h"
 
@@ -12,71 +15,131 @@ namespace {
 
 constexpr uint64_t kMargin = 64;  // elements behind the span that must stay as they are
 
-// Planes of `count` elements and a margin, with every kind of value.
-struct Planes {
-  Planes(uint64_t element_count, DType gradient_type, DType param_type, bool has_param)
-      : count(element_count),
-        gradient_dtype(gradient_type),
-        param_dtype(param_type),
-        master(RandomFloats(1, count + kMargin, 0.1F, Values::kSpecial)),
-        momentum(RandomFloats(2, count + kMargin, 0.01F, Values::kSpecial)),
-        variance(RandomFloats(3, count + kMargin, 0.001F, Values::kSpecial)),
-        gradient(Stored(RandomFloats(4, count + kMargin, 30.0F, Values::kSpecial), gradient_type)),
-        param16(has_param ? (count + kMargin) * 2 : 0, 0xA5) {}
-
-  UpdateSpan Span() {
-    return {master.data(),   momentum.data(),
-            variance.data(), gradient.data(),
-            gradient_dtype,  param16.empty() ? nullptr : param16.data(),
-            param_dtype,     count};
-  }
-
-  uint64_t count;
-  DType gradient_dtype;
-  DType param_dtype;
-  std::vector<float> master, momentum, variance;
-  std::vector<uint8_t> gradient, param16;
-};
-
-bool SamePlanes(const Planes& a, const Planes& b) {
-  return Same(a.master, b.master) && Same(a.momentum, b.momentum) && Same(a.variance, b.variance) && a.gradient == b.gradient &&
-         SameStored(a.param16, b.param16, a.param_dtype);
-}
-
-AdamFactors Factors(bool decoupled) {
-  AdamSpec spec;
-  spec.decoupled = decoupled;
-  return MakeAdamFactors(spec, {3e-4, 17, 1.0F / 1024}, {1.5, 0.1});
-}
-
+// What a job has: rule, form of the states, type of its parameters, and whether gradients are fp32 sums.
 struct Case {
-  DType gradient;
+  OptimizerSpec spec;
   DType param;
-  bool has_param;
-  bool decoupled;
+  bool wide_gradient;
+  std::string Name() const {
+    return std::string(NameOf(spec.rule)) + " " + NameOf(spec.states) + " " + NameOf(param) + (wide_gradient ? " fp32" : "") +
+           (spec.momentum > 0 ? " momentum" : "");
+  }
 };
+
+std::vector<OptimizerSpec> AllRuleSpecs() {
+  std::vector<OptimizerSpec> specs;
+  for (uint32_t rule = 0; rule < RuleNames().size(); ++rule) {
+    OptimizerSpec spec;
+    spec.rule = static_cast<OptimizerRule>(rule);
+    specs.push_back(spec);
+    if (spec.rule != OptimizerRule::kSgd) continue;
+    spec.momentum = 0.9;
+    spec.dampening = 0.25;
+    specs.push_back(spec);
+    spec.dampening = 0;
+    spec.nesterov = 1;
+    specs.push_back(spec);
+  }
+  return specs;
+}
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  for (DType gradient : kDTypes) {
-    for (bool decoupled : {false, true}) {
-      cases.push_back({gradient, DType::kBF16, false, decoupled});
-      cases.push_back({gradient, DType::kBF16, true, decoupled});
-      cases.push_back({gradient, DType::kF16, true, decoupled});
+  for (OptimizerSpec spec : AllRuleSpecs()) {
+    cases.push_back({spec, DType::kF32, true});
+    for (const bool wide : {false, true}) {
+      cases.push_back({spec, DType::kF16, wide});
+      for (uint32_t form = 0; form < StateFormNames().size(); ++form) {
+        spec.states = static_cast<StateForm>(form);
+        cases.push_back({spec, DType::kBF16, wide});
+      }
+      spec.states = StateForm::kF32;
     }
   }
   return cases;
+}
+
+// Planes of `count` elements and a margin, with every kind of value.
+struct Planes {
+  Planes(uint64_t element_count, const Case& c)
+      : count(element_count), form(c.spec.states), gradient_dtype(c.wide_gradient ? DType::kF32 : c.param), param_dtype(c.param) {
+    const uint64_t all = count + kMargin;
+    const std::vector<float> values = RandomFloats(1, all, 0.1F, Values::kSpecial);
+    if (c.param != DType::kF32) param16.assign(2 * all, 0xA5);
+    if (IsSplit(form)) param16 = Stored(values, DType::kBF16);
+    master = IsSplit(form) ? Bytes(11, all * 2) : Stored(values, DType::kF32);
+    if (NeedsMomentum(c.spec)) momentum = Moment(2, all, 0.01F, &momentum_scales);
+    if (NeedsVariance(c.spec)) variance = Moment(3, all, 0.001F, &variance_scales);
+    gradient = Stored(RandomFloats(4, all, 30.0F, Values::kSpecial), gradient_dtype);
+  }
+
+  static std::vector<uint8_t> Bytes(uint64_t seed, uint64_t bytes) {
+    SplitMix64 random(seed);
+    std::vector<uint8_t> values(bytes);
+    for (uint8_t& value : values) value = static_cast<uint8_t>(random.Next());
+    return values;
+  }
+  std::vector<uint8_t> Moment(uint64_t seed, uint64_t all, float size, std::vector<float>* scales) const {
+    if (form == StateForm::kSplit8) {
+      *scales = RandomFloats(seed + 5, all / kScaleBlockElements + 2, size, Values::kSpecial);
+      for (float& scale : *scales) scale = std::fabs(scale);
+      return Bytes(seed, all);
+    }
+    return Stored(RandomFloats(seed, all, size, Values::kSpecial), form == StateForm::kSplitBf16 ? DType::kBF16 : DType::kF32);
+  }
+
+  UpdateSpan Span() {
+    UpdateSpan span;
+    const auto at = [](std::vector<uint8_t>& plane) { return plane.empty() ? nullptr : plane.data(); };
+    span.master = at(master);
+    span.momentum = at(momentum);
+    span.variance = at(variance);
+    span.gradient = gradient.data();
+    span.gradient_dtype = gradient_dtype;
+    span.param16 = at(param16);
+    span.param16_dtype = param_dtype;
+    span.count = count;
+    span.states = form;
+    span.momentum_scales = momentum_scales.empty() ? nullptr : momentum_scales.data();
+    span.variance_scales = variance_scales.empty() ? nullptr : variance_scales.data();
+    span.random = {0x123456789abcdef0, 77};
+    return span;
+  }
+
+  uint64_t count;
+  StateForm form;
+  DType gradient_dtype, param_dtype;
+  std::vector<uint8_t> master, momentum, variance, gradient, param16;
+  std::vector<float> momentum_scales, variance_scales;
+};
+
+// The states as numbers: all NaNs count as equal.
+bool SamePlanes(const Planes& a, const Planes& b) {
+  const DType master = a.form == StateForm::kF32 ? DType::kF32 : DType::kF16;
+  const auto moment = [&a](const std::vector<uint8_t>& one, const std::vector<uint8_t>& other) {
+    if (a.form == StateForm::kSplit8) return one == other;
+    return SameStored(one, other, a.form == StateForm::kSplitBf16 ? DType::kBF16 : DType::kF32);
+  };
+  const bool same_master = IsSplit(a.form) ? a.master == b.master : SameStored(a.master, b.master, master);
+  return same_master && moment(a.momentum, b.momentum) && moment(a.variance, b.variance) && a.gradient == b.gradient &&
+         SameStored(a.param16, b.param16, a.param_dtype) && Same(a.momentum_scales, b.momentum_scales) &&
+         Same(a.variance_scales, b.variance_scales);
+}
+
+StepFactors Factors(const Case& c) {
+  return MakeFactors(c.spec, {3e-4, 17, 1.0F / 1024}, {1.5, 0.1});
 }
 
 void ExpectSameAsReference(IsaLevel level) {
   const Kernels& kernels = SelectKernels(level);
   for (const Case& c : AllCases()) {
     for (uint64_t count : kCounts) {
-      Planes wide(count, c.gradient, c.param, c.has_param);
+      if (count > 2000 && c.spec.rule != OptimizerRule::kAdamW) count = 2003;  // the long one is for the loop, not for the rule
+      Planes wide(count, c);
       Planes reference = wide;
-      kernels.update(Factors(c.decoupled), wide.Span());
-      SelectKernels(IsaLevel::kScalarReference).update(Factors(c.decoupled), reference.Span());
-      ASSERT_TRUE(SamePlanes(wide, reference)) << NameOf(level) << " " << NameOf(c.gradient) << " " << NameOf(c.param) << " " << count;
+      kernels.update(Factors(c), wide.Span());
+      SelectKernels(IsaLevel::kScalarReference).update(Factors(c), reference.Span());
+      ASSERT_TRUE(SamePlanes(wide, reference)) << NameOf(level) << " " << c.Name() << " " << count;
     }
   }
 }
@@ -96,28 +159,54 @@ TEST_P(WideKernels, UpdateHasTheBitsOfTheReferenceWithDenormalsFlushed) {
   ExpectSameAsReference(GetParam());
 }
 
+// 8-bit states between scale blocks, others anywhere; and at any distance of prefetching.
 TEST_P(WideKernels, UpdateDoesNotDependOnWhereTheSpanIsCut) {
-  Planes whole(10'007, DType::kBF16, DType::kF16, true);
-  Planes pieces = whole;
-  kernels_.update(Factors(true), whole.Span());
-  SplitMix64 random(9);
-  for (uint64_t first = 0; first < pieces.count;) {
-    const uint64_t count = std::min(pieces.count - first, random.Below(700));
-    kernels_.update(Factors(true), Slice(pieces.Span(), first, count));
-    first += count;
+  for (const Case& c : AllCases()) {
+    Planes whole(3'007, c);
+    Planes pieces = whole;
+    kernels_.update(Factors(c), whole.Span());
+    SplitMix64 random(9);
+    const uint64_t unit = c.spec.states == StateForm::kSplit8 ? kScaleBlockElements : 1;
+    for (uint64_t first = 0; first < pieces.count;) {
+      const uint64_t count = std::min(pieces.count - first, random.Below(700 / unit) * unit);
+      UpdateSpan slice = Slice(pieces.Span(), first, count);
+      slice.prefetch = static_cast<uint32_t>(64 * random.Below(40));
+      kernels_.update(Factors(c), slice);
+      first += count;
+    }
+    ASSERT_TRUE(SamePlanes(whole, pieces)) << c.Name();
   }
-  EXPECT_TRUE(SamePlanes(whole, pieces));
+}
+
+// Planes that start anywhere, as no server lays them out.
+TEST_P(WideKernels, UpdateHasTheSameBitsWhereverThePlanesBegin) {
+  for (const Case& c : AllCases()) {
+    Planes whole(1'003, c);
+    Planes rest = whole;
+    kernels_.update(Factors(c), whole.Span());
+    kernels_.update(Factors(c), Slice(rest.Span(), 0, 32));
+    kernels_.update(Factors(c), Slice(rest.Span(), 32, 971));
+    ASSERT_TRUE(SamePlanes(whole, rest)) << c.Name();
+  }
 }
 
 TEST_P(WideKernels, UpdateTouchesNothingBehindTheSpan) {
-  for (uint64_t count : kCounts) {
-    Planes planes(count, DType::kF16, DType::kBF16, true);
-    const Planes before = planes;
-    kernels_.update(Factors(true), planes.Span());
-    for (uint64_t i = count; i < count + kMargin; ++i) {
-      ASSERT_TRUE(Same(planes.master[i], before.master[i]) && Same(planes.momentum[i], before.momentum[i]));
-      ASSERT_TRUE(Same(planes.variance[i], before.variance[i]));
-      ASSERT_EQ(planes.param16[2 * i], 0xA5);
+  for (const Case& c : AllCases()) {
+    for (const uint64_t count : {0, 1, 31, 63, 64, 65, 1023}) {
+      Planes planes(count, c);
+      const Planes before = planes;
+      kernels_.update(Factors(c), planes.Span());
+      const auto behind = [count](const std::vector<uint8_t>& plane, uint64_t bytes) {
+        return std::vector<uint8_t>(plane.begin() + static_cast<ptrdiff_t>(plane.empty() ? 0 : count * bytes), plane.end());
+      };
+      const uint64_t moment = MomentBytes(c.spec.states, 64) / 64;
+      ASSERT_EQ(behind(planes.master, MasterBytes(c.spec.states, 1)), behind(before.master, MasterBytes(c.spec.states, 1)));
+      ASSERT_EQ(behind(planes.momentum, moment), behind(before.momentum, moment)) << c.Name();
+      ASSERT_EQ(behind(planes.variance, moment), behind(before.variance, moment)) << c.Name();
+      ASSERT_EQ(behind(planes.param16, 2), behind(before.param16, 2)) << c.Name();
+      for (uint64_t i = DivideUp(count, kScaleBlockElements); i < planes.momentum_scales.size(); ++i) {
+        ASSERT_TRUE(Same(planes.momentum_scales[i], before.momentum_scales[i])) << c.Name();
+      }
     }
   }
 }

@@ -18,7 +18,6 @@ namespace tidepool::optim {
 namespace {
 
 constexpr uint64_t kCount = 300'000;
-constexpr uint64_t kTiles = (kCount + kTileElements - 1) / kTileElements;
 constexpr uint64_t kRounds = 12;
 
 struct KeptMemory {
@@ -29,15 +28,15 @@ struct KeptMemory {
   GroupRun run;
 
   Piece PieceOf(uint64_t version) {
-    run = {0, kCount, MakeAdamFactors({}, {1e-3, version, 1.0F}, {1, 0.1})};
+    run = {0, kCount, MakeFactors({}, {1e-3, version, 1.0F}, {1, 0.1})};
     const UpdateSpan planes{master, momentum, variance, gradient, DType::kF16, param16, DType::kF16, kCount};
     return {1, version, planes, {&run, 1}, &progress};
   }
 };
 
-// Waits until the child has opened tile `tile` of `version`, then kills it.
-void KillAtTile(pid_t child, const KeptMemory& memory, uint64_t version, uint64_t tile) {
-  for (Progress at = memory.progress.Load(); at.version < version || at.tile < tile; at = memory.progress.Load()) {
+// Waits until the child has come to `element` of `version`, then kills it.
+void KillAtTile(pid_t child, const KeptMemory& memory, uint64_t version, uint64_t element) {
+  for (Progress at = memory.progress.Load(); at.version < version || at.begin < element; at = memory.progress.Load()) {
     if (at.version == version && at.state == Progress::State::kFinished) break;
     sched_yield();
   }
@@ -65,7 +64,7 @@ TEST(UndoKill, AKilledProcessLosesNothing) {
       TileUpdate(SelectKernels(IsaLevel::kScalarReference), memory.areas).Run(memory.PieceOf(version));
       _exit(0);
     }
-    KillAtTile(child, memory, version, random.Below(kTiles / 2));
+    KillAtTile(child, memory, version, random.Below(kCount / 2));
     const Progress at = memory.progress.Load();
     if (at.state != Progress::State::kFinished && at.version == version) ++killed_in_mid_run;
     ASSERT_NE(RestoreOpenTile(memory.PieceOf(version), memory.areas), RestoreOutcome::kUndoLost);

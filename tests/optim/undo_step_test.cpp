@@ -46,19 +46,20 @@ struct Campaign {
   uint64_t seen_ = 0;
 };
 
-std::unique_ptr<UndoWorld> DisturbedWorld() {
-  auto world = std::make_unique<UndoWorld>();
+std::unique_ptr<UndoWorld> DisturbedWorld(StateForm form = StateForm::kF32) {
+  auto world = std::make_unique<UndoWorld>(form);
   RunUntilKilled(Fast(), [&](const Kernels& killed) { TileUpdate(killed, world->AreasOf(0)).Run(world->PieceOf(2)); });
   EXPECT_EQ(RestoreOpenTile(world->PieceOf(2), world->AllAreas()), RestoreOutcome::kRestored);
   RunUntilKilled(Fast(), [&](const Kernels& killed) { TileUpdate(killed, world->AreasOf(1)).Run(world->PieceOf(2)); });
-  EXPECT_EQ(world->progress[2].Load(), (Progress{kNewVersion, 0, Progress::State::kOpen}));
+  EXPECT_EQ(world->progress[2].Load(), (Progress{kNewVersion, 0, Progress::State::kOpen, kTileElements}));
   return world;
 }
 
-Campaign RealCampaign(const Kernels& kernels) {
+Campaign RealCampaign(const Kernels& kernels, StateForm form = StateForm::kF32) {
   Campaign campaign;
   campaign.kernels = &kernels;
-  campaign.world = DisturbedWorld();
+  campaign.world = DisturbedWorld(form);
+  *campaign.expected = UpdatedWorld(Fast(), form);
   campaign.work = [](UndoWorld& world, const Kernels& k) {
     TileUpdate update(k, world.AreasOf(0));
     update.Run(world.PieceOf(0));
@@ -80,6 +81,16 @@ TEST(UndoStep, AKillAtAnyInstructionOfTheScalarLoopLosesNothing) {
   campaign.Run();
   EXPECT_GT(campaign.instructions, 10'000U);
   EXPECT_EQ(campaign.failures, 0U) << "of " << campaign.instructions;
+}
+
+// Forms of states in which the 16-bit parameters, or scales, change in place.
+TEST(UndoStep, AKillAtAnyInstructionLosesNothingOfSmallerStates) {
+  for (const StateForm form : {StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8}) {
+    Campaign campaign = RealCampaign(Fast(), form);
+    campaign.Run();
+    EXPECT_GT(campaign.instructions, 1000U);
+    EXPECT_EQ(campaign.failures, 0U) << "of " << campaign.instructions << ", " << NameOf(form);
+  }
 }
 
 // A second kill, at every instruction of the recovery from some of the first ones.

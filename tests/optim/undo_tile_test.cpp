@@ -32,16 +32,28 @@ class TileUpdateTest : public testing::Test {
 TEST(ProgressWord, KeepsWhatIsStored) {
   ProgressWord word;
   EXPECT_EQ(word.Load(), Progress{});
-  for (const Progress& progress : {Progress{1, 0, State::kOpen}, Progress{(1ULL << 40) - 1, (1ULL << 22) - 1, State::kFinished},
-                                   Progress{12345, 678, State::kClosed}}) {
+  for (const Progress& progress :
+       {Progress{1, 0, State::kOpen, 256}, Progress{1, 512, State::kOpen, 512}, Progress{1, 1ULL << 20, State::kOpen, 1024},
+        Progress{(1ULL << 39) - 1, ((1ULL << 22) - 1) * 256, State::kFinished}, Progress{12345, 678 * 256, State::kClosed}}) {
     word.Store(progress);
     EXPECT_EQ(word.Load(), progress);
   }
 }
 
-TEST(ProgressWordDeathTest, TooLargeATileIsABug) {
+TEST(ProgressWordDeathTest, WhatDoesNotFitIsABug) {
   ProgressWord word;
-  EXPECT_DEATH(word.Store({1, 1ULL << 22, State::kOpen}), "does not fit");
+  EXPECT_DEATH(word.Store({1, 256ULL << 22, State::kOpen, 256}), "does not fit");
+  EXPECT_DEATH(word.Store({1ULL << 39, 0, State::kOpen, 256}), "does not fit");
+  EXPECT_DEATH(word.Store({1, 0, State::kOpen, 300}), "no such tile");
+}
+
+TEST(ProgressWord, ReadsDamageAsATileThatNobodyCanRestore) {
+  for (const uint64_t state : {5, 6, 7}) {
+    const uint64_t bits = kNewVersion << 25 | state;
+    ProgressWord word;
+    std::memcpy(static_cast<void*>(&word), &bits, sizeof bits);
+    EXPECT_EQ(word.Load(), (Progress{kNewVersion, 0, State::kOpen, 0}));
+  }
 }
 
 TEST_F(TileUpdateTest, GivesTheBitsOfThePlainUpdate) {
@@ -54,9 +66,12 @@ TEST_F(TileUpdateTest, GivesTheBitsOfThePlainUpdate) {
 TEST_F(TileUpdateTest, LeavesElementsOfNoGroupAlone) {
   const UndoWorld before = *world_;
   Run(0, 0);
-  for (uint64_t i = 100; i < 112; ++i) ASSERT_EQ(world_->master[0][i], before.master[0][i]);
-  EXPECT_NE(world_->master[0][99], before.master[0][99]);
-  EXPECT_NE(world_->master[0][112], before.master[0][112]);
+  const auto same = [&](uint64_t begin, uint64_t end) {
+    return std::memcmp(&world_->master[0][4 * begin], &before.master[0][4 * begin], 4 * (end - begin)) == 0;
+  };
+  EXPECT_TRUE(same(100, 128));
+  EXPECT_FALSE(same(99, 100));
+  EXPECT_FALSE(same(128, 129));
 }
 
 TEST_F(TileUpdateTest, FinishedPieceIsNotUpdatedAgain) {
@@ -84,16 +99,30 @@ TEST_F(TileUpdateTest, HitsItsPointsInTheOrderOfTheProtocol) {
   EXPECT_EQ(points, expected);
 }
 
+// Which states, and the tile of the server that is killed and of the one after it.
+struct Life {
+  StateForm form;
+  uint32_t tile, next_tile;
+};
+
+class TileUpdateKills : public testing::TestWithParam<Life> {
+ protected:
+  ~TileUpdateKills() override { SetPointHook({}); }
+};
+
 // A kill at the n-th point of the whole run, for every n, and a second one at the m-th point of recovery, for every m.
-TEST_F(TileUpdateTest, KillsAtEveryPairOfPointsLoseNothing) {
+TEST_P(TileUpdateKills, AtEveryPairOfPointsLoseNothing) {
+  const Kernels& kernels = SelectKernels(BestIsa());
+  const Tuning tuning{GetParam().tile, kPrefetchElements}, next_tuning{GetParam().next_tile, 2 * kPrefetchElements};
+  const auto expected = std::make_unique<UndoWorld>(UpdatedWorld(kernels, GetParam().form));
   uint64_t points_left = 0;
   SetPointHook([&](const char*) {
     if (points_left > 0 && --points_left == 0) throw Killed();
   });
-  const auto killed = [&](uint64_t at_point, UndoWorld& world) {
+  const auto killed = [&](uint64_t at_point, UndoWorld& world, const Tuning& life) {
     points_left = at_point;
     try {
-      EXPECT_TRUE(Recover(world, kernels_));
+      EXPECT_TRUE(Recover(world, kernels, life));
     } catch (const Killed&) {
       return true;
     }
@@ -102,17 +131,37 @@ TEST_F(TileUpdateTest, KillsAtEveryPairOfPointsLoseNothing) {
   };
   uint64_t pairs = 0;
   for (uint64_t n = 1;; ++n) {
-    UndoWorld first;
-    if (!killed(n, first)) break;
+    UndoWorld first(GetParam().form);
+    if (!killed(n, first, tuning)) break;
     for (uint64_t m = 1;; ++m, ++pairs) {
       UndoWorld second = first;
-      const bool again = killed(m, second);
-      EXPECT_TRUE(Recover(second, kernels_));
-      ASSERT_TRUE(SameStates(second, *expected_)) << "killed at points " << n << " and " << m;
+      const bool again = killed(m, second, next_tuning);
+      EXPECT_TRUE(Recover(second, kernels, tuning));
+      ASSERT_TRUE(SameStates(second, *expected)) << "killed at points " << n << " and " << m;
       if (!again) break;
     }
   }
-  EXPECT_GT(pairs, 150U);
+  EXPECT_GT(pairs, 60U);
+}
+
+INSTANTIATE_TEST_SUITE_P(AllForms, TileUpdateKills,
+                         testing::Values(Life{StateForm::kF32, 256, 256}, Life{StateForm::kF32, 256, 512}, Life{StateForm::kF32, 1024, 256},
+                                         Life{StateForm::kSplit, 256, 1024}, Life{StateForm::kSplitBf16, 256, 256},
+                                         Life{StateForm::kSplitBf16, 512, 256}, Life{StateForm::kSplit8, 256, 256},
+                                         Life{StateForm::kSplit8, 512, 1024}));
+
+// A tile may be torn anywhere; every plane that the form changes in place comes back.
+TEST_P(TileUpdateKills, InMidTileLoseNothing) {
+  const Kernels& kernels = SelectKernels(BestIsa());
+  UndoWorld world(GetParam().form);
+  const auto expected = std::make_unique<UndoWorld>(UpdatedWorld(kernels, GetParam().form));
+  for (uint64_t worker = 0; worker < kWorkers; ++worker) {
+    RunUntilKilled(kernels, [&](const Kernels& killed) {
+      TileUpdate(killed, world.AreasOf(worker), {GetParam().tile, 0}).Run(world.PieceOf(worker));
+    });
+  }
+  ASSERT_TRUE(Recover(world, kernels, {GetParam().next_tile, 0}));
+  EXPECT_TRUE(SameStates(world, *expected));
 }
 
 TEST_F(TileUpdateTest, RestoreBringsTheOldValuesBack) {
@@ -142,10 +191,13 @@ TEST_F(TileUpdateTest, RestoreSaysWhenTheUndoIsLost) {
   world_->areas[0][0].version = kNewVersion - 1;
   EXPECT_EQ(Restore(0), RestoreOutcome::kUndoLost);
   *world_ = killed;
-  world_->progress[0].Store({kNewVersion, 4000, State::kOpen});
+  world_->progress[0].Store({kNewVersion, 4000 * 256, State::kOpen, 256});
   EXPECT_EQ(Restore(0), RestoreOutcome::kUndoLost);
   *world_ = killed;
-  world_->progress[0].Store({kNewVersion - 1, 0, State::kOpen});
+  world_->progress[0].Store({kNewVersion, 0, State::kOpen, 512});
+  EXPECT_EQ(Restore(0), RestoreOutcome::kUndoLost) << "the area holds a shorter tile";
+  *world_ = killed;
+  world_->progress[0].Store({kNewVersion - 1, 0, State::kOpen, 256});
   EXPECT_EQ(Restore(0), RestoreOutcome::kUndoLost);
 }
 
@@ -162,7 +214,7 @@ TEST_F(TileUpdateDeathTest, UpdateToAnOlderVersionIsABug) {
 }
 
 TEST_F(TileUpdateDeathTest, UpdateOverAnUnfinishedOneIsABug) {
-  world_->progress[0].Store({kNewVersion - 1, 1, State::kClosed});
+  world_->progress[0].Store({kNewVersion - 1, 256, State::kClosed});
   EXPECT_DEATH(Run(0, 0), "was not finished");
 }
 

@@ -16,13 +16,14 @@ uint64_t TileCount(uint64_t piece, uint64_t tile) {
 UndoTwin::Place UndoTwin::Load(uint64_t worker, uint64_t piece) const {
   if (rules_.progress_per_piece) return {piece, world_.progress[piece].Load()};
   const uint64_t bits = world_.worker_progress[worker].load();
-  return {bits >> 32, {kNewVersion, (bits >> 2) & 0xFFFF, static_cast<Progress::State>(bits & 3)}};
+  return {bits >> 32, {kNewVersion, ((bits >> 2) & 0xFFFF) * kTileElements, static_cast<Progress::State>(bits & 3)}};
 }
 
 void UndoTwin::Store(uint64_t worker, const Place& place) {
   if (rules_.progress_per_piece) return world_.progress[place.piece].Store(place.progress);
   Order();
-  world_.worker_progress[worker].store(place.piece << 32 | place.progress.tile << 2 | static_cast<uint64_t>(place.progress.state));
+  world_.worker_progress[worker].store(place.piece << 32 | place.progress.begin / kTileElements << 2 |
+                                       static_cast<uint64_t>(place.progress.state));
   Order();
 }
 
@@ -32,11 +33,12 @@ void UndoTwin::Save(uint64_t worker, uint64_t piece, uint64_t tile) {
   if (rules_.clear_before_save) area.piece.store(0);
   Order();
   area.version = kNewVersion;
-  area.tile = tile;
+  area.begin = first;
   area.count = TileCount(piece, tile);
-  kernels_.copy(area.master, world_.master[piece] + first, area.count);
-  kernels_.copy(area.momentum, world_.momentum[piece] + first, area.count);
-  kernels_.copy(area.variance, world_.variance[piece] + first, area.count);
+  const uint64_t bytes = area.count * 4;
+  kernels_.copy(area.values, world_.master[piece] + 4 * first, bytes);
+  kernels_.copy(area.values + bytes, world_.momentum[piece] + 4 * first, bytes);
+  kernels_.copy(area.values + 2 * bytes, world_.variance[piece] + 4 * first, bytes);
   Order();
   area.piece.store(piece + 1);
 }
@@ -55,8 +57,8 @@ void UndoTwin::Run(uint64_t worker, uint64_t piece) {
   const Place at = Load(worker, piece);
   const bool begun = at.piece == piece && at.progress.version == kNewVersion;
   if (begun && at.progress.state == Progress::State::kFinished) return;
-  for (uint64_t tile = begun ? at.progress.tile : 0; tile * kTileElements < kPieceCounts[piece]; ++tile) {
-    const Place open{piece, {kNewVersion, tile, Progress::State::kOpen}};
+  for (uint64_t tile = begun ? at.progress.begin / kTileElements : 0; tile * kTileElements < kPieceCounts[piece]; ++tile) {
+    const Place open{piece, {kNewVersion, tile * kTileElements, Progress::State::kOpen, kTileElements}};
     if (!rules_.save_before_open) Store(worker, open);
     Save(worker, piece, tile);
     if (rules_.save_before_open) Store(worker, open);
@@ -67,11 +69,12 @@ void UndoTwin::Run(uint64_t worker, uint64_t piece) {
 
 bool UndoTwin::RestoreTile(uint64_t piece, uint64_t tile) {
   for (UndoArea& area : world_.AllAreas()) {
-    if (area.piece.load() != piece + 1 || area.version != kNewVersion || area.tile != tile) continue;
     const uint64_t first = tile * kTileElements;
-    kernels_.copy(world_.master[piece] + first, area.master, area.count);
-    kernels_.copy(world_.momentum[piece] + first, area.momentum, area.count);
-    kernels_.copy(world_.variance[piece] + first, area.variance, area.count);
+    if (area.piece.load() != piece + 1 || area.version != kNewVersion || area.begin != first) continue;
+    const uint64_t bytes = area.count * 4;
+    kernels_.copy(world_.master[piece] + 4 * first, area.values, bytes);
+    kernels_.copy(world_.momentum[piece] + 4 * first, area.values + bytes, bytes);
+    kernels_.copy(world_.variance[piece] + 4 * first, area.values + 2 * bytes, bytes);
     return true;
   }
   return false;
@@ -80,8 +83,8 @@ bool UndoTwin::RestoreTile(uint64_t piece, uint64_t tile) {
 bool UndoTwin::Restore(uint64_t piece) {
   const Progress at = world_.progress[piece].Load();
   if (at.state != Progress::State::kOpen) return true;
-  if (!RestoreTile(piece, at.tile)) return false;
-  world_.progress[piece].Store({at.version, at.tile, Progress::State::kClosed});
+  if (!RestoreTile(piece, at.begin / kTileElements)) return false;
+  world_.progress[piece].Store({at.version, at.begin, Progress::State::kClosed});
   return true;
 }
 
@@ -90,8 +93,8 @@ bool UndoTwin::RestorePerWorker() {
   for (uint64_t worker = 0; worker < kWorkers; ++worker) {
     const Place at = Load(worker, 0);
     if (at.progress.state != Progress::State::kOpen) continue;
-    if (!RestoreTile(at.piece, at.progress.tile)) return false;
-    Store(worker, {at.piece, {kNewVersion, at.progress.tile, Progress::State::kClosed}});
+    if (!RestoreTile(at.piece, at.progress.begin / kTileElements)) return false;
+    Store(worker, {at.piece, {kNewVersion, at.progress.begin, Progress::State::kClosed}});
   }
   // Worker 0 had pieces 0 and 1 in this order; the words tell no more.
   for (uint64_t piece : {Load(0, 0).piece, uint64_t{0}, uint64_t{1}}) Run(0, piece);

@@ -22,10 +22,13 @@ KeptStates StatesOf(const Job& job) {
     const auto* first = static_cast<const std::byte*>(data);
     states.bytes.insert(states.bytes.end(), first, first + bytes);
   };
-  for (const Chunk& chunk : job.states->chunks()) {
-    for (const float* plane : {chunk.planes.master, chunk.planes.momentum, chunk.planes.variance})
-      append(plane, chunk.elements * sizeof(float));
-    if (chunk.planes.param16 != nullptr) append(chunk.planes.param16, chunk.elements * BytesOf(job.spec().dtype));
+  for (ChunkId id = 0; id < job.spec().chunks.size(); ++id) {
+    const Chunk& chunk = job.states->chunk(id);
+    const shm::PlaneBytes bytes = shm::PlaneBytesOf(job.spec(), id);
+    append(chunk.planes.master, bytes.master);
+    append(chunk.planes.momentum, bytes.momentum);
+    append(chunk.planes.variance, bytes.variance);
+    append(chunk.planes.param16, bytes.param16);
   }
   return states;
 }

@@ -38,7 +38,7 @@ TEST(JobSpec, ASoundSpecIsValidAndComesBackTheSame) {
   EXPECT_EQ(decoded.value().name, "small");
   EXPECT_EQ(decoded.value().chunks, spec.chunks);
   EXPECT_EQ(decoded.value().parameters[2].dims, (std::vector<uint64_t>{10, 100}));
-  EXPECT_EQ(decoded.value().beta2, spec.beta2);
+  EXPECT_EQ(decoded.value().optimizer, spec.optimizer);
 }
 
 TEST(JobSpec, ShardsFollowTheDataParallelGroup) {
@@ -87,14 +87,22 @@ INSTANTIATE_TEST_SUITE_P(
                     Broken{"NoChunks", [](JobSpec* s) { s->chunks.clear(); }, "chunks"},
                     Broken{"NoParameters", [](JobSpec* s) { s->parameters.clear(); }, "parameters"},
                     Broken{"WildDType", [](JobSpec* s) { s->dtype = static_cast<DType>(9); }, "element type"},
-                    Broken{"WildOptimizer", [](JobSpec* s) { s->optimizer = static_cast<Optimizer>(2); }, "optimizer"},
+                    Broken{"WildOptimizer", [](JobSpec* s) { s->optimizer.rule = static_cast<OptimizerRule>(5); }, "optimizer"},
                     Broken{"WildScaling", [](JobSpec* s) { s->loss_scaling = 2; }, "loss_scaling"},
                     Broken{"RcacheZero", [](JobSpec* s) { s->rcache_bytes = 0; }, "rCache"},
                     Broken{"RcacheOdd", [](JobSpec* s) { s->rcache_bytes = 4097; }, "rCache"},
                     Broken{"RcacheHuge", [](JobSpec* s) { s->rcache_bytes = uint64_t{1} << 62; }, "rCache"},
-                    Broken{"BetaOne", [](JobSpec* s) { s->beta1 = 1; }, "beta"},
-                    Broken{"BetaNan", [](JobSpec* s) { s->beta2 = kNan; }, "beta"},
-                    Broken{"EpsInfinite", [](JobSpec* s) { s->eps = kInfinity; }, "eps"},
+                    Broken{"BetaOne", [](JobSpec* s) { s->optimizer.beta1 = 1; }, "beta"},
+                    Broken{"BetaNan", [](JobSpec* s) { s->optimizer.beta2 = kNan; }, "beta"},
+                    Broken{"EpsInfinite", [](JobSpec* s) { s->optimizer.eps = kInfinity; }, "eps"},
+                    Broken{"WildStates", [](JobSpec* s) { s->optimizer.states = static_cast<StateForm>(4); },
+                           "form of the optimizer states"},
+                    Broken{"SplitFp32", [](JobSpec* s) { s->optimizer.states = StateForm::kSplit; }, "only bf16"},
+                    Broken{"MomentumOne", [](JobSpec* s) { s->optimizer.momentum = 1; }, "momentum"},
+                    Broken{"DampeningNan", [](JobSpec* s) { s->optimizer.dampening = kNan; }, "dampening"},
+                    Broken{"RateDecayNegative", [](JobSpec* s) { s->optimizer.lr_decay = -1; }, "lr_decay"},
+                    Broken{"NesterovTwo", [](JobSpec* s) { s->optimizer.nesterov = 2; }, "nesterov"},
+                    Broken{"NesterovAlone", [](JobSpec* s) { s->optimizer.nesterov = 1; }, "nesterov"},
                     Broken{"ClipNegative", [](JobSpec* s) { s->max_grad_norm = -1; }, "max_grad_norm"},
                     Broken{"DecayNan", [](JobSpec* s) { s->parameter_groups[1].weight_decay = kNan; }, "parameter group 1"},
                     Broken{"EmptyGroup", [](JobSpec* s) { s->data_groups[0].rank_mask = 0; }, "data-parallel group 0"},
@@ -174,8 +182,9 @@ TEST(JobSpec, RandomDamageNeverPassesAnInvalidSpec) {
 TEST(JobSpec, AHugeCountInFewBytesAllocatesNothing) {
   JobSpec spec = SmallSpec();
   auto bytes = Encode(spec);
-  // The count of parameter groups stands after: magic, name, 3 numbers, 4 floats, 2 numbers, rcache_bytes.
-  const size_t at = 4 + (4 + spec.name.size()) + 3 * 4 + 4 * 4 + 2 * 4 + 8;
+  // The count of parameter groups stands after: magic, name, 2 numbers, the optimizer, a float, 2 numbers, rcache_bytes.
+  const size_t optimizer = 2 * 4 + 6 * 8 + 4 + 8;
+  const size_t at = 4 + (4 + spec.name.size()) + 2 * 4 + optimizer + 4 + 2 * 4 + 8;
   for (size_t i = 0; i < 4; ++i) bytes[at + i] = std::byte{0xff};
   EXPECT_EQ(Decode(bytes).status().id(), ErrorId::kJobSpecBad);
 }
@@ -231,6 +240,46 @@ TEST(StateBytes, AccumulationInSixteenBitsNeedsFp32SlotsAndOneStagingShardARank)
   EXPECT_EQ(GradientSlotType(spec), DType::kF32);
   EXPECT_EQ(sum.gradient, 12 * kKiB);
   EXPECT_EQ(sum.staging, 8 * kKiB);  // each rank's largest shard: 1024 x 2 bytes, rounded up to a page
+}
+
+// 2048 and 1024 elements.
+StateBytes BytesOfStates(OptimizerRule rule, StateForm states, double momentum = 0) {
+  JobSpec spec = SmallSpec();
+  spec.dtype = DType::kBF16;
+  spec.parameters[2].element_begin = 0;
+  spec.optimizer.rule = rule;
+  spec.optimizer.states = states;
+  spec.optimizer.momentum = momentum;
+  EXPECT_TRUE(Validate(spec).ok()) << Validate(spec).Format();
+  return StateBytesOf(spec);
+}
+
+TEST(StateBytes, ARulePaysForNoPlaneThatItDoesNotNeed) {
+  const StateBytes adam = BytesOfStates(OptimizerRule::kAdam, StateForm::kF32);
+  const StateBytes plain = BytesOfStates(OptimizerRule::kSgd, StateForm::kF32);
+  const StateBytes sgd = BytesOfStates(OptimizerRule::kSgd, StateForm::kF32, 0.9);
+  const StateBytes lion = BytesOfStates(OptimizerRule::kLion, StateForm::kF32);
+  const StateBytes adagrad = BytesOfStates(OptimizerRule::kAdagrad, StateForm::kF32);
+  EXPECT_EQ(plain.momentum + plain.variance, 0U);
+  EXPECT_EQ(sgd.momentum, adam.momentum);
+  EXPECT_EQ(sgd.variance, 0U);
+  EXPECT_EQ(lion.momentum, adam.momentum);
+  EXPECT_EQ(lion.variance, 0U);
+  EXPECT_EQ(adagrad.momentum, 0U);
+  EXPECT_EQ(adagrad.variance, adam.variance);
+}
+
+TEST(StateBytes, SmallerStatesTakeTheBytesThatTheySay) {
+  const StateBytes split = BytesOfStates(OptimizerRule::kAdamW, StateForm::kSplit);
+  EXPECT_EQ(split.master, 8 * kKiB);  // 4 KiB, and 2 KiB rounded up
+  EXPECT_EQ(split.param16, 8 * kKiB);
+  EXPECT_EQ(split.momentum, 12 * kKiB);
+  EXPECT_EQ(split.staging, 8 * kKiB) << "the weights come as fp32, a shard of 1024 at most";
+  const StateBytes bf16 = BytesOfStates(OptimizerRule::kAdamW, StateForm::kSplitBf16);
+  EXPECT_EQ(bf16.momentum, 8 * kKiB);
+  EXPECT_EQ(bf16.variance, 8 * kKiB);
+  EXPECT_EQ(MomentBytes(StateForm::kSplit8, uint64_t{1} << 20), (1U << 20) + (1U << 17)) << "a scale of 4 bytes for 32 elements";
+  EXPECT_EQ(MomentBytes(StateForm::kSplit8, 33), 64U + 8U);
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "memserver/residency/job_records.h"
 
 namespace tidepool::memserver {
@@ -25,21 +27,40 @@ uint64_t RanksMask(uint32_t world) {
   return world == 64 ? ~uint64_t{0} : (uint64_t{1} << world) - 1;
 }
 
-// Elements [begin, end) of one chunk: are they those of `planes`? param16 of a tile that an update had begun may be either's.
-void CompareRange(const Chunk& chunk, const JobTwin::Planes& planes, uint64_t begin, uint64_t end, bool with_param16) {
-  const auto same = [begin, end](const float* is, const std::vector<float>& should) {
-    return std::memcmp(is + begin, should.data() + begin, (end - begin) * sizeof(float)) == 0;
-  };
-  TP_CHECK(same(chunk.planes.master, planes.master), "the master plane holds its version");
-  TP_CHECK(same(chunk.planes.momentum, planes.momentum), "the momentum plane holds its version");
-  TP_CHECK(same(chunk.planes.variance, planes.variance), "the variance plane holds its version");
-  if (planes.param16.empty() || !with_param16) return;
-  TP_CHECK(std::memcmp(chunk.planes.param16 + 2 * begin, planes.param16.data() + 2 * begin, 2 * (end - begin)) == 0,
-           "the 16-bit plane holds its version");
+// Elements [begin, end) of a plane with `element_bytes` each, as they are and as they should be.
+bool SameElements(const std::byte* is, const std::vector<std::byte>& should, uint64_t element_bytes, uint64_t begin, uint64_t end) {
+  return should.empty() || begin == end ||
+         std::memcmp(is + begin * element_bytes, should.data() + begin * element_bytes, (end - begin) * element_bytes) == 0;
+}
+
+struct MomentPlane {
+  StateForm form;
+  uint64_t elements;
+};
+
+bool SameMoment(const MomentPlane& plane, const std::byte* is, const std::vector<std::byte>& should, uint64_t begin, uint64_t end) {
+  const uint64_t element_bytes = MomentBytes(plane.form, 64) / 64;
+  if (!SameElements(is, should, element_bytes, begin, end)) return false;
+  if (plane.form != StateForm::kSplit8 || should.empty()) return true;
+  const uint64_t at = ScalesOffset(plane.elements);
+  const std::vector<std::byte> scales(should.begin() + static_cast<ptrdiff_t>(at), should.end());
+  return SameElements(is + at, scales, sizeof(float), begin / kScaleBlockElements, DivideUp(end, kScaleBlockElements));
+}
+
+// Elements [begin, end) of one chunk: are they those of `planes`? A 16-bit copy of a tile that an update had begun may be either's.
+void CompareRange(const Chunk& chunk, const JobTwin::Planes& planes, StateForm form, std::pair<uint64_t, uint64_t> range, bool with_copy) {
+  const auto [begin, end] = range;
+  const MomentPlane moment{form, chunk.elements};
+  TP_CHECK(SameElements(chunk.planes.master, planes.master, IsSplit(form) ? 2 : 4, begin, end), "the master plane holds its version");
+  TP_CHECK(SameMoment(moment, chunk.planes.momentum, planes.momentum, begin, end), "the momentum plane holds its version");
+  TP_CHECK(SameMoment(moment, chunk.planes.variance, planes.variance, begin, end), "the variance plane holds its version");
+  if (!with_copy && !IsSplit(form)) return;
+  TP_CHECK(SameElements(chunk.planes.param16, planes.param16, 2, begin, end), "the 16-bit plane holds its version");
 }
 
 // A chunk that waits for its update to `sealed`, or is in it.
 void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version sealed) {
+  const StateForm form = model.spec().optimizer.states;
   for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
     const auto* word = reinterpret_cast<const optim::ProgressWord*>(chunk.progress_words) + piece;
     const optim::Progress at = word->Load();
@@ -48,12 +69,12 @@ void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version s
     const uint64_t first = piece * shm::kPieceElements;
     const uint64_t end = std::min(first + shm::kPieceElements, chunk.elements);
     uint64_t passed = first;
-    if (begun) passed = at.state == optim::Progress::State::kFinished ? end : std::min(end, first + at.tile * optim::kTileElements);
-    CompareRange(chunk, model.twin().planes(id, 0), first, passed, true);
+    if (begun) passed = at.state == optim::Progress::State::kFinished ? end : std::min(end, first + at.begin);
+    CompareRange(chunk, model.twin().planes(id, 0), form, {first, passed}, true);
     // A worker that was killed may have left the next tile's 16-bit form, which is written again.
-    const uint64_t next = begun ? std::min(end, passed + optim::kTileElements) : passed;
-    CompareRange(chunk, model.twin().planes(id, 1), passed, next, false);
-    CompareRange(chunk, model.twin().planes(id, 1), next, end, true);
+    const uint64_t next = begun ? std::min(end, passed + optim::kTileElementsMax) : passed;
+    CompareRange(chunk, model.twin().planes(id, 1), form, {passed, next}, false);
+    CompareRange(chunk, model.twin().planes(id, 1), form, {next, end}, true);
   }
 }
 
@@ -64,8 +85,10 @@ void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
     const uint64_t begin = job.states->ShardBegin(id, rank);
     const uint64_t kept = job.states->intake(id, rank).record->put_elements.load(std::memory_order_relaxed);
     TP_CHECK(kept <= chunk.shard_elements, "a shard holds what it has room for");
-    const float* should = model.twin().planes(id, 0).master.data() + begin;
-    TP_CHECK(std::memcmp(chunk.planes.master + begin, should, kept * sizeof(float)) == 0, "weights that were kept are there");
+    const JobTwin::Planes& should = model.twin().planes(id, 0);
+    const bool split = job.states->is_split();
+    TP_CHECK(SameElements(chunk.planes.master, should.master, split ? 2 : 4, begin, begin + kept), "weights that were kept are there");
+    TP_CHECK(!split || SameElements(chunk.planes.param16, should.param16, 2, begin, begin + kept), "and their upper halves");
   }
 }
 
@@ -114,7 +137,7 @@ void CheckPlanes(const Job& job, const SimJob& model) {
     }
     TP_CHECK(chunk.version == sealed || chunk.version + 1 == sealed, "a chunk is at most one step behind");
     if (chunk.version == sealed) {
-      CompareRange(chunk, model.twin().planes(id, 0), 0, chunk.elements, true);
+      CompareRange(chunk, model.twin().planes(id, 0), job.spec().optimizer.states, {0, chunk.elements}, true);
     } else {
       CompareTiles(chunk, model, id, sealed);
     }

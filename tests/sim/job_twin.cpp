@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/split_float.h"
 #include "optim/float_mode.h"
 #include "optim/gradient_norm.h"
 #include "optim/update_rule.h"
@@ -24,20 +25,35 @@ void JobTwin::Start(const FillWeights& weights) {
   for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
     const uint64_t elements = spec_.chunks[chunk].elements;
     Planes& planes = planes_[0][chunk];
-    planes.master.resize(elements);
-    planes.momentum.assign(elements, 0);
-    planes.variance.assign(elements, 0);
-    weights(chunk, planes.master);
-    if (spec_.dtype == DType::kF32) continue;
-    planes.param16.resize(elements * BytesOf(spec_.dtype));
-    kernels_.narrow(planes.param16.data(), spec_.dtype, planes.master.data(), elements);
+    const shm::PlaneBytes bytes = shm::PlaneBytesOf(spec_, chunk);
+    planes.master.resize(bytes.master);
+    planes.momentum.resize(bytes.momentum);
+    planes.variance.resize(bytes.variance);
+    planes.param16.resize(bytes.param16);
+    values_.resize(elements);
+    weights(chunk, values_);
+    StoreWeights(&planes);
   }
   planes_[1] = planes_[0];
 }
 
 std::span<const std::byte> JobTwin::ParameterBytes(ChunkId chunk, uint32_t age) const {
   const Planes& planes = planes_[age][chunk];
-  return spec_.dtype == DType::kF32 ? std::as_bytes(std::span(planes.master)) : std::span<const std::byte>(planes.param16);
+  return spec_.dtype == DType::kF32 ? planes.master : planes.param16;
+}
+
+// `values_` as the master.
+void JobTwin::StoreWeights(Planes* planes) const {
+  if (!IsSplit(spec_.optimizer.states)) {
+    std::memcpy(planes->master.data(), values_.data(), planes->master.size());
+    if (!planes->param16.empty()) kernels_.narrow(planes->param16.data(), spec_.dtype, values_.data(), values_.size());
+    return;
+  }
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const SplitFloat halves = Split(values_[i]);
+    std::memcpy(planes->param16.data() + 2 * i, &halves.high, 2);
+    std::memcpy(planes->master.data() + 2 * i, &halves.rest, 2);
+  }
 }
 
 bool JobTwin::Step(const StepNumbers& numbers, const FillGradient& gradient) {
@@ -97,21 +113,28 @@ bool JobTwin::Judge(const StepNumbers& numbers, float* gradient_scale) {
 }
 
 void JobTwin::Update(const StepNumbers& numbers, float gradient_scale) {
-  const optim::AdamSpec adam{spec_.optimizer == shm::Optimizer::kAdamW, spec_.beta1, spec_.beta2, spec_.eps};
   const optim::StepScalars step{numbers.learning_rate, optimizer_step_, gradient_scale};
   for (const shm::ParameterSpec& parameter : spec_.parameters) {
     const shm::ParameterGroup& group = spec_.parameter_groups[parameter.group];
     Planes& planes = planes_[0][parameter.chunk];
-    const optim::UpdateSpan whole{.master = planes.master.data(),
-                                  .momentum = planes.momentum.data(),
-                                  .variance = planes.variance.data(),
-                                  .gradient = slots_[parameter.chunk].data(),
-                                  .gradient_dtype = slot_type_,
-                                  .param16 = planes.param16.empty() ? nullptr : planes.param16.data(),
-                                  .param16_dtype = spec_.dtype,
-                                  .count = planes.master.size()};
-    kernels_.update(optim::MakeAdamFactors(adam, step, {group.lr_scale, group.weight_decay}),
-                    optim::Slice(whole, parameter.element_begin, parameter.element_count));
+    const auto at = [](std::vector<std::byte>& plane) { return plane.empty() ? nullptr : plane.data(); };
+    optim::UpdateSpan whole{.master = at(planes.master),
+                            .momentum = at(planes.momentum),
+                            .variance = at(planes.variance),
+                            .gradient = slots_[parameter.chunk].data(),
+                            .gradient_dtype = slot_type_,
+                            .param16 = at(planes.param16),
+                            .param16_dtype = spec_.dtype,
+                            .count = spec_.chunks[parameter.chunk].elements,
+                            .states = spec_.optimizer.states};
+    if (whole.states == StateForm::kSplit8) {
+      const uint64_t scales = ScalesOffset(whole.count);
+      if (whole.momentum != nullptr) whole.momentum_scales = reinterpret_cast<float*>(planes.momentum.data() + scales);
+      if (whole.variance != nullptr) whole.variance_scales = reinterpret_cast<float*>(planes.variance.data() + scales);
+    }
+    optim::UpdateSpan own = optim::Slice(whole, parameter.element_begin, parameter.element_count);
+    own.random = {optim::RandomKey(RoundingSeedOf(spec_.optimizer, parameter.name), version_), 0};
+    kernels_.update(optim::MakeFactors(spec_.optimizer, step, {group.lr_scale, group.weight_decay}), own);
   }
 }
 

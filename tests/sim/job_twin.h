@@ -17,9 +17,9 @@ namespace tidepool::memserver {
 
 class JobTwin {
  public:
+  // Bytes as the form of the states has them; empty where the job has no such plane.
   struct Planes {
-    std::vector<float> master, momentum, variance;
-    std::vector<std::byte> param16;  // empty for fp32 jobs
+    std::vector<std::byte> master, momentum, variance, param16;
   };
   // Fills `values` for a whole chunk.
   using FillWeights = std::function<void(ChunkId chunk, std::span<float> values)>;
@@ -45,6 +45,7 @@ class JobTwin {
   std::span<const std::byte> ParameterBytes(ChunkId chunk, uint32_t age) const;
 
  private:
+  void StoreWeights(Planes* planes) const;
   void FillSlot(ChunkId chunk, const FillGradient& gradient);
   // False when a gradient is not finite.
   bool Judge(const StepNumbers& numbers, float* gradient_scale);

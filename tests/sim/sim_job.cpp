@@ -32,6 +32,10 @@ shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
   options.loss_scaling = static_cast<uint32_t>(random->Below(2));
   options.rcache_bytes = 32 * kKiB;
   shm::JobSpec spec = MakeSpec(options);
+  spec.optimizer.rule = static_cast<OptimizerRule>(random->Below(RuleNames().size()));
+  spec.optimizer.momentum = random->Below(3) == 0 ? 0 : 0.9;
+  spec.optimizer.rounding_seed = random->Next();
+  if (spec.dtype == DType::kBF16) spec.optimizer.states = static_cast<StateForm>(random->Below(StateFormNames().size()));
   if (random->Below(2) == 0) AddDataGroup(&spec, random);
   TP_CHECK(shm::Validate(spec).ok(), "the simulation makes valid jobs");
   return spec;

@@ -29,7 +29,10 @@ uint64_t HashBytes(uint64_t hash, const void* data, uint64_t bytes) {
 
 uint64_t HashOf(const SaveRequest& request) {
   uint64_t hash = kFnvBasis;
-  for (const SavedTensor& tensor : request.tensors) hash = HashBytes(hash, tensor.data, tensor.count * sizeof(float));
+  for (const SavedTensor& tensor : request.tensors) {
+    if (tensor.data != nullptr) hash = HashBytes(hash, tensor.data, tensor.count * sizeof(float));
+    if (tensor.data == nullptr) hash = HashBytes(HashBytes(hash, tensor.high, tensor.count * 2), tensor.rest, tensor.count * 2);
+  }
   return hash;
 }
 
@@ -81,6 +84,7 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   options.loop.lease_ns = lease_ns_;
   options.loop.run_inline_work = false;
   options.inline_workers = kWorkers;
+  options.tunings = {{256, 512}, {1024, 1024}, {512, 0}};
   server_ = std::make_unique<MortalServer>(options);
   world_ = &server_->world();
   for (Actor& actor : actors_) {

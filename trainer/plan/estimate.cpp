@@ -7,16 +7,18 @@
 namespace tidepool::trainer {
 namespace {
 
-void AddPool(const ChunkLayout& layout, uint32_t micro_batches, MemoryEstimate* estimate) {
+void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEstimate* estimate) {
   const bool is_fp32 = layout.dtype == DType::kF32;
-  const uint64_t gradient_bytes = is_fp32 || micro_batches > 1 ? 4 : 2;
+  const uint64_t gradient_bytes = is_fp32 || options.micro_batches > 1 ? 4 : 2;
   // Each chunk's plane lies in a slot of whole pages.
   for (const ChunkPlace& chunk : layout.chunks) {
-    estimate->master += RoundUp(chunk.elements * 4, kPageBytes);
+    const uint64_t moment = RoundUp(MomentBytes(options.optimizer.states, chunk.elements), kPageBytes);
+    estimate->master += RoundUp(MasterBytes(options.optimizer.states, chunk.elements), kPageBytes);
+    if (NeedsMomentum(options.optimizer)) estimate->momentum += moment;
+    if (NeedsVariance(options.optimizer)) estimate->variance += moment;
     estimate->param16 += is_fp32 ? 0 : RoundUp(chunk.elements * 2, kPageBytes);
     estimate->gradient += RoundUp(chunk.elements * gradient_bytes, kPageBytes);
   }
-  estimate->momentum = estimate->variance = estimate->master;
   estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance + estimate->param16 + estimate->gradient;
   estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->parameters);
 }
@@ -27,7 +29,7 @@ MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& 
   MemoryEstimate estimate;
   estimate.parameters = layout.ParameterCount();
   estimate.padding_bytes = (layout.TotalElements() - estimate.parameters) * BytesOf(layout.dtype);
-  AddPool(layout, options.micro_batches, &estimate);
+  AddPool(layout, options, &estimate);
   uint64_t evictable = 0;
   for (Rank rank = 0; rank < layout.world; ++rank) {
     estimate.resident_bytes = std::max(estimate.resident_bytes, layout.ResidentBytes(rank));

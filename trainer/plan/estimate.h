@@ -1,20 +1,21 @@
 // EstimateMemory: what a model needs in each tier, from its layout alone; no weight is made.
 //
 // Any thread; pure. The sums are those of the server's admission (a test compares them); the server adds its records and, with
-// accumulation, one shard of staging a rank, which are small.
+// accumulation or a split master, one shard of staging a rank, which are small.
 // Sources: Elixir v2, section 4.2 (bytes per parameter); PatrickStar, section 6.1 (14 bytes for 16-bit training).
 #pragma once
 
 #include <cstdint>
 
 #include "base/ids.h"
+#include "base/optimizer.h"
 #include "trainer/layout/chunk_layout.h"
 
 namespace tidepool::trainer {
 
 struct MemoryEstimate {
   // Host pool, for the whole job, in bytes.
-  uint64_t master = 0, momentum = 0, variance = 0;  // fp32
+  uint64_t master = 0, momentum = 0, variance = 0;  // as the rule and the form of the states have them
   uint64_t param16 = 0;                             // 16-bit jobs only: what is fetched
   uint64_t gradient = 0;                            // fp32, or 16-bit without accumulation
   uint64_t pool_bytes = 0;                          // their sum
@@ -34,6 +35,7 @@ struct MemoryEstimate {
 struct EstimateOptions {
   uint32_t micro_batches = 1;  // more than one: gradients are accumulated in fp32
   uint64_t rcache_bytes = 0;   // of each rank
+  OptimizerSpec optimizer = {};
 };
 
 MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& options);

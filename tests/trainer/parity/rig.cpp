@@ -251,6 +251,7 @@ Result<RigResult> TryThroughServer(const RigOptions& given) {
   server_options.socket_dir = scratch.path();
   server_options.pool_bytes = 16 * kMiB;
   server_options.rcache_limit = 16 * kMiB;
+  server_options.tuning = options.tuning;
   server_options.adam_threads = options.adam_threads;
   server_options.isa = options.isa;
   memserver::KeptHolder nobody(memserver::KeeperChoice::kNone, {});

@@ -23,6 +23,7 @@ struct RigOptions {
   uint32_t world = 1;
   uint32_t adam_threads = 1;
   optim::IsaLevel isa = optim::BestIsa();
+  optim::Tuning tuning = {};
   bool separate_while_recording = false;
   double first_loss_scale = 65536;  // fp16
   bool evaluate_first = false;      // once, before the first step

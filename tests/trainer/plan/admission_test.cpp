@@ -10,6 +10,7 @@ namespace {
 struct Case {
   DType dtype;
   uint32_t world, micro_batches;
+  std::string optimizer = "adamw", states = "fp32";
 };
 
 class Admission : public testing::TestWithParam<Case> {};
@@ -25,12 +26,14 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
   const RcachePlan rcache = PlanRcache(layout, 0, "25%").value();
   RunOptions options;
   options.micro_batches = GetParam().micro_batches;
+  options.optimizer = GetParam().optimizer;
+  options.states = GetParam().states;
   const shm::JobSpec spec = MakeJobSpec(layout, options, rcache, "job");
   const Status valid = shm::Validate(spec);
   EXPECT_TRUE(valid.ok()) << valid.Format();
 
   const client::StateBytes charged = client::StateBytesOf(spec);
-  const MemoryEstimate estimate = EstimateMemory(layout, {GetParam().micro_batches, rcache.bytes});
+  const MemoryEstimate estimate = EstimateMemory(layout, {GetParam().micro_batches, rcache.bytes, spec.optimizer});
   EXPECT_EQ(estimate.master, charged.master);
   EXPECT_EQ(estimate.momentum, charged.momentum);
   EXPECT_EQ(estimate.variance, charged.variance);
@@ -42,7 +45,9 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
 
 INSTANTIATE_TEST_SUITE_P(Jobs, Admission,
                          testing::Values(Case{DType::kF32, 1, 1}, Case{DType::kF32, 3, 4}, Case{DType::kBF16, 2, 1},
-                                         Case{DType::kF16, 4, 2}));
+                                         Case{DType::kF16, 4, 2}, Case{DType::kBF16, 2, 1, "adamw", "split"},
+                                         Case{DType::kBF16, 1, 2, "lion", "split-bf16"}, Case{DType::kBF16, 2, 1, "adam", "split-8bit"},
+                                         Case{DType::kF32, 1, 1, "adagrad"}, Case{DType::kBF16, 1, 1, "sgd", "split"}));
 
 }  // namespace
 }  // namespace tidepool::trainer

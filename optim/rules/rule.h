@@ -1,0 +1,29 @@
+// What a rule is made of: the states of one element, and a struct with the arithmetic.
+//
+// A rule is one file in this folder and one line in optim/rules.h (besides its name in base/optimizer.cpp): a struct in an unnamed
+// namespace, because every instruction set compiles its own copy (see optim/element_types.h), with
+//   kMomentum, kVariance   the planes it reads and writes; it pays for no other
+//   Factors                plain floats, at most kFactorBytes, made once a step and parameter group
+//   Serves(spec)           whether a job of this specification is its business
+//   Make(spec, step, group)
+//   Step(f, g, element)    the wide form: no branches, no calls but built-ins; g is the scaled gradient
+//   Reference(f, g, element)   the same formula as a reader would write it, for the scalar reference
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/optimizer.h"
+#include "optim/update_rule.h"
+
+#define TP_OPTIM_STEP __attribute__((always_inline)) static inline
+
+namespace tidepool::optim {
+namespace {
+
+struct Element {
+  float p = 0, m = 0, v = 0;  // master, momentum, variance
+};
+
+}  // namespace
+}  // namespace tidepool::optim

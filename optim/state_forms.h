@@ -1,0 +1,263 @@
+// The forms of the states in the wide loops: how a block of 64 elements is read, stepped and stored (see element_types.h for the rule about
+// what this may contain).
+//
+// Elementwise forms are one loop: read, step, store. The 8-bit form needs the largest moment of a block before it can store any, so it
+// steps 32 elements first and encodes them then. How numbers are encoded: base/split_float.h and optim/state_scalar.h say it in plain code.
+#pragma once
+
+#include "optim/element_types.h"
+#include "optim/rules.h"
+
+namespace tidepool::optim {
+namespace {
+
+constexpr uint64_t kBlockElements = 64;
+
+// The planes of a block, at its first element.
+struct Block {
+  void* master;
+  void* momentum;
+  void* variance;
+  const void* gradient;
+  void* param16;
+  float* momentum_scales;
+  float* variance_scales;
+  uint32_t random_low, random_high;  // the halves of the key
+  uint32_t random_index;             // of the first element
+};
+
+// 32 random bits of element `index`: low ones for the momentum, high ones for the variance. (Mixing steps of C. Wellons' "lowbias32".)
+inline uint32_t RandomBits(uint32_t index, uint32_t low, uint32_t high) {
+  uint32_t x = index + low;
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  x = ((x ^ (x >> 15)) + high) * 0x846ca68bU;
+  return x ^ (x >> 16);
+}
+
+// Rounds up with the probability that the cut-off part is worth. `random` has 16 bits. Infinity stays, NaN becomes the plain one.
+inline uint16_t NarrowRandomly(float value, uint32_t random) {
+  const uint32_t bits = BitsOf(value);
+  const uint32_t rounded = (bits + random) >> 16;
+  return static_cast<uint16_t>((bits & kF32Magnitude) > kF32Inf ? 0x7FC0U : rounded);
+}
+
+inline float JoinHalves(uint16_t high, int16_t rest) {
+  return FloatOf((static_cast<uint32_t>(high) << 16) + static_cast<uint32_t>(static_cast<int32_t>(rest)));
+}
+
+inline uint32_t PlainNan(float value) {
+  const uint32_t bits = BitsOf(value);
+  return (bits & kF32Magnitude) > kF32Inf ? 0x7FC00000U : bits;
+}
+
+// Stands for "no 16-bit parameters".
+struct NoElement {
+  using Stored = uint16_t;
+};
+
+// The master of fp32 states.
+template <typename Param>
+struct WholeMaster {
+  static constexpr uint64_t kBytes = 4;
+  static constexpr uint64_t kParamBytes = __is_same(Param, NoElement) ? 0 : 2;
+  explicit WholeMaster(const Block& b) : master(static_cast<float*>(b.master)), param(static_cast<uint16_t*>(b.param16)) {}
+  float Load(uint64_t i) const { return master[i]; }
+  void Store(uint64_t i, float p) const {
+    master[i] = p;
+    if constexpr (kParamBytes > 0) param[i] = Param::Narrow(p);
+  }
+  float* const master;
+  uint16_t* const param;
+};
+
+// The parameter and a rest.
+struct SplitMaster {
+  static constexpr uint64_t kBytes = 2;
+  static constexpr uint64_t kParamBytes = 2;
+  explicit SplitMaster(const Block& b) : rest(static_cast<int16_t*>(b.master)), high(static_cast<uint16_t*>(b.param16)) {}
+  float Load(uint64_t i) const { return JoinHalves(high[i], rest[i]); }
+  void Store(uint64_t i, float p) const {
+    const uint32_t bits = PlainNan(p);
+    const uint32_t top = (bits + 0x8000U) >> 16;
+    high[i] = static_cast<uint16_t>(top);
+    rest[i] = static_cast<int16_t>(bits - (top << 16));
+  }
+  int16_t* const rest;
+  uint16_t* const high;
+};
+
+struct F32Moments {
+  static constexpr uint64_t kBytes = 4;
+  explicit F32Moments(const Block& b) : momentum(static_cast<float*>(b.momentum)), variance(static_cast<float*>(b.variance)) {}
+  float LoadM(uint64_t i) const { return momentum[i]; }
+  float LoadV(uint64_t i) const { return variance[i]; }
+  uint32_t Random(uint64_t /*i*/) const { return 0; }
+  void StoreM(uint64_t i, float m, uint32_t /*random*/) const { momentum[i] = m; }
+  void StoreV(uint64_t i, float v, uint32_t /*random*/) const { variance[i] = v; }
+  float* const momentum;
+  float* const variance;
+};
+
+struct Bf16Moments {
+  static constexpr uint64_t kBytes = 2;
+  explicit Bf16Moments(const Block& b)
+      : momentum(static_cast<uint16_t*>(b.momentum)),
+        variance(static_cast<uint16_t*>(b.variance)),
+        index(b.random_index),
+        low(b.random_low),
+        high(b.random_high) {}
+  float LoadM(uint64_t i) const { return Bf16Element::Widen(momentum[i]); }
+  float LoadV(uint64_t i) const { return Bf16Element::Widen(variance[i]); }
+  uint32_t Random(uint64_t i) const { return RandomBits(index + static_cast<uint32_t>(i), low, high); }
+  void StoreM(uint64_t i, float m, uint32_t random) const { momentum[i] = NarrowRandomly(m, random & 0xFFFF); }
+  void StoreV(uint64_t i, float v, uint32_t random) const { variance[i] = NarrowRandomly(v, random >> 16); }
+  uint16_t* const momentum;
+  uint16_t* const variance;
+  const uint32_t index, low, high;
+};
+
+template <typename MasterForm, typename MomentForm>
+struct ElementForm {
+  using Master = MasterForm;
+  static constexpr uint64_t kMomentBytes = MomentForm::kBytes;
+  static constexpr bool kScaled = false;
+
+  template <typename Gradient, typename Rule>
+  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& b) {
+    const MasterForm master(b);
+    const MomentForm moments(b);
+    const auto* const gradient = static_cast<const typename Gradient::Stored*>(b.gradient);
+// The planes do not overlap.
+#pragma GCC ivdep
+    for (uint64_t i = 0; i < kBlockElements; ++i) {
+      Element e;
+      e.p = master.Load(i);
+      if constexpr (Rule::kMomentum) e.m = moments.LoadM(i);
+      if constexpr (Rule::kVariance) e.v = moments.LoadV(i);
+      Rule::Step(f, Gradient::Widen(gradient[i]) * scale, &e);
+      master.Store(i, e.p);
+      const uint32_t random = moments.Random(i);
+      if constexpr (Rule::kMomentum) moments.StoreM(i, e.m, random);
+      if constexpr (Rule::kVariance) moments.StoreV(i, e.v, random);
+    }
+  }
+};
+
+// 1 / scale; 0 where that would not be a normal number (all codes are 0 then) or the scale is not finite.
+inline float InverseOf(float scale) {
+  return scale >= 0x1p-126F ? 1.0F / scale : 0.0F;
+}
+
+// `value` in [-limit, limit]; NaN becomes `limit`.
+inline float Limited(float value, float limit) {
+  const float below = value < limit ? value : limit;
+  return below > -limit ? below : -limit;
+}
+
+// Code of a momentum whose block has the largest magnitude 1 / inverse: FlashOptim's compander (arXiv 2602.23349, section 4), 7 bits and
+// sign.
+inline int8_t EncodeMomentum(float m, float inverse, uint32_t random) {
+  const float x = m * inverse;
+  const float z = 2.0F * x / (1.0F + FloatOf(BitsOf(x) & kF32Magnitude));
+  const float steps = Limited(z * 127.0F, 127.0F) + 128.0F;
+  const int32_t code = static_cast<int32_t>(steps + static_cast<float>(static_cast<int32_t>(random)) * 0x1p-16F);
+  return static_cast<int8_t>(code - 128);
+}
+inline float DecodeMomentum(int8_t code, float scale) {
+  const float z = static_cast<float>(static_cast<int32_t>(code)) * (1.0F / 127.0F);
+  const float magnitude = FloatOf(BitsOf(z) & kF32Magnitude);
+  const float m = z / (2.0F - magnitude) * scale;
+  return code == 0 ? 0.0F : m;
+}
+
+// Code of the root of a variance. Only zero itself gets code 0: a denominator must not vanish by rounding.
+inline uint8_t EncodeRoot(float root, float inverse, uint32_t random) {
+  const float steps = Limited(root * inverse * 255.0F, 255.0F);
+  const int32_t code = static_cast<int32_t>(steps + static_cast<float>(static_cast<int32_t>(random)) * 0x1p-16F);
+  const int32_t least = root > 0.0F ? 1 : 0;
+  return static_cast<uint8_t>(code > least ? code : least);
+}
+inline float DecodeRoot(uint8_t code, float scale) {
+  const float root = static_cast<float>(static_cast<int32_t>(code)) * (scale * (1.0F / 255.0F));
+  return code == 0 ? 0.0F : root;
+}
+
+struct Split8Form {
+  using Master = SplitMaster;
+  static constexpr uint64_t kMomentBytes = 1;
+  static constexpr bool kScaled = true;
+
+  // What a scale block's elements become, before they are encoded.
+  struct Stepped {
+    alignas(64) float m[kScaleBlockElements];
+    alignas(64) float root[kScaleBlockElements];
+    uint32_t m_max = 0, root_max = 0;  // largest magnitudes, as bits: the order of additions cannot matter
+  };
+
+  template <typename Gradient, typename Rule>
+  __attribute__((always_inline)) static inline void Step(const typename Rule::Factors& f, float scale, const Block& b, uint64_t first,
+                                                         Stepped* out) {
+    const SplitMaster master(b);
+    const auto* const gradient = static_cast<const typename Gradient::Stored*>(b.gradient);
+    const auto* const momentum = static_cast<const int8_t*>(b.momentum);
+    const auto* const variance = static_cast<const uint8_t*>(b.variance);
+    const float m_scale = Rule::kMomentum ? b.momentum_scales[first / kScaleBlockElements] : 0.0F;
+    const float root_scale = Rule::kVariance ? b.variance_scales[first / kScaleBlockElements] : 0.0F;
+    uint32_t m_max = 0, root_max = 0;
+#pragma GCC ivdep
+    for (uint64_t k = 0; k < kScaleBlockElements; ++k) {
+      const uint64_t i = first + k;
+      Element e;
+      e.p = master.Load(i);
+      if constexpr (Rule::kMomentum) e.m = DecodeMomentum(momentum[i], m_scale);
+      if constexpr (Rule::kVariance) {
+        const float root = DecodeRoot(variance[i], root_scale);
+        e.v = root * root;
+      }
+      Rule::Step(f, Gradient::Widen(gradient[i]) * scale, &e);
+      master.Store(i, e.p);
+      if constexpr (Rule::kMomentum) {
+        const uint32_t magnitude = BitsOf(e.m) & kF32Magnitude;
+        m_max = magnitude > m_max ? magnitude : m_max;
+        out->m[k] = e.m;
+      }
+      if constexpr (Rule::kVariance) {
+        const float root = __builtin_sqrtf(e.v);
+        const uint32_t magnitude = BitsOf(root) & kF32Magnitude;
+        root_max = magnitude > root_max ? magnitude : root_max;
+        out->root[k] = root;
+      }
+    }
+    out->m_max = m_max;
+    out->root_max = root_max;
+  }
+
+  template <typename Rule>
+  __attribute__((always_inline)) static inline void Store(const Block& b, uint64_t first, const Stepped& stepped) {
+    auto* const momentum = static_cast<int8_t*>(b.momentum);
+    auto* const variance = static_cast<uint8_t*>(b.variance);
+    if constexpr (Rule::kMomentum) b.momentum_scales[first / kScaleBlockElements] = FloatOf(stepped.m_max);
+    if constexpr (Rule::kVariance) b.variance_scales[first / kScaleBlockElements] = FloatOf(stepped.root_max);
+    const float m_inverse = InverseOf(FloatOf(stepped.m_max));
+    const float root_inverse = InverseOf(FloatOf(stepped.root_max));
+    const uint32_t index = b.random_index + static_cast<uint32_t>(first);
+#pragma GCC ivdep
+    for (uint64_t k = 0; k < kScaleBlockElements; ++k) {
+      const uint32_t random = RandomBits(index + static_cast<uint32_t>(k), b.random_low, b.random_high);
+      if constexpr (Rule::kMomentum) momentum[first + k] = EncodeMomentum(stepped.m[k], m_inverse, random & 0xFFFF);
+      if constexpr (Rule::kVariance) variance[first + k] = EncodeRoot(stepped.root[k], root_inverse, random >> 16);
+    }
+  }
+
+  template <typename Gradient, typename Rule>
+  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& b) {
+    for (uint64_t first = 0; first < kBlockElements; first += kScaleBlockElements) {
+      Stepped stepped;
+      Step<Gradient, Rule>(f, scale, b, first, &stepped);
+      Store<Rule>(b, first, stepped);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace tidepool::optim
