@@ -26,6 +26,9 @@ inline SplitFloat SplitWeight(float value) {
   return value != value ? SplitFloat{0x7FC0, 0} : Split(value);
 }
 
+// SplitWeight of `count` weights.
+void SplitWeights(const float* from, uint16_t* high, int16_t* rest, uint64_t count);
+
 inline float Join(uint16_t high, int16_t rest) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) + static_cast<uint32_t>(static_cast<int32_t>(rest)));
 }

@@ -329,9 +329,10 @@ PlaneBytes PlaneBytesOf(const JobSpec& spec, ChunkId chunk) {
   return bytes;
 }
 
-uint64_t StagingElementBytes(const JobSpec& spec) {
-  if (IsSplit(spec.optimizer.states)) return sizeof(float);
-  return spec.micro_batches > 1 ? BytesOf(spec.dtype) : 0;
+uint64_t StagingBytes(const JobSpec& spec, uint64_t shard_elements) {
+  const uint64_t gradients = spec.micro_batches > 1 ? shard_elements * BytesOf(spec.dtype) : 0;
+  const uint64_t weights = IsSplit(spec.optimizer.states) ? std::min(shard_elements * sizeof(float), kSplitPutBytesMax) : 0;
+  return std::max(gradients, weights);
 }
 
 uint64_t ExtentCount(const JobSpec& spec) {
@@ -339,7 +340,7 @@ uint64_t ExtentCount(const JobSpec& spec) {
       2 + (NeedsMomentum(spec.optimizer) ? 1 : 0) + (NeedsVariance(spec.optimizer) ? 1 : 0) + (spec.dtype != DType::kF32 ? 1 : 0);
   uint64_t members = 0;  // ranks with a shard
   for (const ChunkSpec& chunk : spec.chunks) members |= spec.data_groups[chunk.data_group].rank_mask;
-  const uint64_t staging = StagingElementBytes(spec) > 0 ? static_cast<uint64_t>(std::popcount(members)) : 0;
+  const uint64_t staging = StagingBytes(spec, 1) > 0 ? static_cast<uint64_t>(std::popcount(members)) : 0;
   return 1 + staging + planes * spec.chunks.size();
 }
 
@@ -360,7 +361,7 @@ StateBytes StateBytesOf(const JobSpec& spec) {
     pieces += DivideUp(spec.chunks[id].elements, kPieceElements);
     shards += spec.ShardCount(id);
   }
-  for (const uint64_t shard : largest_shard) sum.staging += RoundUp(shard * StagingElementBytes(spec), kPageBytes);
+  for (const uint64_t shard : largest_shard) sum.staging += RoundUp(StagingBytes(spec, shard), kPageBytes);
   const uint64_t tables = spec.chunks.size() * kChunkRecordBytes + spec.world * kStagingRecordBytes + shards * kShardRecordBytes;
   const uint64_t words = pieces + spec.parameters.size() + ExtentCount(spec);
   sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + Encode(spec).size(), kPageBytes);

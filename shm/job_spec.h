@@ -41,6 +41,8 @@ inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 inline constexpr uint64_t kPieceElements = 256 * 1024;
 // A shard whose gradients are added up is one piece, whose progress counts 256 elements in 22 bits.
 inline constexpr uint64_t kAddedShardElementsMax = uint64_t{1} << 30;
+// Weights of a split master are staged, and split by the serve loop (1 ms): one request puts at most so many bytes of them.
+inline constexpr uint64_t kSplitPutBytesMax = uint64_t{4} << 20;
 inline constexpr uint64_t kJobRecordBytes = 4096;
 inline constexpr uint64_t kChunkRecordBytes = 64;
 inline constexpr uint64_t kShardRecordBytes = 16;
@@ -103,7 +105,7 @@ uint64_t Fingerprint(std::span<const std::byte> bytes);
 // Bytes of the host pool that a job's states need: one sum, term by term, used by admission and by `trainer estimate`. The pool gives out
 // whole pages, so each plane of each chunk, each rank's staging buffer and the records are rounded up to 4 KiB:
 //   plane of a chunk   RoundUp(bytes of the plane, 4 KiB): base/optimizer.h says how many, and which planes a rule has
-//   staging of a rank  RoundUp(elements of its largest shard x StagingElementBytes, 4 KiB), 0 when it is member of no chunk
+//   staging of a rank  RoundUp(StagingBytes of its largest shard, 4 KiB), 0 when it is member of no chunk
 //   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + shards x kShardRecordBytes
 //                              + (pieces + parameters + extents) x 8 + encoded specification, 4 KiB)
 struct StateBytes {
@@ -112,7 +114,7 @@ struct StateBytes {
   uint64_t variance = 0;  // the same
   uint64_t param16 = 0;   // 2 bytes an element for 16-bit jobs, else 0 (master is fetched)
   uint64_t gradient = 0;  // 4 bytes for fp32 jobs or accumulation, else 2
-  uint64_t staging = 0;   // one shard buffer a rank: incoming gradients that are to be added, weights that are to be split
+  uint64_t staging = 0;   // a buffer a rank: incoming gradients that are to be added, weights that are to be split
   uint64_t records = 0;   // chunk records, step record, norm sums (kept memory)
   uint64_t total() const { return master + momentum + variance + param16 + gradient + staging + records; }
 };
@@ -122,8 +124,8 @@ struct PlaneBytes {
   uint64_t master = 0, momentum = 0, variance = 0, param16 = 0, gradient = 0;
 };
 PlaneBytes PlaneBytesOf(const JobSpec& spec, ChunkId chunk);
-// Bytes an element of a rank's staging buffer; 0: it has none.
-uint64_t StagingElementBytes(const JobSpec& spec);
+// Bytes of the staging buffer of a rank whose largest shard has so many elements, not rounded; 0: it has none.
+uint64_t StagingBytes(const JobSpec& spec, uint64_t shard_elements);
 // Extents of the pool that a job takes: its records, the staging buffers, and the planes of each chunk.
 uint64_t ExtentCount(const JobSpec& spec);
 // Element type of the gradient slot.

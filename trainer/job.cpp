@@ -47,7 +47,9 @@ OptimizerSpec MakeOptimizerSpec(const RunOptions& options) {
   spec.dampening = options.dampening;
   spec.lr_decay = options.lr_decay;
   spec.nesterov = options.nesterov ? 1 : 0;
-  spec.rounding_seed = options.seed;
+  // Where nothing is rounded by chance, a run may be continued with another seed.
+  const bool by_chance = spec.states == StateForm::kSplitBf16 || spec.states == StateForm::kSplit8;
+  spec.rounding_seed = by_chance ? options.seed : 0;
   return spec;
 }
 

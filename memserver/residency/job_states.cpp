@@ -94,13 +94,13 @@ JobStates::~JobStates() {
 // In the order in which LayOutPlanes takes them back: records, staging, then the planes of each chunk.
 std::vector<uint64_t> JobStates::ExtentSizes() const {
   std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
-  if (const uint64_t element_bytes = shm::StagingElementBytes(*spec_); element_bytes > 0) {
+  if (shm::StagingBytes(*spec_, 1) > 0) {
     for (Rank rank = 0; rank < spec_->world; ++rank) {
       uint64_t largest = 0;
       for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
         if (spec_->IsMember(id, rank)) largest = std::max(largest, spec_->ShardElements(id));
       }
-      if (largest > 0) sizes.push_back(RoundUp(largest * element_bytes, kPageBytes));
+      if (largest > 0) sizes.push_back(RoundUp(shm::StagingBytes(*spec_, largest), kPageBytes));
     }
   }
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
@@ -139,7 +139,7 @@ void JobStates::LayOutChunks() {
 void JobStates::LayOutPlanes() {
   size_t next = 1;
   staging_.assign(spec_->world, nullptr);
-  if (shm::StagingElementBytes(*spec_) > 0) {
+  if (shm::StagingBytes(*spec_, 1) > 0) {
     uint64_t members = 0;
     for (const Chunk& chunk : chunks_) members |= chunk.rank_mask;
     for (Rank rank = 0; rank < spec_->world; ++rank) {

@@ -13,15 +13,10 @@ namespace {
 // The master is written before the put is noted in kept memory, so a piece that was split half-way is sent again.
 void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request) {
   const Chunk& chunk = states.chunk(request.chunk);
-  const uint64_t shard_begin = states.ShardBegin(request.chunk, rank);
-  const float* from = reinterpret_cast<const float*>(states.staging(rank)) + (request.element_begin - shard_begin);
+  const auto* from = reinterpret_cast<const float*>(states.staging(rank));
   auto* const high = reinterpret_cast<uint16_t*>(chunk.planes.param16) + request.element_begin;
   auto* const rest = reinterpret_cast<int16_t*>(chunk.planes.master) + request.element_begin;
-  for (uint64_t i = 0; i < request.element_count; ++i) {
-    const SplitFloat halves = SplitWeight(from[i]);
-    high[i] = halves.high;
-    rest[i] = halves.rest;
-  }
+  SplitWeights(from, high, rest, request.element_count);
 }
 
 }  // namespace
@@ -29,13 +24,11 @@ void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
   const Chunk& chunk = states->chunk(request.chunk);
   const bool split = states->is_split();
-  // One at a time: the staging buffer has room for one shard, and its place in it is that in the shard.
+  // One at a time: all of them land at the begin of the staging buffer.
   if (split && session->put_staged) return Start::kWait;
   session->put_staged = split;
   const Copy copy{request, request.element_count * sizeof(float), 0, split};
-  const uint64_t shard_begin = states->ShardBegin(request.chunk, session->rank());
-  std::byte* const to = split ? states->staging(session->rank()) + (request.element_begin - shard_begin) * sizeof(float)
-                              : chunk.planes.master + request.element_begin * sizeof(float);
+  std::byte* const to = split ? states->staging(session->rank()) : chunk.planes.master + request.element_begin * sizeof(float);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   TP_POINT("server.put_started");
   return Start::kStarted;

@@ -1,5 +1,6 @@
 #include "tests/process/campaign.h"
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <sstream>
@@ -72,8 +73,10 @@ class Campaign::Round {
     server_point_ = planned ? plan_.server_points[server_starts_] : "";
     ++server_starts_;
     kill_soon_ = planned && server_point_.empty();
+    // Each server has tiles of another size than the one before.
+    const char* const tile = std::array{"256,512", "1024,2048", "512,1024"}[server_starts_ % 3];
     server_ = std::make_unique<ChildProcess>(
-        MemserverCommand(directory_.path(), {"--keeper", "process", "--no-respawn", "--lease", "30s", "--pool", "8MiB"}),
+        MemserverCommand(directory_.path(), {"--keeper", "process", "--no-respawn", "--lease", "30s", "--pool", "8MiB", "--tile", tile}),
         Armed(server_point_));
   }
 
@@ -91,6 +94,7 @@ class Campaign::Round {
     add("--elements", 4800);  // a multiple of 16 x ranks for up to 3 ranks
     add("--pause-ms", static_cast<uint64_t>(plan_.pause_ms));
     if (plan_.shape.bf16) options.push_back("--bf16");
+    options.insert(options.end(), {"--optimizer", NameOf(plan_.shape.rule()), "--states", NameOf(plan_.shape.states())});
     if (!plan_.detach) options.push_back("--stay");
     if (rank == 0) options.insert(options.end(), {"--save", saves_.path()});
     trainers_[rank] = std::make_unique<ChildProcess>(ThinCommand(directory_.path(), options), Armed(point));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/optimizer.h"
 #include "tests/process/child_process.h"
 #include "tests/process/kept_states.h"
 
@@ -24,6 +25,9 @@ struct Shape {  // of the job
   uint32_t micro_batches = 1;
   bool bf16 = false;
   uint64_t steps = 40;
+  // Follow from the others, so that there are not more shapes, each of which needs its undisturbed run.
+  OptimizerRule rule() const { return static_cast<OptimizerRule>((2 * world + micro_batches) % RuleNames().size()); }
+  StateForm states() const { return bf16 ? static_cast<StateForm>((world + micro_batches) % StateFormNames().size()) : StateForm::kF32; }
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 

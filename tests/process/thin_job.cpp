@@ -162,6 +162,7 @@ shm::JobSpec SpecOf(const ThinOptions& options) {
   spec.name = options.name;
   spec.world = options.world;
   spec.dtype = options.dtype;
+  spec.optimizer = options.optimizer;
   spec.max_grad_norm = 1.0F;
   spec.micro_batches = options.micro_batches;
   spec.rcache_bytes = RoundUp(2 * options.chunk_elements * 4, kPageBytes);

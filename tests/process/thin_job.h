@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "base/optimizer.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "client/mem_client.h"
@@ -24,6 +25,7 @@ struct ThinOptions {
   uint64_t chunk_elements = 4096;  // a multiple of 16 x world
   uint32_t micro_batches = 1;
   DType dtype = DType::kF32;
+  OptimizerSpec optimizer = {};
   int64_t pause_ns = 0;  // after each step
   int64_t wait_timeout_ns = 30 * int64_t{1000000000};
   std::string save_dir;           // empty: nothing is saved

@@ -44,6 +44,9 @@ int main(int argc, char** argv) {
   app.add_option("--pause-ms", pause_ms);
   app.add_option("--save", options.save_dir);
   app.add_flag("--bf16", bf16);
+  std::string rule = "adamw", states = "fp32";
+  app.add_option("--optimizer", rule);
+  app.add_option("--states", states);
   int64_t server_timeout_ms = 0;
   bool norms = false;
   app.add_option("--server-timeout-ms", server_timeout_ms);
@@ -56,6 +59,9 @@ int main(int argc, char** argv) {
   options.pause_ns = pause_ms * tidepool::kNsPerMs;
   options.server_timeout_ns = server_timeout_ms * tidepool::kNsPerMs;
   if (bf16) options.dtype = tidepool::DType::kBF16;
+  options.optimizer.rule = tidepool::RuleFromName(rule).value_or(tidepool::OptimizerRule::kAdamW);
+  options.optimizer.states = tidepool::StateFormFromName(states).value_or(tidepool::StateForm::kF32);
+  options.optimizer.momentum = 0.9;
   if (norms) {
     options.on_norm = [](uint64_t step, double norm) { std::printf("norm %llu %a\n", static_cast<unsigned long long>(step), norm); };
     std::setvbuf(stdout, nullptr, _IOLBF, 0);

@@ -45,6 +45,20 @@ TEST_F(FlagsTest, RunTakesItsFlags) {
   EXPECT_TRUE(line->options.standalone);
 }
 
+TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
+  for (const char* command : {"run", "estimate"}) {
+    const auto line = Parse({command, "--optimizer", "sgd", "--momentum", "0.5", "--nesterov", "--states", "split-8bit", "--dtype", "bf16"});
+    ASSERT_TRUE(line) << err_;
+    EXPECT_EQ(line->options.optimizer, "sgd");
+    EXPECT_EQ(line->options.momentum, 0.5F);
+    EXPECT_TRUE(line->options.nesterov);
+    EXPECT_EQ(line->options.states, "split-8bit");
+  }
+  EXPECT_FALSE(Parse({"run", "--optimizer", "adamx"}));
+  EXPECT_NE(err_.find("adagrad"), std::string::npos) << "the names are listed: " << err_;
+  EXPECT_FALSE(Parse({"run", "--states", "int4"}));
+}
+
 TEST_F(FlagsTest, WithoutFlagsTheDefaultsHold) {
   const auto line = Parse({"run"});
   ASSERT_TRUE(line) << err_;

@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kHalfBytesMax = 16 * kMiB;  // more would only delay the first copy
+constexpr uint64_t kHalfBytesMax = 4 * kMiB;  // more would only delay the first copy; a split master takes no more at once
 
 }  // namespace
 
