@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include "base/split_float.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -274,6 +275,46 @@ TEST(TrainingFetch, OfTheNextVersionWaitsForItsChunkOnly) {
   world.team().RunOne(0);
   world.Settle();
   EXPECT_EQ(rank.Take()->counter, second);
+}
+
+shm::JobSpec SplitSpec(const SpecOptions& options) {
+  shm::JobSpec spec = MakeSpec(options);
+  spec.optimizer.states = StateForm::kSplit;
+  return spec;
+}
+
+// They share one staging buffer.
+TEST(TrainingSplit, PutsThatAreInFlightTogetherLandOneAfterTheOther) {
+  ServeWorld world;
+  SmallTrainer trainer(&world, SplitSpec({.dtype = DType::kBF16}));
+  ASSERT_TRUE(trainer.JoinAll());
+  FakeRank& rank = trainer.rank(0);
+  const auto weight = [](uint64_t i) { return 1.0F + static_cast<float>(i) * 0x1p-14F; };
+  for (uint64_t i = 0; i < 384; ++i) rank.At<float>(0)[i] = weight(i);
+  std::vector<uint64_t> counters;
+  for (const ChunkId chunk : {0u, 1u}) {
+    for (const uint64_t begin : {0u, 96u}) counters.push_back(rank.Put(chunk, begin, 96, (192 * chunk + begin) * sizeof(float)));
+  }
+  for (const uint64_t counter : counters) EXPECT_EQ(world.Await(&rank, counter).error, 0u);
+  for (const ChunkId chunk : {0u, 1u}) {
+    ASSERT_EQ(world.Await(&rank, rank.Fetch(chunk, 0, 192, 4096, 0)).error, 0u);
+    const Chunk& kept = world.tables().jobs.front()->states->chunk(chunk);
+    for (uint64_t i = 0; i < 192; ++i) {
+      const SplitFloat halves = Split(weight(192 * chunk + i));
+      ASSERT_EQ(rank.At<uint16_t>(4096)[i], halves.high) << chunk << " " << i;
+      ASSERT_EQ(reinterpret_cast<const int16_t*>(kept.planes.master)[i], halves.rest) << chunk << " " << i;
+    }
+  }
+}
+
+TEST(TrainingSplit, MoreWeightsThanAreStagedAtOnceEndTheSession) {
+  constexpr uint64_t kTooMany = shm::kSplitPutBytesMax / sizeof(float) + 16;
+  ServeWorld world({.pool_bytes = 24 * kMiB});
+  SmallTrainer trainer(&world, SplitSpec({.dtype = DType::kBF16, .chunks = 1, .chunk_elements = kTooMany, .rcache_bytes = 5 * kMiB}));
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.rank(0).Put(0, 0, kTooMany, 0);
+  world.Settle();
+  EXPECT_TRUE(world.TakeReply<PeerGone>().has_value());
 }
 
 }  // namespace

@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SCRIPTS = ("setup", "test", "quickstart", "bench", "nightly", "tidy")
+SCRIPTS = ("setup", "test", "quickstart", "bench", "convergence", "nightly", "tidy")
 
 
 def run(name, *arguments):
