@@ -13,7 +13,7 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr WorldOptions kLease{.loop = {.lease_ns = 10 * kNsPerSecond, .rcache_limit = 64 * kMiB}};
+const WorldOptions kLease{.loop = {.lease_ns = 10 * kNsPerSecond, .rcache_limit = 64 * kMiB}};
 
 Extent Place(uint64_t offset) {
   return {nullptr, 4096, offset};

@@ -47,7 +47,8 @@ TEST_F(FlagsTest, RunTakesItsFlags) {
 
 TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
   for (const char* command : {"run", "estimate"}) {
-    const auto line = Parse({command, "--optimizer", "sgd", "--momentum", "0.5", "--nesterov", "--states", "split-8bit", "--dtype", "bf16"});
+    const auto line =
+        Parse({command, "--optimizer", "sgd", "--momentum", "0.5", "--nesterov", "--states", "split-8bit", "--dtype", "bf16"});
     ASSERT_TRUE(line) << err_;
     EXPECT_EQ(line->options.optimizer, "sgd");
     EXPECT_EQ(line->options.momentum, 0.5F);
