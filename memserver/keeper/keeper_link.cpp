@@ -137,15 +137,14 @@ Status KeeperLink::Forget() {
   return Send({KeeperOp::kForget});
 }
 
-void KeeperLink::Part(uint64_t lease_ms) {
-  const Status sent = Send({KeeperOp::kPart, 0, lease_ms});
-  if (!sent.ok()) LogWarn(sent.Line());
+Status KeeperLink::Part(uint64_t lease_ms) {
+  return Send({KeeperOp::kPart, 0, lease_ms});
 }
 
-void KeeperLink::End() {
-  const Status sent = Send({KeeperOp::kEnd});
-  if (!sent.ok()) return LogWarn(sent.Line());
+Status KeeperLink::End() {
+  TP_RETURN_IF_ERROR(Send({KeeperOp::kEnd}));
   if (!shm::WaitForSocket(socket_.get(), POLLIN, kKeeperWaitNs)) LogWarn("the keeper does not end", {{"pid", keeper_pid_}});
+  return Status();
 }
 
 Status KeeperLink::Send(const KeeperMessage& message, int fd) {

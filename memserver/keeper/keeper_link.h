@@ -50,10 +50,11 @@ class KeeperLink {
   // Replaces what the slot held. Errors: kKeeperFailed.
   Status Hold(const MemoryToHold& memory);
   Status Forget();
-  // The keeper holds everything for `lease_ms` after this process has ended, and starts nothing.
-  void Part(uint64_t lease_ms);
-  // The keeper gives everything up; returns when it has, with its socket removed.
-  void End();
+  // The keeper holds everything for `lease_ms` after this process has ended, and starts nothing. Errors: kKeeperFailed: it was told
+  // nothing.
+  Status Part(uint64_t lease_ms);
+  // The keeper gives everything up; returns when it has, with its socket removed. Errors: as above.
+  Status End();
 
   // Readable when the keeper has died or closed the connection.
   int watch_fd() const { return watch_.get(); }

@@ -1,7 +1,10 @@
 #include "memserver/keeper/kept_holder.h"
 
+#include <unistd.h>
+
 #include <utility>
 
+#include "base/log.h"
 #include "base/planted.h"
 #include "memserver/keeper/fd_store.h"
 
@@ -58,14 +61,20 @@ Status KeptHolder::Forget() {
 }
 
 void KeptHolder::Part(uint64_t lease_ms) {
-  if (link_) link_->Part(lease_ms);
-  link_.reset();
+  if (link_) LetGo(link_->Part(lease_ms));
 }
 
 void KeptHolder::End() {
   for (const uint32_t slot : std::exchange(stored_, {})) RemoveStored(slot);
-  if (link_) link_->End();
+  if (link_) LetGo(link_->End());
+}
+
+// A keeper that died as its server went has left its socket behind.
+void KeptHolder::LetGo(const Status& told) {
   link_.reset();
+  if (told.ok()) return;
+  LogWarn(told.Line());
+  unlink(start_.socket_path.c_str());
 }
 
 Status KeptHolder::FindOrStart(bool again) {

@@ -56,6 +56,7 @@ class KeptHolder {
 
  private:
   Status FindOrStart(bool again);
+  void LetGo(const Status& told);
   const KeeperChoice form_;  // never kAuto
   const KeeperStart start_;
   std::unique_ptr<KeeperLink> link_;  // of kProcess

@@ -56,7 +56,7 @@ TEST_F(Linking, StartsAKeeperInASessionOfItsOwnInPlaceOfAStaleSocket) {
   EXPECT_TRUE(S_ISSOCK(about.st_mode));
   EXPECT_EQ(about.st_mode & 0777U, 0600U);
   EXPECT_FALSE(Readable(link.value()->watch_fd(), 0));
-  link.value()->End();
+  EXPECT_TRUE(link.value()->End().ok());
   EXPECT_FALSE(SocketIsThere());
 }
 
@@ -76,7 +76,7 @@ TEST_F(Linking, CtrlCTakesMemserverButNotTheKeeper) {
   auto taken = link->Take();
   ASSERT_EQ(taken.value().size(), 1U);
   EXPECT_EQ(ContentsOf(taken.value()[0].fd.get()), "kept");
-  link->End();
+  EXPECT_TRUE(link->End().ok());
 }
 
 TEST_F(Linking, AProgramThatIsNoKeeperIsAnErrorAndLeavesNoSocket) {
@@ -185,6 +185,17 @@ TEST_F(Linking, AHolderThatIsDestroyedInOrderIsNoCrash) {
   next.Part(kLongLeaseMs);  // holding nothing, it ends
   EXPECT_TRUE(Eventually([&] { return !SocketIsThere(); }));
   EXPECT_EQ(testing::LinesIn(File("pids")), 0U);
+}
+
+TEST_F(Linking, AKeeperThatDiedAtTheEndLeavesNoSocketBehind) {
+  KeptHolder holder(KeeperChoice::kProcess, Plan());
+  const UniqueFd memory = MakeMemory("kept");
+  ASSERT_TRUE(holder.Hold({1, memory.get(), 4}).ok());
+  kill(holder.keeper_pid(), SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return shm::WaitForSocket(holder.watch_fd(), POLLIN, 0); }));
+  EXPECT_TRUE(SocketIsThere());
+  holder.End();
+  EXPECT_FALSE(SocketIsThere());
 }
 
 TEST_F(Linking, WithNobodyToHoldEverythingSucceedsAndNothingHappens) {

@@ -117,13 +117,13 @@ TEST_F(Keeping, AfterAFarewellMemoryIsHeldForTheLeaseAndNothingIsStarted) {
     ASSERT_TRUE(link);
     const UniqueFd memory = MakeMemory("kept");
     ASSERT_TRUE(link->Hold({1, memory.get(), 4}).ok());
-    link->Part(kLongLeaseMs);
+    EXPECT_TRUE(link->Part(kLongLeaseMs).ok());
   }
   EXPECT_TRUE(Eventually([&] { return Logged("holding memory"); }));
   {
     const auto link = Connect();
     ASSERT_EQ(link->Take().value().size(), 1U);
-    link->Part(300);
+    EXPECT_TRUE(link->Part(300).ok());
   }
   SteadyClock clock;
   const int64_t parted_ns = clock.NowNs();
@@ -140,7 +140,7 @@ TEST_F(Keeping, AFarewellCoversItsOwnServerOnly) {
     ASSERT_TRUE(link);
     const UniqueFd memory = MakeMemory("kept");
     ASSERT_TRUE(link->Hold({1, memory.get(), 4}).ok());
-    link->Part(kLongLeaseMs);
+    EXPECT_TRUE(link->Part(kLongLeaseMs).ok());
   }
   EXPECT_TRUE(Eventually([&] { return Logged("holding memory"); }));
   CrashAfterHolding("kept");
@@ -150,7 +150,7 @@ TEST_F(Keeping, AFarewellCoversItsOwnServerOnly) {
 TEST_F(Keeping, AfterAFarewellWithNothingHeldItEnds) {
   StartKeeper(Holding());
   auto link = Connect();
-  link->Part(kLongLeaseMs);
+  EXPECT_TRUE(link->Part(kLongLeaseMs).ok());
   link.reset();
   EXPECT_EQ(KeeperEnd(5 * kNsPerSecond), kExitOk);
 }
@@ -161,7 +161,7 @@ TEST_F(Keeping, AnOrderlyEndEndsItAtOnce) {
   ASSERT_TRUE(link);
   const UniqueFd memory = MakeMemory("x");
   ASSERT_TRUE(link->Hold({1, memory.get(), 1}).ok());
-  link->End();
+  EXPECT_TRUE(link->End().ok());
   EXPECT_FALSE(SocketIsThere());  // already when End returns
   EXPECT_EQ(KeeperEnd(5 * kNsPerSecond), kExitOk);
   EXPECT_EQ(LinesIn(File("pids")), 0U);
@@ -250,7 +250,7 @@ TEST_F(Keeping, AKillPointIsNotInheritedByTheNextMemserverUnlessAsked) {
     ASSERT_TRUE(Eventually([&] { return !FileText(seen).empty(); }));
     EXPECT_EQ(FileText(seen).find("TIDEPOOL_KILL_AT=some.point:2") != std::string::npos, again);
     EXPECT_NE(FileText(seen).find("TIDEPOOL_KILL_AGAIN="), std::string::npos);
-    Connect()->End();
+    EXPECT_TRUE(Connect()->End().ok());
     EXPECT_EQ(KeeperEnd(5 * kNsPerSecond), kExitOk);
   }
   unsetenv("TIDEPOOL_KILL_AT");
@@ -280,7 +280,7 @@ TEST_F(Keeping, ASocketThatIsNotItsOwnStaysAtTheEnd) {
   unlink(socket_path_.c_str());
   const auto other = shm::ListenSocket(socket_path_);
   ASSERT_TRUE(other.ok());
-  link->End();
+  EXPECT_TRUE(link->End().ok());
   EXPECT_EQ(KeeperEnd(5 * kNsPerSecond), kExitOk);
   EXPECT_TRUE(SocketIsThere());
 }
