@@ -77,8 +77,8 @@ void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t 
   const uint64_t count = std::min(kScaleBlockElements, s.count - first);
   auto* const momentum = static_cast<int8_t*>(s.momentum);
   auto* const variance = static_cast<uint8_t*>(s.variance);
-  float* const m_scale = s.momentum_scales + first / kScaleBlockElements;
-  float* const root_scale = s.variance_scales + first / kScaleBlockElements;
+  float* const m_scale = Rule::kMomentum ? s.momentum_scales + first / kScaleBlockElements : nullptr;
+  float* const root_scale = Rule::kVariance ? s.variance_scales + first / kScaleBlockElements : nullptr;
   std::vector<float> m(count), roots(count);
   for (uint64_t k = 0; k < count; ++k) {
     Element e{LoadMaster(s, first + k), 0, 0};
