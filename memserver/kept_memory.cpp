@@ -61,6 +61,22 @@ Result<KeptMemory> MakeNew(const HostPoolOptions& options) {
   return memory;
 }
 
+// A keeper process that dies meanwhile is replaced, as it is later on.
+Status HoldAll(std::span<const MemoryToHold> parts, KeptHolder* keeper) {
+  for (const MemoryToHold& part : parts) {
+    if (part.slot > 0 && TP_PLANTED("keeper.pool_not_told")) continue;
+    const Status held = keeper->Hold(part);
+    if (!held.ok() && keeper->watch_fd() < 0) return held;
+    if (!held.ok()) {
+      TP_RETURN_IF_ERROR(keeper->Renew(parts));
+      LogWarn("the keeper died; a new one holds the memory", {{"keeper_pid", keeper->keeper_pid()}});
+      return Status();
+    }
+    TP_POINT("server.part_held");
+  }
+  return Status();
+}
+
 }  // namespace
 
 std::vector<MemoryToHold> PartsOf(const KeptMemory& memory) {
@@ -91,11 +107,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* 
   held.clear();
   TP_ASSIGN_OR_RETURN(KeptMemory memory, MakeNew(options.pool));
   TP_POINT("server.pool_touched");
-  for (const MemoryToHold& part : PartsOf(memory)) {
-    if (part.slot > 0 && TP_PLANTED("keeper.pool_not_told")) continue;
-    TP_RETURN_IF_ERROR(keeper->Hold(part));
-    TP_POINT("server.part_held");
-  }
+  TP_RETURN_IF_ERROR(HoldAll(PartsOf(memory), keeper));
   return memory;
 }
 
