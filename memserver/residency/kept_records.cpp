@@ -27,7 +27,7 @@ uint64_t AttemptName(uint64_t open_step) {
 }  // namespace
 
 uint64_t OpenStepWord(Version version, uint64_t attempt) {
-  TP_CHECK(version < kVersionLimit, "versions fit 40 bits");
+  TP_CHECK(version < kVersionLimit, "versions fit 39 bits");
   return version << kAttemptBits | Low(attempt, kAttemptBits);
 }
 
@@ -44,7 +44,7 @@ uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step) {
 }
 
 uint64_t StampOf(const ChunkRecord& record, Version version) {
-  TP_CHECK(version < kVersionLimit || version == kNoVersion, "versions fit 40 bits");
+  TP_CHECK(version < kVersionLimit || version == kNoVersion, "versions fit 39 bits");
   const uint64_t kept = version == kNoVersion ? kVersionLimit : version;
   const std::array<uint64_t, 4> name{record.job_nonce, record.chunk, record.elements, kept};
   return kept << kCheckBits | Low(Crc32c(std::as_bytes(std::span(name))), kCheckBits);
@@ -53,6 +53,7 @@ uint64_t StampOf(const ChunkRecord& record, Version version) {
 std::optional<Version> VersionOf(const ChunkRecord& record) {
   const uint64_t stamp = record.stamp.load(std::memory_order_acquire);
   const Version kept = stamp >> kCheckBits;
+  if (kept > kVersionLimit) return std::nullopt;
   const Version version = kept == kVersionLimit ? kNoVersion : kept;
   if (record.magic != kChunkRecordMagic || (StampOf(record, version) != stamp && !TP_PLANTED("recover.stamp_unchecked")))
     return std::nullopt;
