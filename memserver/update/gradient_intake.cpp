@@ -139,7 +139,7 @@ bool GradientIntake::IsPossible(const StagingRecord& staged, const optim::AddPie
   if (last > kSequencesMax || staged.pending.load(std::memory_order_relaxed) > last || at.version > last) return false;
   if (pending == nullptr) return true;
   if (at.version == pending->sequence) return at.begin <= pending->count;
-  return at.state == optim::Progress::State::kFinished || at == optim::Progress{};
+  return at.version < pending->sequence && (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
 }
 
 // A gradient that the last server had taken, but perhaps not added: the addition goes on where it stopped.
