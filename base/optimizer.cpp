@@ -20,14 +20,21 @@ constexpr std::array<RuleLine, 5> kRules{{
     {"adagrad", false, true},
     {"lion", true, false},
 }};
-constexpr std::array<const char*, 5> kRuleNames{"adamw", "adam", "sgd", "adagrad", "lion"};
 
 struct FormLine {
   const char* name;
   uint64_t master_bytes, moment_bytes;  // an element
 };
 constexpr std::array<FormLine, 4> kForms{{{"fp32", 4, 4}, {"split", 2, 4}, {"split-bf16", 2, 2}, {"split-8bit", 2, 1}}};
-constexpr std::array<const char*, 4> kFormNames{"fp32", "split", "split-bf16", "split-8bit"};
+
+template <typename Line, size_t kCount>
+constexpr std::array<const char*, kCount> NamesIn(const std::array<Line, kCount>& lines) {
+  std::array<const char*, kCount> names{};
+  for (size_t i = 0; i < kCount; ++i) names[i] = lines[i].name;
+  return names;
+}
+constexpr auto kRuleNames = NamesIn(kRules);
+constexpr auto kFormNames = NamesIn(kForms);
 
 constexpr uint64_t kLineBytes = 64;
 
