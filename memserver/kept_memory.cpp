@@ -67,11 +67,7 @@ Status HoldAll(std::span<const MemoryToHold> parts, KeptHolder* keeper) {
     if (part.slot > 0 && TP_PLANTED("keeper.pool_not_told")) continue;
     const Status held = keeper->Hold(part);
     if (!held.ok() && keeper->watch_fd() < 0) return held;
-    if (!held.ok()) {
-      TP_RETURN_IF_ERROR(keeper->Renew(parts));
-      LogWarn("the keeper died; a new one holds the memory", {{"keeper_pid", keeper->keeper_pid()}});
-      return Status();
-    }
+    if (!held.ok()) return keeper->Renew(parts);
     TP_POINT("server.part_held");
   }
   return Status();

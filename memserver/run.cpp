@@ -150,9 +150,7 @@ void BeginStop(Server* server, const std::string& cause, bool hand_over) {
 
 void RenewKeeper(Server* server, KeptHolder* keeper) {
   const Status renewed = keeper->Renew(server->kept_parts());
-  if (renewed.ok()) {
-    LogWarn("the keeper died; a new one holds the memory", {{"keeper_pid", keeper->keeper_pid()}});
-  } else {
+  if (!renewed.ok()) {
     LogError("the keeper died and no new one could be started: the jobs would not outlive this process", {{"why", renewed.Line()}});
   }
 }

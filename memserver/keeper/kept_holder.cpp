@@ -97,7 +97,9 @@ Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
     status = FindOrStart(true);
     for (size_t at = TP_PLANTED("keeper.renewed_without_index") ? 1 : 0; status.ok() && at < all.size(); ++at)
       status = link_->Hold(all[at]);
-    if (status.ok()) return status;
+    if (!status.ok()) continue;
+    LogWarn("the keeper died; a new one holds the memory", {{"keeper_pid", keeper_pid()}});
+    return status;
   }
   link_.reset();
   return status;
