@@ -55,9 +55,9 @@ class TrainingEngine {
   Status LoadWeights(const WeightSource& source);
 
   // Forward and backward of one micro-batch of the step that starts from `version`; returns the loss before scaling. The gradient that is
-  // summed over micro-batches and ranks is that of loss x gradient_scale. Errors: kRcacheTooSmall (found in the first step; names the
-  // smallest
-  // --rcache that works), kLibraryFailed, and what else the cache latched.
+  // summed over micro-batches and ranks is that of loss x gradient_scale.
+  // Errors: kRcacheTooSmall (found in the first step; names the smallest --rcache that works), kLibraryFailed, and what else the cache
+  // latched.
   Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
   // Waits until all gradients are in and the step is sealed. `before` runs between the two; its error leaves the step unsealed.
   Result<client::Outcome> EndStep(const client::StepEnd& end, const std::function<Status()>& before = nullptr);
