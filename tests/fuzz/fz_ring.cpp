@@ -219,6 +219,7 @@ class Run {
   }
 
   void CheckHonest() {
+    AnswerSaves();  // a save may have been asked for in the honest rank's name too; it holds updates until it has ended
     TP_CHECK(TrainHonestly(&honest_) == UndisturbedChunks(), "the honest job's weights have the bits that they have alone");
   }
 
