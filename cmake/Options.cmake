@@ -33,6 +33,9 @@ if(TIDEPOOL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
       CCACHE_NOHASHDIR=1 ${TIDEPOOL_CCACHE})
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_compile_options("SHELL:-Xclang -fno-pch-timestamp")  # else ccache could not serve a file that uses a precompiled header
+endif()
 find_program(TIDEPOOL_MOLD mold)
 if(TIDEPOOL_MOLD)
   add_link_options(-fuse-ld=mold)

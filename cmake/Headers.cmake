@@ -1,0 +1,39 @@
+# Precompiled sets of headers, each built once and shared: half of the time that a small file takes goes into reading headers.
+#
+#   tidepool_std_pch     the standard library, for the rooms, in the builds for sanitizers only: there the release build without it has
+#                        already shown that every file includes what it uses.
+#   tidepool_test_pch    the same and GoogleTest, for the test programs of every build.
+#
+# A precompiled header is valid only for the flags that it was made with. Files with options of their own go without (tidepool_plain).
+set(TIDEPOOL_STD_HEADERS
+  <algorithm> <array> <atomic> <cstdint> <cstring> <deque> <functional> <map> <memory> <mutex> <optional> <set> <span> <string>
+  <string_view> <thread> <utility> <variant> <vector>)
+
+# tidepool_headers(NAME OPTIONS x... HEADERS <a>... [DEPS target...])
+function(tidepool_headers name)
+  cmake_parse_arguments(ARG "" "" "OPTIONS;HEADERS;DEPS" ${ARGN})
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${name}.cpp CONTENT "// Holds precompiled headers.\n")
+  add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/${name}.cpp)
+  target_link_libraries(${name} PRIVATE tidepool_flags ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+  set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+endfunction()
+
+# In a build for sanitizers the code of a test itself is not optimised: compiling it took longer than running it.
+set(TIDEPOOL_TEST_OPTIONS -fPIC)
+if(TIDEPOOL_SANITIZE)
+  list(APPEND TIDEPOOL_TEST_OPTIONS -O0)
+  tidepool_headers(tidepool_std_pch HEADERS ${TIDEPOOL_STD_HEADERS})
+endif()
+tidepool_headers(tidepool_test_pch OPTIONS ${TIDEPOOL_TEST_OPTIONS} HEADERS ${TIDEPOOL_STD_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
+                 DEPS GTest::gmock GTest::gtest)
+
+function(tidepool_precompiled target headers)
+  set_target_properties(${target} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ${headers})
+endfunction()
+
+# tidepool_plain(a.cpp ...): files that are compiled without precompiled headers.
+function(tidepool_plain)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
