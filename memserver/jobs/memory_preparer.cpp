@@ -32,8 +32,9 @@ void MemoryPreparer::Run() {
     poll(&entry, 1, -1);
     tasks_.ClearEvent();
     tasks_.TakeAll(&tasks);
-    for (const Task& task : tasks) {
+    for (Task& waiting : tasks) {
       if (stopping_.load(std::memory_order_acquire)) return;
+      const Task task = std::move(waiting);  // gone when it is done: its descriptor is all that may keep a dead rank's rCache alive
       results_.Push(Prepare(task));
     }
   }

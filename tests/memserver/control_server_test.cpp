@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "device/host_device.h"
 #include "memserver/jobs/peer_identity.h"
 #include "memserver/jobs/socket_directory.h"
@@ -46,6 +47,15 @@ shm::JobSpec Spec() {
   spec.chunks = {{64, 0}};
   spec.parameters = {{"w", {64}, 0, 0, 0, 64}};
   return spec;
+}
+
+size_t OpenRcaches() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    count += std::filesystem::read_symlink(entry.path(), error).string().find("tidepool-device") != std::string::npos ? 1 : 0;
+  }
+  return count;
 }
 
 class ControlServerTest : public testing::Test {
@@ -201,6 +211,20 @@ TEST_F(ControlServerTest, ARankComesBackWithItsMemoryAndGetsNewRings) {
   EXPECT_TRUE(port.ok()) << port.status().Format();
   Send(socket, shm::GoodbyeFrame{});
   EXPECT_EQ(Expect<Goodbye>().connection, id);
+}
+
+// It once kept the last one until another session was prepared: rCache memory of a rank that was gone.
+TEST_F(ControlServerTest, TheDescriptorOfAReturnedRcacheIsClosedWhenItIsMapped) {
+  UniqueFd memory;
+  const auto mine = device_.CreateExportable(8192, &memory);
+  ASSERT_TRUE(mine.ok());
+  const UniqueFd socket = Connect();
+  GrantResume(socket, memory.get());
+  attached_ = Expect<AttachSession>();
+  SteadyClock clock;
+  const int64_t limit = clock.NowNs() + 10 * kNsPerSecond;
+  while (OpenRcaches() > 1 && clock.NowNs() < limit) clock.SleepNs(kNsPerMs);
+  EXPECT_EQ(OpenRcaches(), 1U) << "the rank's own";
 }
 
 TEST_F(ControlServerTest, OnlyMemoryThatAMemserverMadeIsTakenFromARank) {
