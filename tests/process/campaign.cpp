@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
 namespace {
@@ -17,6 +16,10 @@ namespace {
 constexpr int64_t kRoundLimitNs = 60 * kNsPerSecond;
 constexpr int64_t kWaitLimitNs = 30 * kNsPerSecond;  // for one process to do one thing
 const char* const kJob = "campaign";
+
+std::vector<std::string> ServerCommand(const std::string& socket_dir, const std::string& tile) {
+  return MemserverCommand(socket_dir, {"--keeper", "process", "--no-respawn", "--lease", "30s", "--pool", "8MiB", "--tile", tile});
+}
 
 size_t Count(const std::string& text, const std::string& what) {
   size_t count = 0;
@@ -29,7 +32,8 @@ size_t Count(const std::string& text, const std::string& what) {
 // One run of the job, from nothing to nothing.
 class Campaign::Round {
  public:
-  Round(const RoundPlan& plan, SplitMix64* random) : plan_(plan), random_(random), norms_(plan.shape.world), hashes_(plan.shape.world) {
+  Round(const RoundPlan& plan, Campaign* campaign)
+      : plan_(plan), random_(&campaign->random_), at_rest_(campaign->at_rest_), norms_(plan.shape.world), hashes_(plan.shape.world) {
     trainers_.resize(plan.shape.world);
     old_output_.resize(plan.shape.world);
   }
@@ -39,14 +43,14 @@ class Campaign::Round {
   RoundReport Play() {
     const int64_t end = clock_.NowNs() + kRoundLimitNs;
     StartServer();
-    for (Rank rank = 0; rank < plan_.shape.world; ++rank) StartTrainer(rank, rank == 0 ? plan_.trainer_point : "");
-    while (!AllDone() && report_.wrong.empty()) {
+    for (Rank rank = 0; rank < plan_.shape.world; ++rank) StartTrainer(rank, rank == 0 ? plan_.trainer_point : "", true);
+    while (!AllDone() && good()) {
       if (clock_.NowNs() > end) Fail("the job did not come to its end in time");
       clock_.SleepNs(static_cast<int64_t>(500'000 + random_->Below(8'000'000)));
       StartAgainWhatEnded();
       if (report_.kills < plan_.kills) Kill();
     }
-    if (report_.wrong.empty()) Finish();
+    if (good()) Finish();
     report_.recoveries = static_cast<uint32_t>(Count(server_output_ + server_->Output(), "job found in kept memory"));
     return report_;
   }
@@ -54,6 +58,8 @@ class Campaign::Round {
   Outcome TakeOutcome() { return {std::move(states_), std::move(norms_), std::move(hashes_)}; }
 
  private:
+  bool good() const { return report_.wrong.empty(); }
+
   void Fail(const std::string& what) {
     std::ostringstream text;
     text << what << "\n--- memserver:\n" << server_output_ << (server_ ? server_->Output() : "");
@@ -67,20 +73,23 @@ class Campaign::Round {
     return point.empty() ? std::vector<std::string>() : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
   }
 
+  // The next one of the plan.
   void StartServer() {
-    if (server_) server_output_ += server_->Output();
-    const bool planned = server_starts_ < plan_.server_points.size();
-    server_point_ = planned ? plan_.server_points[server_starts_] : "";
-    ++server_starts_;
+    const bool planned = points_taken_ < plan_.server_points.size();
+    StartServerAt(planned ? plan_.server_points[points_taken_] : "");
+    ++points_taken_;
     kill_soon_ = planned && server_point_.empty();
-    // Each server has tiles of another size than the one before.
-    const char* const tile = std::array{"256,512", "1024,2048", "512,1024"}[server_starts_ % 3];
-    server_ = std::make_unique<ChildProcess>(
-        MemserverCommand(directory_.path(), {"--keeper", "process", "--no-respawn", "--lease", "30s", "--pool", "8MiB", "--tile", tile}),
-        Armed(server_point_));
   }
 
-  void StartTrainer(size_t rank, const std::string& point) {
+  void StartServerAt(const std::string& point) {
+    if (server_) server_output_ += server_->Output();
+    server_point_ = point;
+    // Each server has tiles of another size than the one before.
+    const char* const tile = std::array{"256,512", "1024,2048", "512,1024"}[++server_starts_ % 3];
+    server_ = std::make_unique<ChildProcess>(ServerCommand(directory_.path(), tile), Armed(server_point_));
+  }
+
+  void StartTrainer(size_t rank, const std::string& point, bool stays) {
     if (trainers_[rank]) {
       TakeNorms(rank);
       old_output_[rank] += trainers_[rank]->Output();
@@ -95,7 +104,7 @@ class Campaign::Round {
     add("--pause-ms", static_cast<uint64_t>(plan_.pause_ms));
     if (plan_.shape.bf16) options.push_back("--bf16");
     options.insert(options.end(), {"--optimizer", NameOf(plan_.shape.rule()), "--states", NameOf(plan_.shape.states())});
-    if (!plan_.detach) options.push_back("--stay");
+    if (stays) options.push_back("--stay");
     if (rank == 0) options.insert(options.end(), {"--save", saves_.path()});
     trainers_[rank] = std::make_unique<ChildProcess>(ThinCommand(directory_.path(), options), Armed(point));
   }
@@ -141,9 +150,14 @@ class Campaign::Round {
       if (!ended || (ended->exit_code == 0 && IsDone(rank))) continue;
       if (ended->signal != SIGKILL)
         return Fail("rank " + std::to_string(rank) + " ended with exit code " + std::to_string(ended->exit_code));
-      if (rank == 0 && !plan_.trainer_point.empty()) report_.points_hit.push_back(plan_.trainer_point);
-      StartTrainer(rank, "");
+      StartTrainerAgain(rank, true);
     }
+  }
+
+  // After it was killed.
+  void StartTrainerAgain(size_t rank, bool stays) {
+    if (rank == 0 && !plan_.trainer_point.empty()) report_.points_hit.push_back(plan_.trainer_point);
+    StartTrainer(rank, "", stays);
   }
 
   void KillServer() {
@@ -181,43 +195,81 @@ class Campaign::Round {
     const int64_t end = clock_.NowNs() + kWaitLimitNs;
     while (Count(server_->Output(), "a new one holds") == before) {
       if (clock_.NowNs() > end) Fail("memserver did not start another keeper");
-      if (!report_.wrong.empty()) return false;
+      if (!good()) return false;
       clock_.SleepNs(kNsPerMs);
     }
     return true;
   }
 
-  // A server may meet its last point when the ranks have gone.
-  bool NothingIsHeld() {
-    const int64_t end = clock_.NowNs() + kWaitLimitNs;
-    while (WaitForHoldings(directory_.path(), kNothing, 100 * kNsPerMs) != kNothing) {
-      if (clock_.NowNs() > end) return false;
-      StartServerAgain();
-    }
-    return true;
+  // All ranks have done their steps, and stay.
+  void Finish() {
+    HandOver();
+    if (good()) ReadPlanes();
+    if (good()) LetRanksLeave();
+    if (good()) ExpectNothingHeld();
+    if (good()) EndServer();
+    for (size_t rank = 0; rank < trainers_.size(); ++rank) TakeNorms(rank);
   }
 
-  void Finish() {
-    for (size_t rank = 0; rank < trainers_.size(); ++rank) TakeNorms(rank);
-    StartServerAgain();
-    if (!server_->WaitForOutput("\"ready\"", kWaitLimitNs)) return Fail("the last memserver did not become ready");
-    if (server_point_.starts_with("keeper.") && Count(server_->Output(), "a new one holds") > 0)
-      report_.points_hit.push_back(server_point_);
-    if (plan_.detach) {
-      for (auto& trainer : trainers_) {
-        if (!trainer->Wait(kWaitLimitNs)) return Fail("a rank that was done did not end");
-      }
-      if (!NothingIsHeld()) return Fail("something is held after the end");
+  // SIGTERM; a server that meets its point instead is followed by the next, which is told as well.
+  void HandOver() {
+    for (;;) {
+      StartServerAgain();
+      if (!good()) return;
+      const bool ready = server_->WaitForOutput("\"ready\"", kWaitLimitNs);
+      if (ready && server_point_.starts_with("keeper.") && Count(server_->Output(), "a new one holds") > 0)
+        report_.points_hit.push_back(std::exchange(server_point_, ""));
+      if (ready) server_->Signal(SIGTERM);
+      const auto ended = server_->Wait(kWaitLimitNs);
+      if (ended && ended->exit_code == 0) return;
+      if (!ended || ended->signal != SIGKILL || server_point_.empty()) return Fail("memserver did not hand over in order");
     }
+  }
+
+  void ReadPlanes() {
+    auto states = ReadKeptStates(directory_.path(), kJob);
+    if (!states.ok()) return Fail(states.status().Format());
+    states_ = std::move(states).value();
+    // The point that the last server did not meet may lie where ranks leave.
+    StartServerAt(std::exchange(server_point_, ""));
+  }
+
+  void LetRanksLeave() {
+    for (auto& trainer : trainers_) trainer->Signal(SIGUSR1);
+    const int64_t begin = clock_.NowNs();
+    const int64_t kill_at = begin + static_cast<int64_t>(random_->Below(120)) * kNsPerMs;
+    bool kill = plan_.kill_while_leaving;
+    for (size_t gone = 0; gone < trainers_.size() && good(); clock_.SleepNs(kNsPerMs)) {
+      if (clock_.NowNs() > begin + kWaitLimitNs) Fail("a rank that was done did not leave");
+      StartServerAgain();
+      if (kill && clock_.NowNs() > kill_at) KillServer();
+      kill = kill && clock_.NowNs() <= kill_at;
+      gone = 0;
+      for (size_t rank = 0; rank < trainers_.size(); ++rank) {
+        const auto ended = trainers_[rank]->Wait(0);
+        if (!ended) continue;
+        gone += ended->exit_code == 0 ? 1 : 0;
+        if (ended->signal == SIGKILL) StartTrainerAgain(rank, false);
+        if (ended->exit_code > 0) Fail("rank " + std::to_string(rank) + " could not leave: exit code " + std::to_string(ended->exit_code));
+      }
+    }
+  }
+
+  // A server may meet its last point when the ranks have gone.
+  void ExpectNothingHeld() {
+    const int64_t end = clock_.NowNs() + kWaitLimitNs;
+    while (WaitForHoldings(directory_.path(), kNothing, 100 * kNsPerMs) != kNothing) {
+      if (clock_.NowNs() > end) return Fail("something is held after the end");
+      StartServerAgain();
+    }
+    const OpenDescriptors left = WaitForDescriptors(directory_.path(), at_rest_, kWaitLimitNs);
+    if (left != at_rest_) Fail("other descriptors are open after the end:\n" + left.Text() + "\nthan before:\n" + at_rest_.Text());
+  }
+
+  void EndServer() {
     server_->Signal(SIGTERM);
     const auto ended = server_->Wait(kWaitLimitNs);
     if (!ended || ended->exit_code != 0) return Fail("memserver did not end in order");
-    if (!plan_.detach) {
-      auto states = TakeKeptStates(directory_.path(), kJob);
-      if (!states.ok()) return Fail(states.status().Format());
-      states_ = std::move(states).value();
-    }
-    for (auto& trainer : trainers_) trainer->Signal(SIGKILL);
     const int64_t end = clock_.NowNs() + kWaitLimitNs;
     while (FindKeeper(directory_.path()) != 0 && clock_.NowNs() < end) clock_.SleepNs(kNsPerMs);
     if (FindKeeper(directory_.path()) != 0) return Fail("the keeper did not end");
@@ -226,13 +278,14 @@ class Campaign::Round {
 
   const RoundPlan& plan_;
   SplitMix64* const random_;
+  const OpenDescriptors& at_rest_;
   SteadyClock clock_;
   const TemporaryDirectory directory_, saves_;
   std::unique_ptr<ChildProcess> server_;
   std::vector<std::unique_ptr<ChildProcess>> trainers_;  // by rank
   std::string server_output_;                            // of servers that ended
   std::vector<std::string> old_output_;                  // of trainers that ended
-  size_t server_starts_ = 0;
+  size_t server_starts_ = 0, points_taken_ = 0;
   std::string server_point_;  // of the server that runs
   bool kill_soon_ = false;
   uint64_t norms_at_kill_ = 0;
@@ -242,12 +295,20 @@ class Campaign::Round {
   RoundReport report_;
 };
 
+Campaign::Campaign(uint64_t seed) : random_(seed) {
+  const TemporaryDirectory directory;
+  ChildProcess server(ServerCommand(directory.path(), "256,512"));
+  TP_CHECK(WaitForHoldings(directory.path(), kNothing, kWaitLimitNs) == kNothing, server.Output().c_str());
+  at_rest_ = SettledDescriptorsOf(directory.path());
+  KillDaemon(directory.path());
+}
+
 const Campaign::Outcome& Campaign::Undisturbed(const Shape& shape) {
   std::unique_ptr<Outcome>& outcome = undisturbed_[shape];
   if (outcome) return *outcome;
   RoundPlan plan;
   plan.shape = shape;
-  Round round(plan, &random_);
+  Round round(plan, this);
   const RoundReport report = round.Play();
   TP_CHECK(report.wrong.empty(), report.wrong.c_str());
   outcome = std::make_unique<Outcome>(round.TakeOutcome());
@@ -257,12 +318,12 @@ const Campaign::Outcome& Campaign::Undisturbed(const Shape& shape) {
 
 RoundReport Campaign::Run(const RoundPlan& plan) {
   const Outcome& expected = Undisturbed(plan.shape);
-  Round round(plan, &random_);
+  Round round(plan, this);
   RoundReport report = round.Play();
   if (!report.wrong.empty()) return report;
   const Outcome outcome = round.TakeOutcome();
-  if (!plan.detach && outcome.states.version != expected.states.version) report.wrong = "another version is sealed at the end";
-  if (!plan.detach && outcome.states.bytes != expected.states.bytes) report.wrong = "the planes differ from those of the undisturbed run";
+  if (outcome.states.version != expected.states.version) report.wrong = "another version is sealed at the end";
+  if (outcome.states.bytes != expected.states.bytes) report.wrong = "the planes differ from those of the undisturbed run";
   if (outcome.hashes != expected.hashes) report.wrong = "the ranks read other weights at the end";
   for (size_t rank = 0; rank < outcome.norms.size(); ++rank) {
     for (const auto& [step, norm] : outcome.norms[rank]) {

@@ -1,8 +1,10 @@
 // Campaign: a training job of thin trainers whose processes are killed while it runs, and the same job undisturbed; both must end with the
-// same bits: every plane, and the norm of every step's gradients.
+// same bits: every plane, and the norm of every step's gradients. Then the ranks leave, and memserver and keeper must hold what they held
+// before: no job, no memory, no descriptor more.
 //
 // One thread. A round starts a memserver (with a keeper that does not start it again: the campaign does, as a service manager would), and
-// one process a rank; everything that ends is started again until all ranks are done.
+// one process a rank; everything that ends is started again until all ranks are done. They stay while the server hands over and the planes
+// are read; the next server lets them leave.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,7 @@
 #include "base/optimizer.h"
 #include "tests/process/child_process.h"
 #include "tests/process/kept_states.h"
+#include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
 
@@ -38,7 +41,7 @@ struct RoundPlan {
   // Named kill points, "name:hit": of one server after the other (empty: killed at a random time), and of rank 0.
   std::vector<std::string> server_points;
   std::string trainer_point;
-  bool detach = false;  // the ranks say goodbye at the end: then only norms and the weights' hash are compared
+  bool kill_while_leaving = false;  // memserver, once, while the ranks say goodbye
   int64_t pause_ms = 0;
 };
 
@@ -51,10 +54,12 @@ struct RoundReport {
 
 class Campaign {
  public:
-  explicit Campaign(uint64_t seed) : random_(seed) {}
+  explicit Campaign(uint64_t seed);
   RoundReport Run(const RoundPlan& plan);
   Shape RandomShape();
   SplitMix64& random() { return random_; }
+  // What memserver and keeper have open when nobody is there.
+  const OpenDescriptors& at_rest() const { return at_rest_; }
 
  private:
   struct Outcome {  // of a whole run
@@ -66,6 +71,7 @@ class Campaign {
   class Round;
 
   SplitMix64 random_;
+  OpenDescriptors at_rest_;
   std::map<Shape, std::unique_ptr<Outcome>> undisturbed_;
 };
 

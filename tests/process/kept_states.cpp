@@ -35,9 +35,10 @@ KeptStates StatesOf(const Job& job) {
 
 }  // namespace
 
-Result<KeptStates> TakeKeptStates(const std::string& socket_dir, const std::string& name) {
+Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::string& name) {
   memserver::KeeperStart start;
   start.socket_path = shm::KeeperSocketPath(socket_dir);
+  start.lease_ms = 60'000;  // it goes on holding when `keeper` ends
   memserver::KeptHolder keeper(memserver::KeeperChoice::kProcess, start);
   memserver::KeptMemoryOptions options;
   options.pool.bytes = kPageBytes;
@@ -58,9 +59,7 @@ Result<KeptStates> TakeKeptStates(const std::string& socket_dir, const std::stri
   }
   const Job* job = loop.tables().FindJob(name);
   if (job == nullptr) return Status(ErrorId::kStatesLost, "the keeper holds no job " + name);
-  KeptStates states = StatesOf(*job);
-  keeper.End();
-  return states;
+  return StatesOf(*job);
 }
 
 }  // namespace tidepool::testing

@@ -54,9 +54,8 @@ bool KillAtRandomTimes(uint64_t seed, uint64_t kills, const std::vector<Victim>&
     plan.kills = kKillsPerRound;
     plan.victims = victims;
     plan.pause_ms = 2;
-    // A rank that is killed when others have said goodbye leaves the job to its lease.
-    const bool all_may_leave = std::find(victims.begin(), victims.end(), Victim::kTrainer) == victims.end() || plan.shape.world == 1;
-    plan.detach = all_may_leave && campaign.random().Below(3) == 0;
+    const bool of_server = std::find(victims.begin(), victims.end(), Victim::kServer) != victims.end();
+    plan.kill_while_leaving = of_server && campaign.random().Below(2) == 0;
     if (!Play(&campaign, plan, totals)) return false;
   }
   return true;
@@ -140,12 +139,11 @@ RoundPlan PlanOf(const std::string& point, uint32_t repeat, bool rare, Campaign*
   RoundPlan plan;
   plan.shape = campaign->RandomShape();
   plan.shape.micro_batches = point.find("stag") != std::string::npos ? 2 : plan.shape.micro_batches;
-  plan.detach = repeat % 2 == 1;
   const std::string once = point + ":1";
   const std::string armed = rare ? once : point + ":" + std::to_string(1 + campaign->random().Below(8));
   if (point.starts_with("client.")) {
     plan.trainer_point = armed;
-    if (plan.detach) plan.shape.world = 1;  // others that had said goodbye would leave the job to its lease
+    if (point == "client.goodbye_sent") plan.shape.world = 1;  // others that had said goodbye would leave the job to its lease
     if (point.find("resu") != std::string::npos || point == "client.server_lost") {
       plan.trainer_point = once;
       plan.server_points = {""};
@@ -159,7 +157,7 @@ RoundPlan PlanOf(const std::string& point, uint32_t repeat, bool rare, Campaign*
     // Recovery has something to restore after a death inside a tile; it is killed up to five times in a row.
     plan.server_points = {"optim.tile_written:" + std::to_string(1 + campaign->random().Below(200))};
     for (uint32_t i = 0; i <= repeat % 5; ++i) plan.server_points.push_back(once);
-  } else if (repeat / 2 % 2 == 0) {
+  } else if (repeat % 2 == 0) {
     plan.server_points = {armed};
   } else {
     plan.server_points = {"", armed};
@@ -170,7 +168,8 @@ RoundPlan PlanOf(const std::string& point, uint32_t repeat, bool rare, Campaign*
 bool KillAtPoint(Campaign* campaign, const std::string& point, uint32_t each, Totals* totals) {
   uint32_t hits = 0, runs = 0;
   for (; hits < each && runs < 8 * each; ++runs) {
-    if (!Play(campaign, PlanOf(point, runs, runs < 2 || 2 * hits < runs, campaign), totals, point, &hits)) return false;
+    const bool rare = runs < 2 || (hits < runs && campaign->random().Below(4) != 0);
+    if (!Play(campaign, PlanOf(point, runs, rare, campaign), totals, point, &hits)) return false;
   }
   std::printf("%-28s %u kills in %u runs\n", point.c_str(), hits, runs);
   if (hits >= each) return true;

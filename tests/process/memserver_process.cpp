@@ -13,6 +13,67 @@
 
 namespace tidepool::testing {
 
+namespace {
+
+std::vector<std::string> OpenIn(pid_t pid, const std::string& socket_dir) {
+  std::vector<std::string> kinds;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/proc/" + std::to_string(pid) + "/fd", error), end; !error && it != end;
+       it.increment(error)) {
+    std::string kind = std::filesystem::read_symlink(it->path(), error).string();
+    if (kind.starts_with("socket:")) kind = "socket";
+    if (kind.starts_with("pipe:")) kind = "pipe";
+    if (kind.starts_with(socket_dir)) kind.erase(0, socket_dir.size());
+    if (!error) kinds.push_back(kind);
+    error.clear();  // it was closed meanwhile
+  }
+  std::sort(kinds.begin(), kinds.end());
+  return kinds;
+}
+
+OpenDescriptors DescriptorsOf(const std::string& socket_dir) {
+  return {OpenIn(FindServer(socket_dir), socket_dir), OpenIn(FindKeeper(socket_dir), socket_dir)};
+}
+
+}  // namespace
+
+std::string OpenDescriptors::Text() const {
+  std::string text = "memserver:";
+  for (const std::string& kind : of_server) text += " " + kind;
+  text += "\nkeeper:";
+  for (const std::string& kind : of_keeper) text += " " + kind;
+  return text;
+}
+
+OpenDescriptors SettledDescriptorsOf(const std::string& socket_dir) {
+  constexpr int kSameMin = 10;
+  SteadyClock clock;
+  OpenDescriptors before;
+  for (int same = 0; same < kSameMin; ++same) {
+    OpenDescriptors now = DescriptorsOf(socket_dir);
+    if (now != before) same = 0;
+    before = std::move(now);
+    clock.SleepNs(5 * kNsPerMs);
+  }
+  return before;
+}
+
+OpenDescriptors WaitForDescriptors(const std::string& socket_dir, const OpenDescriptors& expected, int64_t timeout_ns) {
+  SteadyClock clock;
+  const int64_t limit = clock.NowNs() + timeout_ns;
+  for (;;) {
+    OpenDescriptors now = DescriptorsOf(socket_dir);
+    if (now == expected || clock.NowNs() > limit) return now;
+    clock.SleepNs(2 * kNsPerMs);
+  }
+}
+
+pid_t FindServer(const std::string& socket_dir) {
+  pid_t pid = 0;
+  std::ifstream(shm::LockFilePath(socket_dir)) >> pid;
+  return pid;
+}
+
 pid_t FindKeeper(const std::string& socket_dir) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
@@ -29,9 +90,7 @@ pid_t FindKeeper(const std::string& socket_dir) {
 
 void KillDaemon(const std::string& socket_dir) {
   if (const pid_t keeper = FindKeeper(socket_dir)) kill(keeper, SIGKILL);
-  std::ifstream lock(shm::LockFilePath(socket_dir));
-  pid_t server = 0;
-  if (lock >> server && server > 0) kill(server, SIGKILL);
+  if (const pid_t server = FindServer(socket_dir); server > 0) kill(server, SIGKILL);
 }
 
 std::vector<std::string> MemserverCommand(const std::string& socket_dir, const std::vector<std::string>& more) {

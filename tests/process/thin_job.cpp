@@ -72,7 +72,7 @@ class ThinRank {
     TP_RETURN_IF_ERROR(Hash(&result->hash));
     if (!options_.save_dir.empty()) TP_RETURN_IF_ERROR(Save());
     if (options_.on_hash) options_.on_hash(result->hash);
-    while (options_.stay) {
+    while (options_.stays && options_.stays()) {
       clock_.SleepNs(10 * kNsPerMs);
       TP_RETURN_IF_ERROR(client_->DeclareSchedule(order));  // notices when a peer or the server dies
     }

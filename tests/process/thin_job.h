@@ -31,7 +31,8 @@ struct ThinOptions {
   std::string save_dir;           // empty: nothing is saved
   int64_t server_timeout_ns = 0;  // how long a vanished server is waited for
   bool persistent = false;        // a rank that is taken, or a peer that dies, is waited for: the run goes on from the last sealed step
-  bool stay = false;              // when all steps are done, the rank stays attached for ever
+  // When all steps are done, the rank stays attached for as long as this says so. Empty: not at all.
+  std::function<bool()> stays;
   // Called with the hash of the final weights, before the rank detaches or stays.
   std::function<void(uint64_t hash)> on_hash;
   // Called with the client after each sealed step; tests look at things here.

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -14,6 +15,8 @@
 namespace {
 
 [[gnu::init_priority(101)]] const tidepool::LastWords last_words("thin_trainer");
+
+volatile std::sig_atomic_t may_leave = 0;
 
 // What a data-loading worker is to a trainer: a fork that holds the parent's descriptors and outlives it.
 void ForkSleeper() {
@@ -52,7 +55,8 @@ int main(int argc, char** argv) {
   app.add_option("--server-timeout-ms", server_timeout_ms);
   app.add_flag("--persistent", options.persistent);
   app.add_flag("--norms", norms, "print the norm of each step's gradients");
-  app.add_flag("--stay", options.stay, "when all steps are done, stay attached");
+  bool stay = false;
+  app.add_flag("--stay", stay, "when all steps are done, stay attached until SIGUSR1");
   bool fork_child = false;
   app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
   CLI11_PARSE(app, argc, argv);
@@ -66,7 +70,9 @@ int main(int argc, char** argv) {
     options.on_norm = [](uint64_t step, double norm) { std::printf("norm %llu %a\n", static_cast<unsigned long long>(step), norm); };
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
   }
-  if (options.stay) {
+  if (stay) {
+    std::signal(SIGUSR1, [](int) { may_leave = 1; });
+    options.stays = [] { return may_leave == 0; };
     options.on_hash = [](uint64_t hash) {
       std::printf("hash %llx stays\n", static_cast<unsigned long long>(hash));
       std::fflush(stdout);
