@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "shm/socket_path.h"
+#include "tests/process/daemon_fixture.h"
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
@@ -147,10 +148,40 @@ class TrainerKillTest : public ::testing::Test {
   KeptServer server_;
 };
 
+// Every point of the rooms below trainer/, in the order in which one run passes them; behind the last nothing is left to do.
+struct Point {
+  const char* name;
+  bool in_each_step;
+};
+constexpr Point kPoints[] = {{"trainer.forward_done", true},
+                             {"trainer.backward_done", true},
+                             {"trainer.step_sealed", true},
+                             {"trainer.run_done", false},
+                             {"trainer.detached", false}};
+
 TEST_F(TrainerKillTest, ATrainerThatIsStartedAgainGoesOn) {
   const auto whole = Start(Run("whole"));
   ExpectDone(whole.get());
-  for (const char* point : {"client.put_sent:3", "trainer.backward_done:3", "trainer.step_sealed:4", "client.end_step_sent:5"}) {
+  for (int round = 0; round < 5; ++round) {
+    const std::string name = "killed-" + std::to_string(round);
+    for (const Point& point : kPoints) {
+      const std::string passing = ":" + std::to_string(point.in_each_step ? 2 + round : 1);
+      const auto killed = Start(Run(name), {"TIDEPOOL_KILL_AT=" + std::string(point.name) + passing});
+      const auto end = killed->Wait(kRunNs);
+      ASSERT_TRUE(end) << killed->Output();
+      EXPECT_EQ(end->signal, SIGKILL) << point.name << "\n" << killed->Output();
+      const bool goes_on = killed->Output().find("goes on behind its sealed step") != std::string::npos;
+      EXPECT_EQ(goes_on, &point != kPoints) << point.name << "\n" << killed->Output();
+    }
+    ExpectSame(name, "whole");
+    EXPECT_EQ(WaitForHoldings(server_.socket_dir(), kNothing, kRunNs), kNothing) << "it had said goodbye";
+  }
+}
+
+TEST_F(TrainerKillTest, ATrainerThatIsKilledInARequestGoesOn) {
+  const auto whole = Start(Run("whole"));
+  ExpectDone(whole.get());
+  for (const char* point : {"client.put_sent:3", "client.end_step_sent:5"}) {
     const auto killed = Start(Run("killed"), {std::string("TIDEPOOL_KILL_AT=") + point});
     const auto end = killed->Wait(kRunNs);
     ASSERT_TRUE(end) << killed->Output();
