@@ -2,6 +2,7 @@
 // tells the ranks that are left, and the other job's bits do not change.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <csignal>
 #include <memory>
@@ -16,6 +17,7 @@ namespace tidepool::testing {
 namespace {
 
 constexpr int64_t kLimit = 30 * kNsPerSecond;
+constexpr int64_t kToldNs = kPromptNs / 20;  // 100 ms
 const std::vector<std::string> kBesideOptions{"--name", "beside", "--steps", "40", "--chunks", "5"};
 
 bool WaitForSessions(const std::string& socket_dir, int64_t sessions) {
@@ -103,16 +105,20 @@ TEST_F(Kill, AtFiftyRandomTimesHurtsNobody) {
   SplitMix64 random(20);
   SteadyClock clock;
   for (int round = 0; round < 50; ++round) {
-    auto beside = round % 5 == 0 ? StartBeside() : nullptr;
+    auto beside = StartBeside();
     ChildProcess victim(ThinCommand(daemon_->socket_dir(), {"--name", "victim", "--steps", "1000000"}));
     clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(40 * kNsPerMs))));
     victim.Signal(SIGKILL);
     ASSERT_TRUE(victim.Wait(kLimit).has_value());
-    if (beside) ExpectBesideUndisturbed(std::move(beside));
+    ExpectBesideUndisturbed(std::move(beside));
   }
 }
 
+// A rank's death is told by the kernel, not found by a time-out: the others have ended within 100 ms of it. A machine that is busy may hold
+// them up, but not each time.
 TEST_F(Kill, OneOfThreeRanksIsToldToTheOthersAtOnce) {
+  SteadyClock clock;
+  int64_t least_ns = kLimit;
   for (const char* point : {"client.end_step_sent:1", "client.gradient_sent:9", "client.end_step_sent:3"}) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (const char* rank : {"0", "1", "2"}) {
@@ -125,14 +131,17 @@ TEST_F(Kill, OneOfThreeRanksIsToldToTheOthersAtOnce) {
     const auto killed = ranks[1]->Wait(kLimit);
     ASSERT_TRUE(killed.has_value());
     EXPECT_EQ(killed->signal, SIGKILL) << ranks[1]->Output();
+    const int64_t killed_ns = clock.NowNs();
     for (const size_t left : {0, 2}) {
       const auto end = ranks[left]->Wait(kPromptNs);
       ASSERT_TRUE(end.has_value()) << "rank " << left << " was not told at once";
       EXPECT_EQ(end->exit_code, 1) << ranks[left]->Output();
       EXPECT_NE(ranks[left]->Output().find("TP3012"), std::string::npos) << ranks[left]->Output();
     }
+    least_ns = std::min(least_ns, clock.NowNs() - killed_ns);
     EXPECT_EQ(WaitForHoldings(daemon_->socket_dir(), kNothing, kLimit), kNothing);
   }
+  EXPECT_LT(least_ns, kToldNs) << "from the death of one to the end of the last";
 }
 
 TEST_F(Kill, AForkedChildThatKeepsTheSocketHidesNoDeath) {
