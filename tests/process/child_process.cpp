@@ -1,6 +1,7 @@
 #include "tests/process/child_process.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -59,6 +60,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::v
   dup2(output_.get(), STDOUT_FILENO);
   dup2(output_.get(), STDERR_FILENO);
   fcntl(STDOUT_FILENO, F_SETFL, O_APPEND);
+  close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);  // also what the test itself has inherited
   if (keep_fd >= 0) fcntl(keep_fd, F_SETFD, 0);
   sigset_t none;
   sigemptyset(&none);

@@ -39,7 +39,8 @@ struct ProcessEnd {
 
 class ChildProcess {
  public:
-  // `environment` is added to this process's own. `keep_fd` is inherited when >= 0, under the same number.
+  // `environment` is added to this process's own. `keep_fd` is inherited when >= 0, under the same number, and no
+  // other descriptor but the standard ones.
   ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment = {}, int keep_fd = -1);
   // Kills it when it still runs.
   ~ChildProcess();
