@@ -1,5 +1,6 @@
 #include "tests/process/campaign.h"
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <filesystem>
@@ -8,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/error_catalog.h"
 #include "tests/process/daemon_fixture.h"
 
 namespace tidepool::testing {
@@ -35,6 +37,7 @@ class Campaign::Round {
   Round(const RoundPlan& plan, Campaign* campaign)
       : plan_(plan), random_(&campaign->random_), at_rest_(campaign->at_rest_), norms_(plan.shape.world), hashes_(plan.shape.world) {
     trainers_.resize(plan.shape.world);
+    must_be_told_.resize(plan.shape.world);
     old_output_.resize(plan.shape.world);
   }
 
@@ -49,6 +52,7 @@ class Campaign::Round {
       clock_.SleepNs(static_cast<int64_t>(500'000 + random_->Below(8'000'000)));
       StartAgainWhatEnded();
       if (report_.kills < plan_.kills) Kill();
+      if (report_.losses < plan_.losses) LoseStates();
     }
     if (good()) Finish();
     report_.recoveries = static_cast<uint32_t>(Count(server_output_ + server_->Output(), "job found in kept memory"));
@@ -125,7 +129,7 @@ class Campaign::Round {
     }
   }
 
-  bool IsDone(size_t rank) const { return Count(trainers_[rank]->Output(), "hash ") > 0; }
+  bool IsDone(size_t rank) const { return !must_be_told_[rank] && Count(trainers_[rank]->Output(), "hash ") > 0; }
   bool AllDone() {
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
       if (!IsDone(rank)) return false;
@@ -148,6 +152,11 @@ class Campaign::Round {
     for (size_t rank = 0; rank < trainers_.size(); ++rank) {
       const auto ended = trainers_[rank]->Wait(0);
       if (!ended || (ended->exit_code == 0 && IsDone(rank))) continue;
+      if (must_be_told_[rank] && ended->exit_code == kExitCorrupt && Count(trainers_[rank]->Output(), "TP3014") == 1) {
+        must_be_told_[rank] = false;
+        StartTrainer(rank, "", true);
+        continue;
+      }
       if (ended->signal != SIGKILL)
         return Fail("rank " + std::to_string(rank) + " ended with exit code " + std::to_string(ended->exit_code));
       StartTrainerAgain(rank, true);
@@ -180,17 +189,19 @@ class Campaign::Round {
     norms_at_kill_ = printed;
     const Victim victim = plan_.victims[random_->Below(plan_.victims.size())];
     const size_t rank = random_->Below(trainers_.size());
-    if (victim == Victim::kKeeper && !KillKeeper()) return;
+    const bool of_keeper = victim == Victim::kKeeper || victim == Victim::kTrainerAndKeeper;
+    if (of_keeper && !KillKeeper(victim == Victim::kTrainerAndKeeper ? trainers_[rank].get() : nullptr)) return;
     if (victim == Victim::kTrainer || victim == Victim::kTrainerAndServer) trainers_[rank]->Signal(SIGKILL);
     if (victim == Victim::kServer || victim == Victim::kTrainerAndServer) KillServer();
     ++report_.kills;
   }
 
-  // Waits until another keeper holds everything: killing the server before that is another promise.
-  bool KillKeeper() {
+  // With a trainer, or alone. Waits until another keeper holds everything: killing the server before that is another promise.
+  bool KillKeeper(ChildProcess* trainer) {
     const pid_t keeper = FindKeeper(directory_.path());
     const size_t before = Count(server_->Output(), "a new one holds");
     if (keeper == 0 || Count(server_->Output(), "\"ready\"") == 0) return false;
+    if (trainer != nullptr) trainer->Signal(SIGKILL);
     kill(keeper, SIGKILL);
     const int64_t end = clock_.NowNs() + kWaitLimitNs;
     while (Count(server_->Output(), "a new one holds") == before) {
@@ -199,6 +210,25 @@ class Campaign::Round {
       clock_.SleepNs(kNsPerMs);
     }
     return true;
+  }
+
+  // That other promise: memserver and its keeper at once. Nothing is left; each rank hears it, and the next server starts clean.
+  void LoseStates() {
+    uint64_t least = ~uint64_t{0};  // steps that each rank has done in this life
+    for (size_t rank = 0; rank < trainers_.size(); ++rank) {
+      least = std::min(least, must_be_told_[rank] ? 0 : uint64_t{Count(trainers_[rank]->Output(), "norm ")});
+    }
+    const pid_t keeper = FindKeeper(directory_.path());
+    if (keeper == 0 || least < lose_at_) return;
+    lose_at_ = 1 + random_->Below(plan_.shape.steps - 1);
+    if (random_->Below(2) == 0) {  // the keeper first; a server that still runs would start another one
+      server_->Signal(SIGSTOP);
+      kill(keeper, SIGKILL);
+    }
+    KillServer();
+    kill(keeper, SIGKILL);
+    ++report_.losses;
+    must_be_told_.assign(trainers_.size(), true);
   }
 
   // All ranks have done their steps, and stay.
@@ -288,14 +318,15 @@ class Campaign::Round {
   size_t server_starts_ = 0, points_taken_ = 0;
   std::string server_point_;  // of the server that runs
   bool kill_soon_ = false;
-  uint64_t norms_at_kill_ = 0;
+  uint64_t norms_at_kill_ = 0, lose_at_ = 1 + random_->Below(10);
+  std::vector<bool> must_be_told_;  // by rank: that its states are lost
   std::vector<std::map<uint64_t, std::string>> norms_;
   std::vector<std::string> hashes_;
   KeptStates states_;
   RoundReport report_;
 };
 
-Campaign::Campaign(uint64_t seed) : random_(seed) {
+Campaign::Campaign() {
   const TemporaryDirectory directory;
   ChildProcess server(ServerCommand(directory.path(), "256,512"));
   TP_CHECK(WaitForHoldings(directory.path(), kNothing, kWaitLimitNs) == kNothing, server.Output().c_str());

@@ -21,7 +21,7 @@
 
 namespace tidepool::testing {
 
-enum class Victim { kTrainer, kServer, kKeeper, kTrainerAndServer };
+enum class Victim { kTrainer, kServer, kKeeper, kTrainerAndServer, kTrainerAndKeeper };
 
 struct Shape {  // of the job
   uint32_t world = 1;
@@ -38,6 +38,7 @@ struct RoundPlan {
   Shape shape;
   uint32_t kills = 0;           // at random times
   std::vector<Victim> victims;  // one of them each time
+  uint32_t losses = 0;          // server and keeper at once, at random times: each rank must be told, and the job begins anew
   // Named kill points, "name:hit": of one server after the other (empty: killed at a random time), and of rank 0.
   std::vector<std::string> server_points;
   std::string trainer_point;
@@ -47,14 +48,16 @@ struct RoundPlan {
 
 struct RoundReport {
   std::string wrong;  // empty: all is as it should be
-  uint32_t kills = 0;
+  uint32_t kills = 0, losses = 0;
   std::vector<std::string> points_hit;
   uint32_t recoveries = 0;  // a memserver found the job in kept memory
 };
 
 class Campaign {
  public:
-  explicit Campaign(uint64_t seed);
+  Campaign();
+  // Everything from here on follows from the seed, and from the machine's pace.
+  void Begin(uint64_t seed) { random_ = SplitMix64(seed); }
   RoundReport Run(const RoundPlan& plan);
   Shape RandomShape();
   SplitMix64& random() { return random_; }
@@ -70,7 +73,7 @@ class Campaign {
   const Outcome& Undisturbed(const Shape& shape);
   class Round;
 
-  SplitMix64 random_;
+  SplitMix64 random_{1};
   OpenDescriptors at_rest_;
   std::map<Shape, std::unique_ptr<Outcome>> undisturbed_;
 };

@@ -1,15 +1,19 @@
 // kill_campaign: kills trainers, memserver and keeper of a running job, again and again, and compares every bit with the undisturbed job.
 //
-//   kill_campaign --kills 600 --victims all            at random times
+//   kill_campaign --kills 600 --victims all            at random times, one or two of them at once
+//   kill_campaign --losses 20                           memserver and keeper at once: the job's ranks are told, and it begins anew
 //   kill_campaign --points server.step_sealed --each 5  at named points (default: all of them)
 // Prints one line a part and a summary; exit code 1 at the first difference, with the seed that repeats it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,11 +27,13 @@ const std::map<std::string, std::vector<Victim>> kVictims{
     {"trainer", {Victim::kTrainer}},
     {"server", {Victim::kServer}},
     {"keeper", {Victim::kKeeper}},
-    {"pair", {Victim::kTrainerAndServer}},
-    {"all", {Victim::kTrainer, Victim::kServer, Victim::kServer, Victim::kKeeper, Victim::kTrainerAndServer}}};
+    {"pair", {Victim::kTrainerAndServer, Victim::kTrainerAndKeeper}},
+    {"all", {Victim::kTrainer, Victim::kServer, Victim::kServer, Victim::kKeeper, Victim::kTrainerAndServer, Victim::kTrainerAndKeeper}}};
 
+// What all threads have done. Each has a campaign of its own.
 struct Totals {
-  uint64_t rounds = 0, kills = 0, points_hit = 0, recoveries = 0;
+  std::atomic<uint64_t> rounds = 0, kills = 0, losses = 0, points_hit = 0, recoveries = 0;
+  std::atomic<bool> good = true;
 };
 
 // `point` without its hit number: counts the runs that were killed there.
@@ -35,6 +41,7 @@ bool Play(Campaign* campaign, const RoundPlan& plan, Totals* totals, const std::
   const RoundReport report = campaign->Run(plan);
   ++totals->rounds;
   totals->kills += report.kills;
+  totals->losses += report.losses;
   totals->points_hit += report.points_hit.size();
   totals->recoveries += report.recoveries;
   for (const std::string& hit : report.points_hit) {
@@ -45,20 +52,55 @@ bool Play(Campaign* campaign, const RoundPlan& plan, Totals* totals, const std::
   return false;
 }
 
-bool KillAtRandomTimes(uint64_t seed, uint64_t kills, const std::vector<Victim>& victims, Totals* totals) {
-  Campaign campaign(seed);
+void RunOnThreads(uint32_t threads, const std::function<void(Campaign*)>& work) {
+  const auto run = [&work] {
+    Campaign campaign;
+    work(&campaign);
+  };
+  std::vector<std::thread> others;
+  for (uint32_t i = 1; i < threads; ++i) others.emplace_back(run);
+  run();
+  for (std::thread& other : others) other.join();
+}
+
+struct Counts {
+  uint64_t seed = 1, kills = 0, losses = 0;
+  uint32_t each = 0;
+  std::vector<Victim> victims;
+  std::vector<std::string> points;
+  uint32_t threads = 2;  // a round mostly waits
+};
+
+RoundPlan RandomRound(const Counts& counts, Campaign* campaign) {
   constexpr uint32_t kKillsPerRound = 12;
-  while (totals->kills < kills) {
-    RoundPlan plan;
-    plan.shape = campaign.RandomShape();
-    plan.kills = kKillsPerRound;
-    plan.victims = victims;
-    plan.pause_ms = 2;
-    const bool of_server = std::find(victims.begin(), victims.end(), Victim::kServer) != victims.end();
-    plan.kill_while_leaving = of_server && campaign.random().Below(2) == 0;
-    if (!Play(&campaign, plan, totals)) return false;
-  }
-  return true;
+  RoundPlan plan;
+  plan.shape = campaign->RandomShape();
+  plan.kills = kKillsPerRound;
+  plan.victims = counts.victims;
+  plan.pause_ms = 2;
+  const bool of_server = std::find(plan.victims.begin(), plan.victims.end(), Victim::kServer) != plan.victims.end();
+  plan.kill_while_leaving = of_server && campaign->random().Below(2) == 0;
+  return plan;
+}
+
+RoundPlan RoundOfLosses(Campaign* campaign) {
+  constexpr uint32_t kLossesPerRound = 4;
+  RoundPlan plan;
+  plan.shape = campaign->RandomShape();
+  plan.losses = kLossesPerRound;
+  plan.pause_ms = 1;
+  return plan;
+}
+
+void KillAtRandomTimes(const Counts& counts, Totals* totals) {
+  std::atomic<uint64_t> next{0};
+  RunOnThreads(counts.threads, [&](Campaign* campaign) {
+    while (totals->good && (totals->kills < counts.kills || totals->losses < counts.losses)) {
+      campaign->Begin(counts.seed + 1000 * next++);
+      const bool loss = totals->losses < counts.losses;
+      if (!Play(campaign, loss ? RoundOfLosses(campaign) : RandomRound(counts, campaign), totals)) totals->good = false;
+    }
+  });
 }
 
 // Every named point of the processes that a run has, but keeper.given and keeper.respawning: with the keeper dies what it holds for a
@@ -177,32 +219,45 @@ bool KillAtPoint(Campaign* campaign, const std::string& point, uint32_t each, To
   return false;
 }
 
+void KillAtPoints(const Counts& counts, Totals* totals) {
+  std::atomic<size_t> next{0};
+  RunOnThreads(counts.threads, [&](Campaign* campaign) {
+    for (size_t i = next++; i < counts.points.size() && totals->good; i = next++) {
+      campaign->Begin(counts.seed + std::hash<std::string>()(counts.points[i]));
+      if (!KillAtPoint(campaign, counts.points[i], counts.each, totals)) totals->good = false;
+    }
+  });
+}
+
 int Main(int argc, char** argv) {
-  uint64_t seed = 1, kills = 0;
-  uint32_t each = 0;
+  Counts counts;
   std::string victims = "all";
-  std::vector<std::string> points;
   CLI::App app{"kills the processes of a training job and compares every bit"};
-  app.add_option("--seed", seed);
-  app.add_option("--kills", kills);
+  app.add_option("--seed", counts.seed);
+  app.add_option("--kills", counts.kills, "at random times");
+  app.add_option("--losses", counts.losses, "of memserver and keeper at once");
   app.add_option("--victims", victims)->check(CLI::IsMember({"trainer", "server", "keeper", "pair", "all"}));
-  app.add_option("--points", points, "default: all");
-  app.add_option("--each", each, "runs a point");
+  app.add_option("--points", counts.points, "default: all");
+  app.add_option("--each", counts.each, "kills a point");
+  app.add_option("--jobs", counts.threads, "rounds at once")->check(CLI::Range(1u, 64u));
   CLI11_PARSE(app, argc, argv);
   SetLogLevel(LogLevel::kError);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
+  counts.victims = kVictims.at(victims);
+  if (counts.points.empty()) counts.points.assign(std::begin(kPoints), std::end(kPoints));
   Totals totals;
-  bool good = KillAtRandomTimes(seed, kills, kVictims.at(victims), &totals);
-  if (points.empty()) points.assign(std::begin(kPoints), std::end(kPoints));
-  Campaign campaign(seed);
-  for (size_t i = 0; good && each > 0 && i < points.size(); ++i) good = KillAtPoint(&campaign, points[i], each, &totals);
-  std::printf("%s: seed %llu, %llu runs, %llu kills at random times, %llu at points, %llu recoveries, %.1f s\n",
-              good ? "all bits equal" : "FAILED", static_cast<unsigned long long>(seed), static_cast<unsigned long long>(totals.rounds),
-              static_cast<unsigned long long>(totals.kills), static_cast<unsigned long long>(totals.points_hit),
-              static_cast<unsigned long long>(totals.recoveries), static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
-  return good ? 0 : 1;
+  if (counts.kills + counts.losses > 0) KillAtRandomTimes(counts, &totals);
+  if (counts.each > 0 && totals.good) KillAtPoints(counts, &totals);
+  const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+  std::printf(
+      "%s: seed %llu, %llu runs, %llu kills at random times, %llu at points, %llu recoveries, %llu losses that each rank was told "
+      "of, %.1f s\n",
+      totals.good ? "all bits equal" : "FAILED", number(counts.seed), number(totals.rounds), number(totals.kills),
+      number(totals.points_hit), number(totals.recoveries), number(totals.losses),
+      static_cast<double>(clock.NowNs() - begin) / kNsPerSecond);
+  return totals.good ? 0 : 1;
 }
 
 }  // namespace
