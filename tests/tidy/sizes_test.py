@@ -80,6 +80,11 @@ class Limits(unittest.TestCase):
         self.assertEqual(check_sizes(tree_of({"base/a.cpp": "\n" * 399, "tests/base/a.cpp": "\n" * 599})), [])
         self.assertEqual(places(check_sizes(tree_of({"tests/base/a.cpp": "\n" * 600}))), [("tests/base/a.cpp", 1)])
 
+    def test_the_keeper_stays_small(self):
+        keeper = "memserver/keeper/keeper.cpp"
+        self.assertEqual(places(check_sizes(tree_of({keeper: "\n" * 300}))), [(keeper, 1)])
+        self.assertEqual(check_sizes(tree_of({keeper: "\n" * 299, "memserver/keeper/keeper_link.cpp": "\n" * 300})), [])
+
     def test_a_long_function(self):
         body = "  Step();\n" * 68
         self.assertEqual(places(check_sizes(tree_of({"base/a.cpp": "\nvoid Run() {\n" + body + "}\n"}))), [("base/a.cpp", 2)])
