@@ -3,8 +3,10 @@
 //
 //   trainer_campaign --kills 34 --seed 1
 // Ranks are killed at random times and at named points; memserver at random times (its keeper starts it again, and where the keeper has
-// given up after five times within a minute, the campaign does) and, where the campaign started it, at named points. The last kills fall
-// into the end of the run. Prints every kill with its step; exit code 1 at the first difference, with the seed that repeats the order.
+// given up after five times within a minute, the campaign does) and, where the campaign started it, at named points; the keeper at random
+// times; a rank and memserver, or a rank and the keeper, at once. The last kills fall into the end of the run. When the job has been left,
+// memserver and keeper must hold and have open what they did before it came. Prints every kill with its step; exit code 1 at the first
+// difference, with the seed that repeats the order.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -40,6 +42,7 @@ constexpr int64_t kLeaseNs = 30 * kNsPerSecond;
 constexpr int64_t kKeeperNs = 1000 * kNsPerMs;  // longer than any pause of the keeper
 constexpr int64_t kRunLimitNs = 240 * kNsPerSecond;
 constexpr int64_t kLimitPerKillNs = 20 * kNsPerSecond;
+constexpr int64_t kReleaseNs = 10 * kNsPerSecond;
 constexpr const char* kJob = "campaign";
 
 // Points on the way of a rank, and at which passing it may die there.
@@ -94,6 +97,19 @@ class Daemon {
     if (pid == started_->pid()) point_.clear();
     if (pid > 0) kill(pid, SIGKILL);
   }
+  // The keeper can be killed without loss: a server is there, holds all, and does not wait for a point to die at.
+  bool MayLoseKeeper() const { return Lives() && point_.empty() && FindKeeper(socket_dir()) != 0 && HoldingsOf(socket_dir()).jobs >= 0; }
+  // Returns when another one holds everything.
+  Wrong KillKeeper() {
+    const size_t before = KeepersRenewed();
+    kill(FindKeeper(socket_dir()), SIGKILL);
+    const int64_t end_ns = clock_.NowNs() + 20 * kNsPerSecond;
+    while (KeepersRenewed() == before) {
+      if (clock_.NowNs() > end_ns) return "memserver did not start another keeper";
+      clock_.SleepNs(kNsPerMs);
+    }
+    return "";
+  }
   // Starts the next one where nobody else has. True when memserver was found dead at the point that was armed.
   bool Tend(bool arm) {
     bool hit = false;
@@ -137,11 +153,13 @@ class Daemon {
                          {"--keeper", "process", "--lease", std::to_string(kLeaseNs / kNsPerSecond) + "s", "--pool", "16MiB"}),
         armed);
   }
-  // From the lock file; 0 when there is none.
-  pid_t Pid() const {
-    pid_t pid = 0;
-    std::ifstream(shm::LockFilePath(socket_dir())) >> pid;
-    return pid;
+  pid_t Pid() const { return FindServer(socket_dir()); }
+  // By all servers since the campaign started one: those that the keeper starts write to the same place.
+  size_t KeepersRenewed() const {
+    const std::string output = started_->Output();
+    size_t count = 0;
+    for (size_t at = 0; (at = output.find("a new one holds", at)) != std::string::npos; ++at) ++count;
+    return count;
   }
 
   SteadyClock clock_;
@@ -293,18 +311,32 @@ class Run {
     Count("rank " + std::to_string(rank));
   }
 
-  // Half of them of memserver, which costs little time; a quarter of both ranks at once, which come back together.
+  void KillServer() {
+    if (!daemon_->Lives()) return;
+    daemon_->Kill();
+    Count("memserver");
+  }
+  void KillKeeper() {
+    if (!daemon_->MayLoseKeeper()) return;
+    Count("keeper");
+    if (const Wrong wrong = daemon_->KillKeeper(); !wrong.empty()) Fail(wrong);
+  }
+
+  // Half of them of memserver or keeper alone, which cost little time; both ranks come back together.
   void Kill() {
     if (leading_) return;
     if (kills_ + kLastKills >= plan_.kills) return LeadToTheEnd();
     next_kill_ = step_ + 1 + random_->Below(3);
-    const uint64_t dice = random_->Below(4);
-    if (dice >= 2 && daemon_->Lives()) {
-      daemon_->Kill();
-      return Count("memserver");
+    const auto rank = static_cast<uint32_t>(random_->Below(kWorld));
+    switch (random_->Below(8)) {
+      case 0: return KillRank(rank);
+      case 1: KillRank(rank); return KillRank(1 - rank);
+      case 2: KillRank(rank); return KillServer();
+      case 3: KillRank(rank); return KillKeeper();
+      case 4:
+      case 5: return KillKeeper();
+      default: return KillServer();
     }
-    KillRank(static_cast<uint32_t>(random_->Below(kWorld)));
-    if (dice == 1) KillRank(static_cast<uint32_t>(random_->Below(kWorld)));
   }
 
   // Both ranks come back with a point of the end armed, whatever they were armed with before.
@@ -341,10 +373,12 @@ class Campaign {
 
   Wrong Play() {
     if (!daemon_.IsReady()) return "memserver did not become ready";
+    at_rest_ = SettledDescriptorsOf(daemon_.socket_dir());
     const uint64_t steps = 4 * uint64_t{kills_} + 20;  // kills follow each other by one to three steps
     if (const Wrong wrong = Train({"alone", 0, steps}); !wrong.empty()) return wrong;
     if (const Wrong wrong = Train({"killed", kills_, steps}); !wrong.empty()) return wrong;
     if (const Wrong wrong = Compare(steps); !wrong.empty()) return wrong;
+    if (const Wrong wrong = LeaveInOrder(steps); !wrong.empty()) return wrong;
     return daemon_.Stop();
   }
   uint32_t kills() const { return done_; }
@@ -355,23 +389,28 @@ class Campaign {
   Wrong Train(const Run::Plan& plan) {
     Run run(plan, scratch_.path() + "/" + plan.name, Data(), &daemon_, &random_);
     Wrong wrong = run.Play();
-    done_ = run.kills();
+    done_ += run.kills();
     if (!wrong.empty()) return wrong;
-    if (done_ < plan.kills) return "the run ended after " + std::to_string(done_) + " kills";
-    return ExpectReleased(plan.kills > 0);
+    if (run.kills() < plan.kills) return "the run ended after " + std::to_string(run.kills()) + " kills";
+    return plan.kills == 0 ? ExpectReleased() : "";
   }
 
-  // A rank that died in the end leaves the job to its lease; then only its states are held, for nobody.
-  Wrong ExpectReleased(bool may_be_kept) const {
-    SteadyClock clock;
-    const int64_t end_ns = clock.NowNs() + 10 * kNsPerSecond;
-    Holdings held;
-    while (clock.NowNs() < end_ns) {
-      held = HoldingsOf(daemon_.socket_dir());
-      if (held == kNothing || (may_be_kept && held.jobs == 1 && held.sessions == 0 && held.rcache_bytes == 0)) return "";
-      clock.SleepNs(5 * kNsPerMs);
+  // A rank that died behind its mark has left the job to its lease, for ranks that come back: they do, and say goodbye.
+  Wrong LeaveInOrder(uint64_t steps) {
+    while (daemon_.Tend(false), !daemon_.Lives() || HoldingsOf(daemon_.socket_dir()).jobs < 0) SteadyClock().SleepNs(5 * kNsPerMs);
+    if (HoldingsOf(daemon_.socket_dir()).jobs == 0) return ExpectReleased();
+    return Train({"killed", 0, steps});
+  }
+
+  Wrong ExpectReleased() const {
+    const Holdings held = WaitForHoldings(daemon_.socket_dir(), kNothing, kReleaseNs);
+    if (held != kNothing) {
+      return "after the run memserver holds " + std::to_string(held.jobs) + " jobs, " + std::to_string(held.sessions) + " sessions, " +
+             std::to_string(held.pool_bytes) + " and " + std::to_string(held.rcache_bytes) + " bytes";
     }
-    return "after the run memserver holds " + std::to_string(held.jobs) + " jobs, " + std::to_string(held.sessions) + " sessions";
+    const OpenDescriptors left = WaitForDescriptors(daemon_.socket_dir(), at_rest_, kReleaseNs);
+    if (left == at_rest_) return "";
+    return "after the run other descriptors are open:\n" + left.Text() + "\nthan before:\n" + at_rest_.Text();
   }
 
   Wrong Compare(uint64_t steps) const {
@@ -389,6 +428,7 @@ class Campaign {
   SplitMix64 random_;
   TemporaryDirectory scratch_;
   Daemon daemon_;
+  OpenDescriptors at_rest_;
   uint32_t done_ = 0;
 };
 
