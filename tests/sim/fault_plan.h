@@ -14,9 +14,9 @@ enum class Fault : uint32_t {
   kRankDeath,
   kServerDeath,         // between two turns
   kServerDeathAtPoint,  // inside a turn or a worker's piece
-  kKeeperDeath,         // together with the server: the states are lost
+  kKeeperDeath,         // alone, then the server starts another one; a server that dies before that, or with its keeper, loses the states
   kDeathInRecovery,     // up to five times in a row; follows one of the two above
-  kStall,               // ranks, workers or copies do nothing for long
+  kStall,               // the server, ranks, workers or copies do nothing for long
   kDuplicate,           // ranks that come back send requests again that were answered
   kReordering,          // copies and pieces of work end in any order
   kNonFinite,           // of gradients

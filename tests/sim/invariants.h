@@ -1,4 +1,4 @@
-// What must hold in the simulated server after every turn, and right after each recovery. A broken invariant stops the process.
+// What must hold in the simulated server between turns, and right after each recovery. A broken invariant stops the process.
 //
 // One thread, between turns.
 #pragma once
@@ -15,6 +15,8 @@ namespace tidepool::memserver {
 void CheckPoolBytes(ServeWorld* world);
 // No two jobs share a byte, and none has one of the server's own.
 void CheckExtents(ServeWorld* world);
+// Every chunk has the sealed version or waits for its update to it, in the table and in kept memory alike.
+void CheckVersions(const Job& job, const SimJob& model);
 // The index in kept memory names exactly the jobs that are open.
 void CheckIndex(const ServeWorld& world);
 // Tile by tile, every plane holds the bits of an undisturbed run: those of the sealed version where the update has passed, those of the

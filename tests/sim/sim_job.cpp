@@ -81,6 +81,7 @@ uint32_t SimJob::Follow(const Job& job) {
     job_nonce_ = job.nonce;
     open_step_ = 0;
     ++lives_;
+    chunk_versions_.assign(spec_.chunks.size(), kNoVersion);
     twin_.Start([this](ChunkId chunk, std::span<float> values) { FillWeights(chunk, 0, values); });
   }
   if (!job.IsRecorded()) return 0;
@@ -90,6 +91,10 @@ uint32_t SimJob::Follow(const Job& job) {
   if (stepped) Seal();
   TP_CHECK(stepped || job.states->open_step() >= open_step_, "attempts at a step only grow");
   open_step_ = job.states->open_step();
+  for (ChunkId id = 0; id < chunk_versions_.size(); ++id) {
+    const Version now = job.states->chunk(id).version, before = std::exchange(chunk_versions_[id], now);
+    TP_CHECK(before == kNoVersion || (now != kNoVersion && now >= before), "a chunk's version never goes back");
+  }
   return stepped ? 1 : 0;
 }
 

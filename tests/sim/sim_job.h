@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/random.h"
 #include "memserver/job.h"
@@ -36,6 +37,8 @@ class SimJob {
   uint32_t lives() const { return lives_; }
   uint64_t job_nonce() const { return job_nonce_; }
   Version sealed() const { return twin_.version(); }
+  // The server's word for the open step and its attempt, as it was seen last.
+  uint64_t open_step() const { return open_step_; }
   bool last_step_taken() const { return last_step_taken_; }
   const JobTwin& twin() const { return twin_; }
 
@@ -51,8 +54,9 @@ class SimJob {
   bool may_poison_ = false;
   float loss_scale_ = 1;
   JobTwin twin_;
-  uint64_t job_nonce_ = 0;  // of the server's job; 0: none seen
-  uint64_t open_step_ = 0;  // the server's word for the open step and its attempt
+  uint64_t job_nonce_ = 0;               // of the server's job; 0: none seen
+  uint64_t open_step_ = 0;               // the server's word for the open step and its attempt
+  std::vector<Version> chunk_versions_;  // as they were seen last
   uint32_t lives_ = 0;
   bool last_step_taken_ = true;
 };

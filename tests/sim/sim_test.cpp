@@ -31,7 +31,10 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.rank_deaths, kSeeds);
   EXPECT_GT(sum.rejoins, 3 * kSeeds);
   EXPECT_GT(sum.server_deaths, 5 * kSeeds);
-  EXPECT_GT(sum.keeper_deaths, kSeeds / 8);
+  EXPECT_GT(sum.losses, kSeeds / 8);
+  EXPECT_GT(sum.losses_in_renewal, kSeeds / 40);
+  EXPECT_GT(sum.keeper_deaths, kSeeds / 4);
+  EXPECT_GT(sum.stalls, kSeeds);
   EXPECT_GT(sum.deaths_in_recovery, kSeeds);
   EXPECT_GT(sum.hand_overs, kSeeds / 2);
   EXPECT_GT(sum.comebacks, 10 * kSeeds);

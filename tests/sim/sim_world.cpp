@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "base/buggify.h"
@@ -16,6 +17,7 @@ constexpr uint64_t kFnvBasis = 14695981039346656037ULL;
 constexpr uint64_t kFnvPrime = 1099511628211ULL;
 constexpr uint32_t kHealTicksMax = 200000;
 constexpr uint64_t kStallTicksMax = 600;
+constexpr uint64_t kRenewalTicksMax = 400;
 constexpr uint64_t kTicksToHear = 1000;  // of turns enough to take any event
 constexpr uint32_t kDeathsInRecoveryMax = 5;
 constexpr int64_t kLongLeaseNs = 3600 * kNsPerSecond;
@@ -58,7 +60,10 @@ void SimReport::Add(const SimReport& other) {
   saves += other.saves;
   refusals += other.refusals;
   server_deaths += other.server_deaths;
+  losses += other.losses;
   keeper_deaths += other.keeper_deaths;
+  losses_in_renewal += other.losses_in_renewal;
+  stalls += other.stalls;
   deaths_in_recovery += other.deaths_in_recovery;
   hand_overs += other.hand_overs;
   rare_paths += other.rare_paths;
@@ -125,6 +130,8 @@ SimReport SimWorld::Run(uint64_t events) {
   while (report_.events < events) Tick(true);
   server_->DieAt(nullptr, 0);
   chaos_is_over_ = true;
+  RenewKeeper();
+  server_asleep_until_ = 0;
   KillRanks();
   for (Actor& actor : actors_) Heal(&actor);
   Drain();
@@ -152,6 +159,7 @@ void SimWorld::Tick(bool faults) {
 // --- the server ---
 
 void SimWorld::Turn() {
+  if (tick_ < server_asleep_until_) return;
   bool worked = false;
   if (const char* point = server_->Run([&] { worked = world_->loop().Turn(); })) {
     KillServer(point);
@@ -163,11 +171,12 @@ void SimWorld::Turn() {
 }
 
 void SimWorld::AfterTurn() {
-  FollowJobs();
+  const bool changed = FollowJobs();
   RouteReplies();
   TakeSaves();
-  CheckPoolBytes(world_);
-  if (random_.Below(64) == 0) CheckAll();
+  const bool now_and_then = random_.Below(256) == 0;
+  CheckTurn();
+  if (changed || now_and_then) CheckAll();
 }
 
 void SimWorld::RunWork() {
@@ -204,8 +213,10 @@ void SimWorld::KillServer(const std::string& how) {
   watches_.clear();
   told_.clear();
   server_->DieAt(nullptr, 0);
-  const bool keeper_dies = !chaos_is_over_ && plan_.Has(Fault::kKeeperDeath) && random_.Below(12) == 0;
-  if (keeper_dies) {
+  const bool with_keeper = !chaos_is_over_ && plan_.Has(Fault::kKeeperDeath) && random_.Below(12) == 0;
+  const bool states_lost = with_keeper || keeper_renewed_at_ != 0;
+  report_.losses_in_renewal += keeper_renewed_at_ != 0 ? 1 : 0;
+  if (states_lost) {
     StartAfresh();
   } else {
     StartNextServer();
@@ -215,7 +226,7 @@ void SimWorld::KillServer(const std::string& how) {
   watches_.clear();  // those of the last words
   for (Actor& actor : actors_) {
     for (const auto& rank : actor.ranks) {
-      if (keeper_dies) rank->LoseStates();
+      if (states_lost) rank->LoseStates();
       rank->LoseServer();
     }
   }
@@ -246,9 +257,23 @@ void SimWorld::LetWorkersDie() {
   dying_worker_ = kWorkers;
 }
 
-void SimWorld::StartAfresh() {
+// Until the server has started another keeper and handed it everything, only the server itself has the memory.
+void SimWorld::LoseKeeper() {
   ++report_.keeper_deaths;
-  Note("its keeper dies with it");
+  keeper_renewed_at_ = tick_ + 1 + random_.Below(kRenewalTicksMax);
+  Note("the keeper dies");
+}
+
+void SimWorld::RenewKeeper() {
+  if (keeper_renewed_at_ == 0) return;
+  keeper_renewed_at_ = 0;
+  Note("another keeper holds everything");
+}
+
+void SimWorld::StartAfresh() {
+  ++report_.losses;
+  keeper_renewed_at_ = 0;
+  Note("nobody holds the states");
   for (Actor& actor : actors_) actor.there = false;
   world_->StartOver();
 }
@@ -274,21 +299,29 @@ void SimWorld::ArmPoint() {
 }
 
 // The model follows the server: a new job there means new weights, a seal there means a step of the twin.
-void SimWorld::FollowJobs() {
+bool SimWorld::FollowJobs() {
+  bool changed = false;
   for (Actor& actor : actors_) {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
-    if (job == nullptr || (actor.there && job->nonce != actor.job->job_nonce())) CheckVanished(&actor);
+    if (job == nullptr || (actor.there && job->nonce != actor.job->job_nonce())) {
+      changed |= actor.there;
+      CheckVanished(&actor);
+    }
     if (job == nullptr) continue;
+    const uint64_t attempt = actor.job->open_step();
     const uint32_t sealed = actor.job->Follow(*job);
+    changed |= sealed > 0 || attempt != actor.job->open_step();
     if (sealed > 0) Note(actor.job->spec().name + " sealed version " + std::to_string(actor.job->sealed()));
     actor.seals += sealed;
     report_.steps_sealed += sealed;
     report_.steps_skipped += sealed > 0 && !actor.job->last_step_taken() ? 1 : 0;
     if (!job->IsRecorded()) continue;
+    changed |= !actor.there;
     actor.there = true;
     actor.ready = job->states->weights_ready();
     if (job->HasRanks()) actor.ranks_seen_ns = world_->clock().NowNs();
   }
+  return changed;
 }
 
 // Trained states go away only when all ranks said goodbye, or when the lease is over.
@@ -299,9 +332,18 @@ void SimWorld::CheckVanished(Actor* actor) {
   TP_CHECK(!actor->ready || actor->said_goodbye == all || lease_over, "a job with weights is kept for its lease");
 }
 
+void SimWorld::CheckTurn() {
+  CheckPoolBytes(world_);
+  CheckExtents(world_);
+  for (const Actor& actor : actors_) {
+    const Job* job = world_->tables().FindJob(actor.job->spec().name);
+    if (job != nullptr) CheckVersions(*job, *actor.job);
+  }
+}
+
 void SimWorld::CheckAll() {
   CheckTold();
-  CheckExtents(world_);
+  CheckTurn();
   CheckIndex(*world_);
   for (const Actor& actor : actors_) {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
@@ -488,9 +530,15 @@ void SimWorld::MakeWorldFault() {
     world_->clock().Advance(static_cast<int64_t>(random_.Below(10)) * kNsPerSecond);
   }
   if (plan_.Has(Fault::kStall) && random_.Below(60) == 0) {
-    Note("workers or copies do nothing for a while");
-    (random_.Below(2) == 0 ? workers_asleep_until_ : copies_asleep_until_) = tick_ + random_.Below(kStallTicksMax);
+    Note("the server, workers or copies do nothing for a while");
+    uint64_t* const sleepers[] = {&server_asleep_until_, &workers_asleep_until_, &copies_asleep_until_};
+    const uint64_t sleeper = random_.Below(std::size(sleepers));
+    *sleepers[sleeper] = tick_ + random_.Below(kStallTicksMax);
+    report_.stalls += sleeper == 0 ? 1 : 0;
   }
+  if (plan_.Has(Fault::kKeeperDeath) && random_.Below(300) == 0 && keeper_renewed_at_ == 0) LoseKeeper();
+  // A server that does nothing starts no keeper either.
+  if (keeper_renewed_at_ != 0 && tick_ >= keeper_renewed_at_ && tick_ >= server_asleep_until_) RenewKeeper();
   if (plan_.Has(Fault::kHandOver) && random_.Below(500) == 0 && !handing_over_) {
     ++report_.hand_overs;
     handing_over_ = true;

@@ -2,8 +2,9 @@
 // and clock around it.
 //
 // One thread; everything that happens is chosen by the seed, so a seed repeats exactly. Which faults it makes says FaultPlan; rare paths of
-// the production code are forced by TP_BUGGIFY. After every turn and every recovery the invariants are checked (invariants.h); a broken one
-// stops the process with its text.
+// the production code are forced by TP_BUGGIFY. A broken invariant (invariants.h) stops the process with its text. Checked after every
+// turn: bytes, places in the pool, and the versions of jobs and chunks; after every turn in which a job came, went, was sealed or began
+// another attempt, after every recovery, and now and then: the index and every byte of every plane as well.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,11 @@ struct SimReport {
   uint64_t hash = 0;    // of all events: equal for two runs of one seed
   uint64_t steps_sealed = 0, steps_skipped = 0;
   uint64_t rank_deaths = 0, rejoins = 0, comebacks = 0, saves = 0, refusals = 0;
-  uint64_t server_deaths = 0, keeper_deaths = 0, deaths_in_recovery = 0, hand_overs = 0;
-  uint64_t rare_paths = 0;                                 // TP_BUGGIFY that fired
-  std::array<uint32_t, kServerPoints.size()> killed_at{};  // server deaths by point
+  uint64_t server_deaths = 0, deaths_in_recovery = 0, hand_overs = 0;
+  uint64_t losses = 0;                                            // server deaths with nobody to hold the states
+  uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;  // of the keeper alone; while it was renewed; of the server
+  uint64_t rare_paths = 0;                                        // TP_BUGGIFY that fired
+  std::array<uint32_t, kServerPoints.size()> killed_at{};         // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
   void Add(const SimReport& other);
 };
@@ -67,6 +70,8 @@ class SimWorld {
   void CheckTold();
 
   void KillServer(const std::string& how);
+  void LoseKeeper();
+  void RenewKeeper();
   void LetWorkersDie();
   void StartNextServer();
   void StartAfresh();
@@ -86,8 +91,10 @@ class SimWorld {
 
   void TakeSaves();
   void EndSave(size_t index);
-  void FollowJobs();
+  // True when a job came, went, was sealed, or began another attempt at its step.
+  bool FollowJobs();
   void CheckVanished(Actor* actor);
+  void CheckTurn();
   void CheckAll();
 
   void LetLeave(Actor* actor, SimRank* rank);
@@ -127,8 +134,9 @@ class SimWorld {
   };
   std::vector<ToldDeath> told_;
   uint64_t tick_ = 0;
-  uint64_t workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
-  std::vector<std::vector<uint64_t>> ranks_asleep_until_;        // by actor and rank
+  uint64_t server_asleep_until_ = 0, workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
+  uint64_t keeper_renewed_at_ = 0;                                                         // tick; 0: a keeper holds everything
+  std::vector<std::vector<uint64_t>> ranks_asleep_until_;                                  // by actor and rank
   SimReport report_;
 };
 
