@@ -47,7 +47,8 @@ TemporaryDirectory::~TemporaryDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment, int keep_fd)
+ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+                           const std::vector<int>& keep_fds)
     : output_(memfd_create("child-output", MFD_CLOEXEC)) {
   TP_CHECK(output_.valid(), "memory for the output of a child");
   std::vector<std::string> words = command, variables = environment;
@@ -61,7 +62,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::v
   dup2(output_.get(), STDERR_FILENO);
   fcntl(STDOUT_FILENO, F_SETFL, O_APPEND);
   close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);  // also what the test itself has inherited
-  if (keep_fd >= 0) fcntl(keep_fd, F_SETFD, 0);
+  for (const int fd : keep_fds) fcntl(fd, F_SETFD, 0);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

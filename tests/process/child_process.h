@@ -39,9 +39,9 @@ struct ProcessEnd {
 
 class ChildProcess {
  public:
-  // `environment` is added to this process's own. `keep_fd` is inherited when >= 0, under the same number, and no
-  // other descriptor but the standard ones.
-  ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment = {}, int keep_fd = -1);
+  // `environment` is added to this process's own. Inherited are the standard descriptors and `keep_fds`, under the same numbers.
+  ChildProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment = {},
+               const std::vector<int>& keep_fds = {});
   // Kills it when it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

@@ -87,7 +87,7 @@ TEST(LongRunning, EndsWithTheProcessThatHoldsItsPipe) {
   std::array<int, 2> pipe_ends{};
   ASSERT_EQ(pipe2(pipe_ends.data(), O_CLOEXEC), 0);
   UniqueFd read_end(pipe_ends[0]), write_end(pipe_ends[1]);
-  ChildProcess server(MemserverCommand(directory.path(), {"--end-with-fd", std::to_string(read_end.get())}), {}, read_end.get());
+  ChildProcess server(MemserverCommand(directory.path(), {"--end-with-fd", std::to_string(read_end.get())}), {}, {read_end.get()});
   ASSERT_TRUE(server.WaitForOutput("\"ready\"", kLimit)) << server.Output();
   EXPECT_FALSE(server.Wait(100 * kNsPerMs).has_value());
   write_end.Reset();
