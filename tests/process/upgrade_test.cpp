@@ -4,6 +4,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -63,10 +64,21 @@ class Upgrade : public DurableDaemon {
 };
 
 // Each server, of one release and the other in turn, seals steps of the job before it is replaced.
+// Another one for each repetition: scripts/nightly repeats, from another first seed each day.
+uint64_t NextSeed() {
+  static uint64_t seed = [] {
+    const char* const given = std::getenv("TIDEPOOL_TEST_SEED");
+    return given == nullptr ? uint64_t{7} : std::strtoull(given, nullptr, 10);
+  }();
+  return seed++;
+}
+
 TEST_F(Upgrade, RollingRestartsWithBothReleasesMixedFailNoStep) {
+  const uint64_t seed = NextSeed();
+  SCOPED_TRACE("TIDEPOOL_TEST_SEED=" + std::to_string(seed));
   const std::vector<std::string> expected = UndisturbedHashes(2);
   Process server = Serve({"--no-respawn"});
-  SplitMix64 random(7);
+  SplitMix64 random(seed);
   SteadyClock clock;
   MixedJob job = TrainMixed();
   for (int restart = 0; restart < kRestarts; ++restart) {
