@@ -1,8 +1,9 @@
 // SharedLoad: the one way in which a server reads a word that a client may write at the same moment.
 //
 // Any thread. In every normal build it is the atomic load and nothing else. In the build of the fuzzers (TIDEPOOL_FUZZ_LOADS) one of them
-// may give every load another value, as a client that writes between two loads can: code that checks what one load gave and uses what the
-// next one gives (a double fetch) then goes wrong where a sanitizer sees it.
+// gives some loads, or every load, another value, as a client that writes between two loads can: code that checks what one load gave and
+// uses what the next one gives (a double fetch) then goes wrong where a sanitizer sees it. An rCache is not read through this: it holds
+// numbers alone, whose bits are all legal; they are copied out, and what is judged is the copy.
 #pragma once
 
 #include <atomic>

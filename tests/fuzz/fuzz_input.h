@@ -28,6 +28,8 @@ class FuzzInput {
     rest_ = rest_.subspan(count);
     return value;
   }
+  // The next byte, which stays; 0 at the end.
+  uint8_t Peek() const { return rest_.empty() ? 0 : rest_.front(); }
   uint8_t Byte() { return Number<uint8_t>(); }
   // 0 .. count - 1.
   uint32_t Choice(uint32_t count) { return count <= 256 ? Byte() % count : Number<uint32_t>() % count; }

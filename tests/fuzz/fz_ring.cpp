@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "shm/shared_load.h"
 #include "tests/fakes/small_trainer.h"
 #include "tests/fuzz/descriptor_watch.h"
@@ -59,11 +60,12 @@ shm::JobSpec HostileSpec(FuzzInput* input) {
   return MakeSpec(options);
 }
 
-// Every load of the hostile ranks' words during a turn. The honest rank's ring is told by where it is mapped.
+// Every load of the hostile ranks' words during a turn: as it is; or some give other values, for as long as the input has bytes for it; or
+// every one gives fresh bytes, to the end. The honest rank's ring is told by where it is mapped.
 class Loads {
  public:
 #if defined(TIDEPOOL_FUZZ_LOADS)
-  explicit Loads(FuzzInput stream) : stream_(stream) {
+  explicit Loads(FuzzInput* input) : all_(input->Peek() / 4 % 4 == 3), stream_(input->SplitEnd(input->Left() / 8 * input->Choice(4))) {
     now_ = this;
   }
   ~Loads() {
@@ -89,14 +91,25 @@ class Loads {
 
  private:
   uint64_t ValueOf(uintptr_t place, uint64_t value) {
-    if (place - honest_ < shm::kChannelBytes || stream_.Left() == 0) return value;
-    return stream_.Byte() < 200 ? value : OddNumber(&stream_, value);
+    if (place - honest_ < shm::kChannelBytes) return value;
+    if (all_ && stream_.Left() == 0) DrawMore();
+    if (stream_.Left() == 0) return value;
+    return all_ || stream_.Byte() >= 200 ? OddNumber(&stream_, value) : value;
+  }
+  void DrawMore() {
+    for (uint8_t& byte : drawn_) byte = static_cast<uint8_t>(random_.Next() >> 56);
+    stream_ = FuzzInput(drawn_.data(), drawn_.size());
   }
   static inline Loads* now_ = nullptr;
+  const bool all_;
   FuzzInput stream_;
+  SplitMix64 random_{1};
+  std::array<uint8_t, 64> drawn_{};
   uintptr_t honest_ = 0;
 #else
-  explicit Loads(const FuzzInput&) {}
+  explicit Loads(FuzzInput* input) {
+    input->SplitEnd(input->Left() / 8 * input->Choice(4));
+  }
   void Learn(ServeWorld* world) {
     world->loop().Turn();
   }
@@ -108,11 +121,7 @@ class Loads {
 
 class Run {
  public:
-  explicit Run(FuzzInput* input)
-      : input_(input),
-        loads_(input->SplitEnd(input->Left() / 8 * input->Choice(4))),
-        honest_(&world_, HonestSpec()),
-        spec_(HostileSpec(input)) {
+  explicit Run(FuzzInput* input) : input_(input), loads_(input), honest_(&world_, HonestSpec()), spec_(HostileSpec(input)) {
     TP_CHECK(honest_.JoinAll(), "room for the honest job");
     loads_.Learn(&world_);
     honest_.PutWeights(4);
