@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <iterator>
 #include <utility>
 
 #include "base/buggify.h"
@@ -16,8 +15,6 @@ namespace {
 constexpr uint64_t kFnvBasis = 14695981039346656037ULL;
 constexpr uint64_t kFnvPrime = 1099511628211ULL;
 constexpr uint32_t kHealTicksMax = 200000;
-constexpr uint64_t kStallTicksMax = 600;
-constexpr uint64_t kRenewalTicksMax = 400;
 constexpr uint64_t kTicksToHear = 1000;  // of turns enough to take any event
 constexpr uint32_t kDeathsInRecoveryMax = 5;
 constexpr int64_t kLongLeaseNs = 3600 * kNsPerSecond;
@@ -257,19 +254,6 @@ void SimWorld::LetWorkersDie() {
   dying_worker_ = kWorkers;
 }
 
-// Until the server has started another keeper and handed it everything, only the server itself has the memory.
-void SimWorld::LoseKeeper() {
-  ++report_.keeper_deaths;
-  keeper_renewed_at_ = tick_ + 1 + random_.Below(kRenewalTicksMax);
-  Note("the keeper dies");
-}
-
-void SimWorld::RenewKeeper() {
-  if (keeper_renewed_at_ == 0) return;
-  keeper_renewed_at_ = 0;
-  Note("another keeper holds everything");
-}
-
 void SimWorld::StartAfresh() {
   ++report_.losses;
   keeper_renewed_at_ = 0;
@@ -290,12 +274,6 @@ void SimWorld::StartNextServer() {
     Note(std::string("the server dies in recovery: ") + point);
     for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += std::string(point) == kServerPoints[i] ? 1 : 0;
   }
-}
-
-void SimWorld::ArmPoint() {
-  const bool named = random_.Below(2) == 0;
-  const char* point = named ? kServerPoints[random_.Below(kServerPoints.size())] : nullptr;
-  server_->DieAt(point, 1 + random_.Below(named ? 3 : 100));
 }
 
 // The model follows the server: a new job there means new weights, a seal there means a step of the twin.
@@ -473,94 +451,6 @@ void SimWorld::EndSave(size_t index) {
   TP_CHECK(HashOf(save.request) == save.hash, "planes do not change while a save reads them");
   world_->AnswerSave(save.request.connection, Status());
   saves_.erase(saves_.begin() + static_cast<ptrdiff_t>(index));
-}
-
-// --- ranks and faults ---
-
-void SimWorld::PokeRank(bool faults) {
-  Actor& actor = actors_[random_.Below(actors_.size())];
-  SimRank& rank = *actor.ranks[random_.Below(actor.ranks.size())];
-  if (faults && tick_ < SleepUntil(actor, rank)) return;
-  if (rank.state() == SimRank::State::kAbsent) {
-    if (!faults || random_.Below(32) != 0) return;
-    rank.Reserve();
-    Note(NameOf(actor, rank) + "asks to join");
-    return;
-  }
-  if (faults && random_.Below(300) == 0) {
-    MakeRankFault(&actor, &rank);
-    return;
-  }
-  std::string did;
-  rank.Poke(&did);
-  if (!did.empty()) Note(NameOf(actor, rank) + did);
-}
-
-void SimWorld::MakeRankFault(Actor* actor, SimRank* rank) {
-  const std::string name = NameOf(*actor, *rank);
-  switch (random_.Below(5)) {
-    case 0:
-      if (!plan_.Has(Fault::kRankDeath)) return;
-      ++report_.rank_deaths;
-      Note(name + "is killed");
-      rank->Die();
-      return;
-    case 1:
-      if (rank->state() != SimRank::State::kRunning || random_.Below(2) == 0) return;
-      LetLeave(actor, rank);
-      return;
-    case 2:
-      if (!plan_.Has(Fault::kStall)) return;
-      Note(name + "does nothing for a while");
-      SleepUntil(*actor, *rank) = tick_ + random_.Below(kStallTicksMax);
-      return;
-    default:
-      if (!plan_.Has(Fault::kSave) || !rank->MaySave()) return;
-      Note(name + "saves");
-      rank->Save();
-  }
-}
-
-void SimWorld::MakeWorldFault() {
-  if (random_.Below(16) != 0) return;
-  if (plan_.Has(Fault::kServerDeathAtPoint) && random_.Below(120) == 0) ArmPoint();
-  if (plan_.Has(Fault::kServerDeath) && random_.Below(300) == 0) return KillServer("between turns");
-  if (plan_.Has(Fault::kClockJump) && random_.Below(200) == 0) {
-    Note("the clock jumps");
-    world_->clock().Advance(static_cast<int64_t>(random_.Below(10)) * kNsPerSecond);
-  }
-  if (plan_.Has(Fault::kStall) && random_.Below(60) == 0) {
-    Note("the server, workers or copies do nothing for a while");
-    uint64_t* const sleepers[] = {&server_asleep_until_, &workers_asleep_until_, &copies_asleep_until_};
-    const uint64_t sleeper = random_.Below(std::size(sleepers));
-    *sleepers[sleeper] = tick_ + random_.Below(kStallTicksMax);
-    report_.stalls += sleeper == 0 ? 1 : 0;
-  }
-  if (plan_.Has(Fault::kKeeperDeath) && random_.Below(300) == 0 && keeper_renewed_at_ == 0) LoseKeeper();
-  // A server that does nothing starts no keeper either.
-  if (keeper_renewed_at_ != 0 && tick_ >= keeper_renewed_at_ && tick_ >= server_asleep_until_) RenewKeeper();
-  if (plan_.Has(Fault::kHandOver) && random_.Below(500) == 0 && !handing_over_) {
-    ++report_.hand_overs;
-    handing_over_ = true;
-    Note("the server is to hand over");
-    world_->Post(StopServing{true});
-  }
-}
-
-void SimWorld::LetLeave(Actor* actor, SimRank* rank) {
-  Note(NameOf(*actor, *rank) + "leaves");
-  actor->said_goodbye |= uint64_t{1} << rank->rank();
-  rank->Leave();
-}
-
-void SimWorld::KillRanks() {
-  for (Actor& actor : actors_) {
-    for (const auto& rank : actor.ranks) {
-      if (rank->state() != SimRank::State::kAbsent) rank->Die();
-    }
-  }
-  Note("all ranks are killed");
-  if (random_.Below(2) == 0) world_->clock().Advance(3 * kNsPerSecond);
 }
 
 // --- the end: everything works, and everything comes back ---

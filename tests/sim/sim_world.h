@@ -117,6 +117,7 @@ class SimWorld {
   bool rare_paths_armed_ = false;
   int64_t lease_ns_ = 0;
   static constexpr uint32_t kWorkers = 3;
+  static constexpr uint64_t kStallTicksMax = 600;
   uint32_t dying_worker_ = kWorkers;  // in whose piece the server died; kWorkers: none
   bool chaos_is_over_ = false;
   bool handing_over_ = false;  // the server was told so

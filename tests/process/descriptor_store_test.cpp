@@ -21,7 +21,7 @@ namespace {
 
 // What systemd does with a unit that has FileDescriptorStoreMax=: takes descriptors by name, and passes them to the next process from
 // descriptor 3 on. A shell puts them there, and names itself in LISTEN_PID before it becomes memserver.
-class ServiceManager : public DurableDaemon {
+class DescriptorStore : public DurableDaemon {
  protected:
   void SetUp() override {
     socket_ = UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -85,7 +85,7 @@ class ServiceManager : public DurableDaemon {
   bool ready_ = false;
 };
 
-TEST_F(ServiceManager, AServerThatIsKilledFindsItsMemoryInTheStoreAndTheTrainerGoesOn) {
+TEST_F(DescriptorStore, AServerThatIsKilledFindsItsMemoryInTheStoreAndTheTrainerGoesOn) {
   const std::string expected = UndisturbedHash();
   Process server = Start();
   EXPECT_EQ(store_.size(), 2U) << "the index, and the pool's one piece";
