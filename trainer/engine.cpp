@@ -28,8 +28,7 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   std::vector<BoundParameter> places;
   for (const ParameterPlace& place : layout.parameters) places.push_back({place.chunk, place.element_begin});
   TP_ASSIGN_OR_RETURN(engine->binding_, StorageBinding::Bind(chunk_bytes, parts.parameters, places));
-  const auto chunks = static_cast<uint32_t>(layout.chunks.size());
-  engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get(), chunks);
+  engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
   engine->gradients_ = std::make_unique<GradientHooks>(engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
   return engine;
 }

@@ -19,6 +19,18 @@ Status ParameterCache::SecondGradient(ParameterId parameter) {
                    .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
 }
 
+Status ParameterCache::GradientRead(ParameterId parameter) {
+  return Latch(Status(ErrorId::kTensorStateIllegal, "an operator reads parameter " + layout_.parameters[parameter].name +
+                                                        " after its gradient has come, which lies in its place")
+                   .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
+}
+
+// Found while recording: gradients of this chunk are complete, and its parameters no longer needed, only at the end of backward.
+void ParameterCache::KeepApart(ChunkId chunk) {
+  if (std::exchange(entries_[chunk].multi_use, true)) return;
+  follower_.WithdrawGradients(chunk);
+}
+
 Result<std::byte*> ParameterCache::GradientPlace(ParameterId parameter) {
   static constexpr std::byte* kSeparate = nullptr;
   if (!status_.ok()) return status_;
@@ -27,9 +39,7 @@ Result<std::byte*> ParameterCache::GradientPlace(ParameterId parameter) {
   Entry& entry = entries_[chunk];
   if (has_gradient_[parameter]) {
     if (InPlace(chunk)) return SecondGradient(parameter);
-    // Found while recording: this parameter's gradient is complete only at the end of backward, in every step.
-    if (!entry.multi_use) follower_.WithdrawGradients(chunk);
-    entry.multi_use = true;
+    KeepApart(chunk);
     return kSeparate;
   }
   has_gradient_[parameter] = true;

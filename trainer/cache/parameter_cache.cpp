@@ -77,6 +77,7 @@ Status ParameterCache::BeginPass(PassKind kind, Version version) {
     return Latch(Status(ErrorId::kChunkNotReady, "a pass begins while operators or gradients of the one before still hold chunks"));
   }
   if (!has_version_ || version != version_) DropAll();
+  for (const ChunkId chunk : table_.Placed()) states_.BeginPass(chunk);
   has_version_ = true;
   version_ = version;
   micro_batch_ = 0;
@@ -125,10 +126,21 @@ Status ParameterCache::Release(std::span<const ChunkId> chunks) {
   return Progress();
 }
 
-Status ParameterCache::NoteUse(ParameterId parameter) {
+Status ParameterCache::BeginUse(std::span<const ParameterId> parameters) {
+  if (!status_.ok()) return status_;
+  for (const ParameterId parameter : parameters) {
+    if (separate_pass_ && has_gradient_[parameter]) KeepApart(layout_.parameters[parameter].chunk);
+    if (dry_) continue;
+    if (states_.state(parameter) == TensorState::kHoldAfterBwd) return GradientRead(parameter);
+    TP_RETURN_IF_ERROR(Latch(states_.BeginUse(parameter)));
+  }
+  return {};
+}
+
+Status ParameterCache::EndUse(std::span<const ParameterId> parameters) {
   if (!status_.ok() || dry_) return status_;
-  TP_RETURN_IF_ERROR(Latch(states_.BeginUse(parameter)));
-  return Latch(states_.EndUse(parameter));
+  for (const ParameterId parameter : parameters) TP_RETURN_IF_ERROR(Latch(states_.EndUse(parameter)));
+  return {};
 }
 
 Status ParameterCache::Progress() {

@@ -96,8 +96,11 @@ class ParameterCache {
   Status Acquire(std::span<const ChunkId> chunks);
   // After the operator. Errors: as latched.
   Status Release(std::span<const ChunkId> chunks);
-  // Optional: an operator uses this parameter. Errors: kTensorStateIllegal when its place already holds its gradient.
-  Status NoteUse(ParameterId parameter);
+  // An operator, or several nested ones, use these parameters of acquired chunks until EndUse. A parameter that is used again after its
+  // gradient came has its gradients kept apart from then on, where that is found while recording.
+  // Errors: kTensorStateIllegal (later: the parameter's place holds its gradient).
+  Status BeginUse(std::span<const ParameterId> parameters);
+  Status EndUse(std::span<const ParameterId> parameters);
   // Changes of place since the last call, in order, appended to `out`. Take them after every call into the cache.
   void TakeMoves(std::vector<Move>* out);
   // Moves transfers on. Never waits.
@@ -173,6 +176,8 @@ class ParameterCache {
 
   // gradient_path.cpp
   bool InPlace(ChunkId chunk) const { return !separate_pass_ && !entries_[chunk].multi_use; }
+  void KeepApart(ChunkId chunk);
+  Status GradientRead(ParameterId parameter);
   Status SecondGradient(ParameterId parameter);
   std::byte* AddressOf(ParameterId parameter) const;
   void ZeroGaps(ChunkId chunk);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -14,10 +15,6 @@ namespace {
 
 thread_local OperatorHook* installed = nullptr;
 
-struct HeldChunks : at::ObserverContext {
-  std::vector<ChunkId> chunks;
-};
-
 // Operators that only make another view of a tensor: they read no element, so they need no chunk.
 bool IsView(std::string_view name) {
   static constexpr std::array<std::string_view, 14> kViews{
@@ -27,47 +24,48 @@ bool IsView(std::string_view name) {
   return std::find(kViews.begin(), kViews.end(), name) != kViews.end();
 }
 
-void AddChunk(const StorageBinding& binding, const at::Tensor& tensor, std::vector<ChunkId>* chunks) {
-  const uint32_t chunk = binding.ChunkOf(tensor);
-  if (chunk == StorageBinding::kNoChunk) return;
-  if (std::find(chunks->begin(), chunks->end(), chunk) == chunks->end()) chunks->push_back(chunk);
+// Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors are looked into.
+void Collect(const StorageBinding& binding, const at::Tensor& tensor, std::vector<ParameterId>* parameters) {
+  const uint32_t parameter = binding.ParameterOf(tensor);
+  if (parameter == StorageBinding::kNoParameter) return;
+  if (std::find(parameters->begin(), parameters->end(), parameter) == parameters->end()) parameters->push_back(parameter);
 }
 
-// Chunks of an operator's tensor inputs, in order of appearance; lists and optional tensors are looked into.
-void CollectChunks(const StorageBinding& binding, const c10::IValue& value, std::vector<ChunkId>* chunks) {
+void Collect(const StorageBinding& binding, const c10::IValue& value, std::vector<ParameterId>* parameters) {
   if (value.isTensor()) {
-    AddChunk(binding, value.toTensor(), chunks);
+    Collect(binding, value.toTensor(), parameters);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) AddChunk(binding, tensor, chunks);
+    for (const at::Tensor& tensor : value.toTensorVector()) Collect(binding, tensor, parameters);
   } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) CollectChunks(binding, item, chunks);
+    for (const c10::IValue& item : value.toListRef()) Collect(binding, item, parameters);
   }
 }
 
 }  // namespace
+
+struct OperatorHook::Hold final : at::ObserverContext {
+  std::vector<ParameterId> parameters;
+  std::vector<ChunkId> chunks;
+};
 
 struct OperatorCallbacks {
   static std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
     OperatorHook* hook = installed;
     if (hook == nullptr || !hook->status_.ok()) return nullptr;
     ++hook->operators_seen_;
-    std::vector<ChunkId> touched;
-    for (const c10::IValue& value : function.inputs()) CollectChunks(*hook->binding_, value, &touched);
+    std::vector<ParameterId> touched;
+    for (const c10::IValue& value : function.inputs()) Collect(*hook->binding_, value, &touched);
     if (touched.empty() || IsView(function.name())) return nullptr;
-    std::unique_ptr<std::vector<ChunkId>> held = hook->Before(std::move(touched));
-    if (!held) return nullptr;
-    auto context = std::make_unique<HeldChunks>();
-    context->chunks = std::move(*held);
-    return context;
+    return hook->Before(function.name(), std::move(touched));
   }
 
   static void End(const at::RecordFunction&, at::ObserverContext* context) {
-    if (installed != nullptr && context != nullptr) installed->After(static_cast<HeldChunks*>(context)->chunks);
+    if (installed != nullptr && context != nullptr) installed->After(static_cast<OperatorHook::Hold&>(*context));
   }
 };
 
-OperatorHook::OperatorHook(ParameterCache* cache, StorageBinding* binding, uint32_t chunk_count)
-    : cache_(cache), binding_(binding), holds_(chunk_count, 0) {}
+OperatorHook::OperatorHook(ParameterCache* cache, StorageBinding* binding)
+    : cache_(cache), binding_(binding), uses_(binding->parameters(), 0) {}
 
 OperatorHook::~OperatorHook() {
   Remove();
@@ -86,25 +84,33 @@ void OperatorHook::Remove() {
   installed = nullptr;
 }
 
-std::unique_ptr<std::vector<ChunkId>> OperatorHook::Before(std::vector<ChunkId> touched) {
-  const auto is_held = [this](ChunkId chunk) { return holds_[chunk] > 0; };
-  if (std::all_of(touched.begin(), touched.end(), is_held)) return nullptr;
-  Status acquired = cache_->Acquire(touched);
+std::unique_ptr<OperatorHook::Hold> OperatorHook::Before(const char* name, std::vector<ParameterId> touched) {
+  if (std::all_of(touched.begin(), touched.end(), [this](ParameterId parameter) { return uses_[parameter] > 0; })) return nullptr;
+  auto hold = std::make_unique<Hold>();
+  hold->parameters = std::move(touched);
+  for (const ParameterId parameter : hold->parameters) {
+    const ChunkId chunk = binding_->ChunkOf(parameter);
+    if (std::find(hold->chunks.begin(), hold->chunks.end(), chunk) == hold->chunks.end()) hold->chunks.push_back(chunk);
+  }
+  Status begun = cache_->Acquire(hold->chunks);
+  if (begun.ok()) begun = cache_->BeginUse(hold->parameters);
   ApplyMoves();
-  if (!acquired.ok()) {
-    Latch(std::move(acquired));
+  if (!begun.ok()) {
+    const bool illegal = begun.id() == ErrorId::kTensorStateIllegal;
+    Latch(illegal ? std::move(begun).Where(std::string("operator ") + name) : std::move(begun));
     return nullptr;
   }
-  for (const ChunkId chunk : touched) ++holds_[chunk];
-  return std::make_unique<std::vector<ChunkId>>(std::move(touched));
+  for (const ParameterId parameter : hold->parameters) ++uses_[parameter];
+  return hold;
 }
 
-void OperatorHook::After(const std::vector<ChunkId>& held) {
-  for (const ChunkId chunk : held) --holds_[chunk];
+void OperatorHook::After(const Hold& hold) {
+  for (const ParameterId parameter : hold.parameters) --uses_[parameter];
   if (!status_.ok()) return;
-  Status released = cache_->Release(held);
+  Status ended = cache_->EndUse(hold.parameters);
+  if (ended.ok()) ended = cache_->Release(hold.chunks);
   ApplyMoves();
-  if (!released.ok()) Latch(std::move(released));
+  if (!ended.ok()) Latch(std::move(ended));
 }
 
 void OperatorHook::ApplyMoves() {
@@ -123,7 +129,7 @@ void OperatorHook::Latch(Status status) {
 
 void OperatorHook::PlaceAllSpare() {
   if (std::exchange(all_spare_, true)) return;
-  for (ChunkId chunk = 0; chunk < holds_.size(); ++chunk) binding_->PlaceSpare(chunk);
+  for (ChunkId chunk = 0; chunk < binding_->chunks(); ++chunk) binding_->PlaceSpare(chunk);
 }
 
 }  // namespace tidepool::trainer

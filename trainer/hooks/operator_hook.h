@@ -6,7 +6,9 @@
 //  1. it never throws: LibTorch swallows exceptions of such callbacks and runs the operator on. A failure is latched in status(), all
 //     chunks are pointed at readable zeros, and the caller abandons the step at its next boundary. While the cache is dry they lie there
 //     too: operators run on for the order's sake;
-//  2. an operator whose chunks are all held by an enclosing operator adds nothing: the recorded order has one moment for the pair.
+//  2. an operator whose parameters are all used by an enclosing operator adds nothing, and one whose chunks are all held adds no moment to
+//     the recorded order;
+//  3. an operator that would read a gradient as a parameter fails (trainer/layout/tensor_state.h).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +24,7 @@ namespace tidepool::trainer {
 class OperatorHook {
  public:
   // Both must outlive the hook. At most one hook per thread.
-  OperatorHook(ParameterCache* cache, StorageBinding* binding, uint32_t chunk_count);
+  OperatorHook(ParameterCache* cache, StorageBinding* binding);
   ~OperatorHook();
   OperatorHook(const OperatorHook&) = delete;
   OperatorHook& operator=(const OperatorHook&) = delete;
@@ -43,15 +45,16 @@ class OperatorHook {
  private:
   friend struct OperatorCallbacks;  // the two plain functions that LibTorch calls
 
-  // Chunks held for one operator; null when it touches none that is not already held.
-  std::unique_ptr<std::vector<ChunkId>> Before(std::vector<ChunkId> touched);
-  void After(const std::vector<ChunkId>& held);
+  struct Hold;  // what one operator has
+  // Null when all that it touches is used by an enclosing operator, and after a failure.
+  std::unique_ptr<Hold> Before(const char* name, std::vector<ParameterId> touched);
+  void After(const Hold& hold);
   void PlaceAllSpare();
 
   ParameterCache* cache_;
   StorageBinding* binding_;
-  std::vector<uint32_t> holds_;  // by ChunkId: operators in flight that hold it
-  std::vector<Move> moves_;      // reused
+  std::vector<uint32_t> uses_;  // by ParameterId: operators in flight that use it
+  std::vector<Move> moves_;     // reused
   Status status_;
   bool all_spare_ = false;
   uint64_t callback_ = 0;

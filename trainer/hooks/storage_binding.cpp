@@ -37,10 +37,17 @@ class Pages {
 }  // namespace
 
 struct StorageBinding::State {
+  struct Start {
+    uint64_t element;
+    uint32_t parameter;
+  };
   std::unique_ptr<Pages> fault;                                 // PROT_NONE: what evicted parameters point at
   std::unique_ptr<Pages> spare;                                 // readable and writable, never touched before a failure
   std::vector<c10::Storage> storages;                           // by ChunkId
   std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
+  std::vector<std::vector<Start>> starts;                       // by ChunkId, ascending
+  std::vector<ChunkId> chunk_of;                                // by parameter
+  uint64_t element_bytes = 1;
 };
 
 StorageBinding::StorageBinding(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -69,6 +76,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<u
   const uint64_t largest = RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()), kPageBytes);
   TP_ASSIGN_OR_RETURN(state->fault, Pages::Map(largest, PROT_NONE));
   TP_ASSIGN_OR_RETURN(state->spare, Pages::Map(largest, PROT_READ | PROT_WRITE));
+  state->starts.resize(chunk_bytes.size());
   for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     // No allocator and not resizable: LibTorch can never move or grow what we place.
     state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk],
@@ -80,7 +88,12 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<u
     at::TensorImpl* impl = tensors[i].unsafeGetTensorImpl();
     impl->set_storage_keep_dtype(state->storages[places[i].chunk]);
     impl->set_storage_offset(static_cast<int64_t>(places[i].element_begin));
+    state->starts[places[i].chunk].push_back({places[i].element_begin, static_cast<uint32_t>(i)});
+    state->chunk_of.push_back(places[i].chunk);
+    state->element_bytes = static_cast<uint64_t>(tensors[i].element_size());
   }
+  for (auto& starts : state->starts)
+    std::sort(starts.begin(), starts.end(), [](const auto& a, const auto& b) { return a.element < b.element; });
   return std::unique_ptr<StorageBinding>(new StorageBinding(std::move(state)));
 }
 
@@ -93,10 +106,28 @@ void StorageBinding::PlaceSpare(ChunkId chunk) {
   Place(chunk, static_cast<std::byte*>(state_->spare->address()));
 }
 
-uint32_t StorageBinding::ChunkOf(const at::Tensor& tensor) const {
-  if (!tensor.defined() || !tensor.has_storage()) return kNoChunk;
+uint32_t StorageBinding::ParameterOf(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return kNoParameter;
   const auto found = state_->chunks.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-  return found == state_->chunks.end() ? kNoChunk : found->second;
+  if (found == state_->chunks.end()) return kNoParameter;
+  // A view may be of another type, whose elements its offset then counts.
+  const uint64_t byte = static_cast<uint64_t>(tensor.storage_offset()) * static_cast<uint64_t>(tensor.element_size());
+  const std::vector<State::Start>& starts = state_->starts[found->second];
+  const auto behind = std::upper_bound(starts.begin() + 1, starts.end(), byte / state_->element_bytes,
+                                       [](uint64_t element, const State::Start& start) { return element < start.element; });
+  return std::prev(behind)->parameter;
+}
+
+ChunkId StorageBinding::ChunkOf(uint32_t parameter) const {
+  return state_->chunk_of[parameter];
+}
+
+uint32_t StorageBinding::parameters() const {
+  return static_cast<uint32_t>(state_->chunk_of.size());
+}
+
+uint32_t StorageBinding::chunks() const {
+  return static_cast<uint32_t>(state_->storages.size());
 }
 
 }  // namespace tidepool::trainer

@@ -42,9 +42,13 @@ class StorageBinding {
   // After a failure: the chunk's parameters are readable zeros, so that running operators end without a fault.
   void PlaceSpare(ChunkId chunk);
 
-  static constexpr uint32_t kNoChunk = UINT32_MAX;
-  // The chunk whose storage the tensor uses (views included), or kNoChunk. A few nanoseconds.
-  uint32_t ChunkOf(const at::Tensor& tensor) const;
+  static constexpr uint32_t kNoParameter = UINT32_MAX;
+  // The bound parameter in which the tensor's first element lies (views included), by its index in `tensors`, or kNoParameter. Takes some
+  // ten nanoseconds.
+  uint32_t ParameterOf(const at::Tensor& tensor) const;
+  ChunkId ChunkOf(uint32_t parameter) const;
+  uint32_t parameters() const;
+  uint32_t chunks() const;
 
  private:
   struct State;

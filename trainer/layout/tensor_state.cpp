@@ -57,6 +57,14 @@ Status TensorStates::EndUse(ParameterId parameter) {
   return {};
 }
 
+void TensorStates::BeginPass(ChunkId chunk) {
+  const ChunkPlace& place = layout_->chunks[chunk];
+  for (uint32_t i = 0; i < place.parameter_count; ++i) {
+    TensorState& state = states_[place.first_parameter + i];
+    if (state == TensorState::kHoldAfterFwd) state = TensorState::kHold;
+  }
+}
+
 Status TensorStates::ChangeChunk(ChunkId chunk, TensorState to) {
   const ChunkPlace& place = layout_->chunks[chunk];
   for (uint32_t i = 0; i < place.parameter_count; ++i) TP_RETURN_IF_ERROR(Change(place.first_parameter + i, to));

@@ -47,6 +47,9 @@ class TensorStates {
   Status BeginUse(ParameterId parameter);
   Status EndUse(ParameterId parameter);
 
+  // A new pass begins: a tensor of the chunk that operators have used is as if just gathered.
+  void BeginPass(ChunkId chunk);
+
   // All tensors of a chunk at once. Errors: kTensorStateIllegal, at the first tensor that may not change.
   Status ChangeChunk(ChunkId chunk, TensorState to);
   // True when every tensor of the chunk is in `state`.

@@ -38,6 +38,11 @@ class CacheErrors : public ::testing::Test {
   static Status Acquire(ParameterCache* cache, ChunkId chunk) { return cache->Acquire({&chunk, 1}); }
   static Status Release(ParameterCache* cache, ChunkId chunk) { return cache->Release({&chunk, 1}); }
 
+  static Status Use(ParameterCache* cache, ParameterId parameter) {
+    const Status begun = cache->BeginUse({&parameter, 1});
+    return begun.ok() ? cache->EndUse({&parameter, 1}) : begun;
+  }
+
   ChunkLayout layout_;
   std::unique_ptr<MemoryServer> server_;
   std::unique_ptr<MemoryChunkService> service_;
@@ -73,7 +78,7 @@ TEST_F(CacheErrors, AServerThatGoesAwayLatches) {
   EXPECT_EQ(cache->FinishBackward(0).id(), ErrorId::kServerGone);
   EXPECT_EQ(cache->FinishStep().id(), ErrorId::kServerGone);
   EXPECT_EQ(cache->BeginPass(PassKind::kTrain, 1).id(), ErrorId::kServerGone);
-  EXPECT_EQ(cache->NoteUse(0).id(), ErrorId::kServerGone);
+  EXPECT_EQ(Use(cache.get(), 0).id(), ErrorId::kServerGone);
   EXPECT_EQ(cache->Progress().id(), ErrorId::kServerGone);
   EXPECT_EQ(server_->submits, 0u);
 }
@@ -116,12 +121,12 @@ TEST_F(CacheErrors, UseOfAParameterThatHoldsItsGradientNamesIt) {
   const auto cache = std::move(Open()).value();
   ASSERT_TRUE(cache->BeginPass(PassKind::kTrain, 0).ok());
   ASSERT_TRUE(Acquire(cache.get(), 3).ok());
-  ASSERT_TRUE(cache->NoteUse(3).ok());
+  ASSERT_TRUE(Use(cache.get(), 3).ok());
   ASSERT_TRUE(cache->GradientPlace(3).ok());
-  ASSERT_TRUE(cache->NoteUse(3).ok());  // its gradient has a place, but is not there yet
+  ASSERT_TRUE(Use(cache.get(), 3).ok());  // its gradient has a place, but is not there yet
   ASSERT_TRUE(Release(cache.get(), 3).ok());
   ASSERT_TRUE(cache->GradientDone(3).ok());
-  const Status status = cache->NoteUse(3);
+  const Status status = Use(cache.get(), 3);
   EXPECT_EQ(status.id(), ErrorId::kTensorStateIllegal);
   EXPECT_NE(status.what().find("p3"), std::string::npos);
 }

@@ -177,10 +177,13 @@ class ToyRank {
     ApplyMoves();
     const ChunkId inner = chunks.front();
     TP_RETURN_IF_ERROR(cache_->Acquire({&inner, 1}));
-    for (const uint32_t note : notes) {
-      TP_RETURN_IF_ERROR(cache_->NoteUse(layout_.of_note[note]));
-      CheckValues(note, version);
-    }
+    std::vector<ParameterId> used;
+    for (const uint32_t note : notes) used.push_back(layout_.of_note[note]);
+    TP_RETURN_IF_ERROR(cache_->BeginUse(used));
+    TP_RETURN_IF_ERROR(cache_->BeginUse({used.data(), 1}));
+    for (const uint32_t note : notes) CheckValues(note, version);
+    TP_RETURN_IF_ERROR(cache_->EndUse({used.data(), 1}));
+    TP_RETURN_IF_ERROR(cache_->EndUse(used));
     TP_RETURN_IF_ERROR(cache_->Release({&inner, 1}));
     return cache_->Release(chunks);
   }

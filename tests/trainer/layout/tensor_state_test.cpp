@@ -55,6 +55,17 @@ TEST(TensorStates, NestedUsesAreCounted) {
   EXPECT_EQ(states.state(0), TensorState::kHoldAfterFwd);
 }
 
+TEST(TensorStates, APassForgetsTheUsesOfTheOneBefore) {
+  const ChunkLayout layout = TwoParameters();
+  TensorStates states(&layout);
+  ASSERT_TRUE(states.ChangeChunk(0, TensorState::kHold).ok());
+  ASSERT_TRUE(states.BeginUse(0).ok() && states.EndUse(0).ok());
+  ASSERT_TRUE(states.Change(1, TensorState::kHoldAfterBwd).ok());
+  states.BeginPass(0);
+  EXPECT_EQ(states.state(0), TensorState::kHold);
+  EXPECT_EQ(states.state(1), TensorState::kHoldAfterBwd) << "a gradient is no use";
+}
+
 // Any sequence of wishes: the table alone decides, refused wishes change nothing, and no path leads from a gradient back to a use
 // but through kFree and a new gather.
 TEST(TensorStates, AnySequenceOfWishesKeepsTheRules) {

@@ -1,4 +1,7 @@
 // A failing hook: every failure inside an operator hook ends the step unsealed with its cause, never in a crash or a silent step.
+#include <cstring>
+#include <utility>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -72,6 +75,11 @@ class FailingHook : public ::testing::Test {
 
   void SetUp() override {
     at::set_num_threads(1);
+    Lay(/*to_a_chunk=*/1);
+  }
+
+  void Lay(uint64_t to_a_chunk) {
+    weights_.clear();
     std::vector<ParameterNote> notes;
     for (int i = 0; i < kLayers; ++i) {
       ParameterNote note;
@@ -81,23 +89,25 @@ class FailingHook : public ::testing::Test {
       weights_.push_back(torch::zeros({kWidth, kWidth}, torch::requires_grad()));
     }
     LayoutOptions options;
-    options.chunk_bytes = kWidth * kWidth * sizeof(float);
+    options.chunk_bytes = to_a_chunk * kWidth * kWidth * sizeof(float);
     auto layout = BuildLayout(notes, options);
     ASSERT_TRUE(layout.ok()) << layout.status().Format();
     layout_ = layout.value();
   }
 
+  static float InitialValue(size_t element) { return static_cast<float>(element % 7) * 0.01f; }
+
   // An engine with `blocks` blocks, its weights loaded.
-  void Build(uint64_t blocks) {
+  void Build(uint64_t blocks, const EngineOptions& options = {}) {
     server_ = std::make_unique<tidepool::testing::MemoryServer>(&layout_);
     memory_ = std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1,
                                                                       /*delay_max=*/3);
     service_ = std::make_unique<FailingService>(memory_.get(), server_.get());
-    auto engine = TrainingEngine::Create(layout_, {}, {service_.get(), {nullptr}, weights_, &clock_});
+    auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, weights_, &clock_});
     ASSERT_TRUE(engine.ok()) << engine.status().Format();
     engine_ = std::move(engine).value();
     const Status loaded = engine_->LoadWeights([](ParameterId, std::span<float> values) {
-      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) * 0.01f;
+      for (size_t i = 0; i < values.size(); ++i) values[i] = InitialValue(i);
     });
     ASSERT_TRUE(loaded.ok()) << loaded.Format();
   }
@@ -110,8 +120,10 @@ class FailingHook : public ::testing::Test {
 
   // One step; the error that ended it, or ok.
   Status Step(Version version) {
-    Result<double> loss = engine_->TrainMicroBatch(
-        version, 0, [this] { return Loss(); }, 1.0);
+    return Step(version, [this] { return Loss(); });
+  }
+  Status Step(Version version, const LossFunction& function) {
+    Result<double> loss = engine_->TrainMicroBatch(version, 0, function, 1.0);
     if (!loss.ok()) return loss.status();
     client::StepEnd end;
     end.version = version;
@@ -176,6 +188,57 @@ TEST_F(FailingHook, NoBlockForAnOperatorsChunks) {
   EXPECT_EQ(loss.status().id(), ErrorId::kRcacheTooSmall) << loss.status().Format();
   EXPECT_NE(loss.status().Format().find(std::to_string(layout_.RcacheBytes(0, 2))), std::string::npos)
       << "the error must name the smallest size that works: " << loss.status().Format();
+}
+
+// Backward reads the first weight once more after its gradient has come: no gradient flows through the early use, so nothing waits for it.
+at::Tensor LateRead(const std::vector<at::Tensor>& weights) {
+  const at::Tensor early = torch::matmul(torch::matmul(torch::ones({2, weights[0].size(0)}), weights[1]), weights[0].detach());
+  const at::Tensor x = torch::matmul(torch::tanh(early), weights[0]);
+  return torch::matmul(torch::tanh(x), torch::matmul(weights[2], weights[3])).pow(2).mean();
+}
+
+TEST_F(FailingHook, AParameterReadAfterItsGradientIsNamedWithItsReader) {
+  Lay(/*to_a_chunk=*/2);
+  EngineOptions options;
+  options.cache.separate_while_recording = false;
+  Build(2, options);
+  const Result<double> loss = engine_->TrainMicroBatch(
+      0, 0, [this] { return LateRead(weights_); }, 1.0);
+  EXPECT_EQ(loss.status().id(), ErrorId::kTensorStateIllegal);
+  for (const char* text : {"parameter w0 after its gradient", "operator aten::", "declare the parameter as used several times"}) {
+    EXPECT_NE(loss.status().Format().find(text), std::string::npos) << loss.status().Format();
+  }
+  EXPECT_EQ(service_->steps_ended(), 0u);
+}
+
+// Found in the recording step, or where the chunk has been handed in and is fetched again, such a model trains as without us.
+TEST_F(FailingHook, AParameterReadAfterItsGradientIsRightWhereItCanBe) {
+  const std::pair<uint64_t, bool> cases[] = {{2, true}, {1, true}, {1, false}};
+  for (const auto& [to_a_chunk, recorded_apart] : cases) {
+    SCOPED_TRACE(std::to_string(to_a_chunk) + " to a chunk, kept apart while recording: " + std::to_string(recorded_apart));
+    Lay(to_a_chunk);
+    std::vector<at::Tensor> plain;
+    for (const at::Tensor& weight : weights_) plain.push_back(torch::empty_like(weight));
+    for (at::Tensor& weight : plain) {
+      for (int64_t i = 0; i < weight.numel(); ++i) weight.mutable_data_ptr<float>()[i] = InitialValue(static_cast<size_t>(i));
+      weight.requires_grad_(true);
+    }
+    EngineOptions options;
+    options.cache.separate_while_recording = recorded_apart;
+    Build(to_a_chunk == 2 ? 2 : 3, options);
+    for (Version version = 0; version < 3; ++version) {
+      const Status step = Step(version, [this] { return LateRead(weights_); });
+      ASSERT_TRUE(step.ok()) << step.Format();
+      LateRead(plain).backward();
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor& weight : plain) weight.sub_(std::exchange(weight.mutable_grad(), {}));
+    }
+    for (int i = 0; i < kLayers; ++i) {
+      const ParameterPlace& place = layout_.parameters[layout_.of_note[static_cast<size_t>(i)]];
+      const float* ours = server_->values[place.chunk].data() + place.element_begin;
+      EXPECT_EQ(std::memcmp(ours, plain[static_cast<size_t>(i)].const_data_ptr<float>(), place.element_count * sizeof(float)), 0) << i;
+    }
+  }
 }
 
 TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
