@@ -96,7 +96,16 @@ Status RunSession::ShareSocketDir() {
   return {};
 }
 
+DoneKeys RunSession::MakeDoneKeys() const {
+  return DoneKeys(RendezvousOf(place_, server_timeout_ns_), task_.spec.name);
+}
+
+bool RunSession::DoneBefore() const {
+  return place_.agent_serves_store && place_.restarts > 0 && MakeDoneKeys().AllSet();
+}
+
 Status RunSession::Attach() {
+  if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
   socket_dir_ = task_.options.socket_dir;
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
   client::ClientOptions client;
@@ -196,6 +205,7 @@ Status RunSession::Close() {
   TP_RETURN_IF_ERROR(together);
   // A private server has still to be ended.
   if (!standalone() && !place_.done_mark.empty()) SetDoneMark(place_.done_mark, place_.rank);
+  if (place_.agent_serves_store) MakeDoneKeys().Set();
   TP_POINT("trainer.run_done");
   Status detached = client_ ? client_->Detach() : Status();
   client_.reset();

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "client/mem_client.h"
+#include "trainer/comm/done_keys.h"
 #include "trainer/comm/gloo_collective.h"
 #include "trainer/job.h"
 #include "trainer/launch/rank_place.h"
@@ -44,6 +45,8 @@ class RunSession {
   static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
   ~RunSession();
 
+  // True when torchrun has started this rank again though all ranks had come to their goodbyes: the job is gone, nothing is left to do.
+  bool DoneBefore() const;
   // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull, kRcacheRefused, kJobMismatch and others
   // of attaching; kCollectiveFailed; kSessionEnded (a signal came while a seat was waited for).
   Status Attach();
@@ -56,7 +59,7 @@ class RunSession {
   // Gives up groups and seat without a word. Harmless when repeated.
   void Leave();
   // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back;
-  // then each tells the launcher that it is done. The private server's end is part of it.
+  // then each tells the launcher (done_marks.h, done_keys.h) that it is done. The private server's end is part of it.
   Status Close();
 
   const RankPlace& place() const { return place_; }
@@ -71,6 +74,7 @@ class RunSession {
  private:
   RunSession(const RankPlace& place, SessionTask task) : place_(place), task_(std::move(task)) {}
   bool standalone() const { return task_.options.standalone; }
+  DoneKeys MakeDoneKeys() const;
   Status StartPrivateServer();
   Status LaunchServer();
   Status ShareSocketDir();

@@ -253,6 +253,10 @@ Status TrainingRun::All() {
     return {};
   }
   TP_RETURN_IF_ERROR(Prepare());
+  if (session_->DoneBefore()) {
+    Say("done      every rank had come to its end before torchrun started them again\n");
+    return {};
+  }
   Status ended = Attempt();
   while (!ended.ok() && MayGoOn(ended)) {
     SayWait((place_.world > 1 ? "another rank was lost (" + ended.what() + "); waiting for it at step "

@@ -149,12 +149,13 @@ Status DeriveMaster(const Reader& reader, const Dialect& dialect, RankPlace* pla
 Status ReadMaster(const Reader& reader, const Dialect& dialect, RankPlace* place) {
   uint64_t port = 0;
   TP_RETURN_IF_ERROR(reader.Number("MASTER_PORT", std::numeric_limits<uint16_t>::max(), &port));
-  if (place->world == 1) return {};
+  const bool agent = dialect.launcher == kTorchrun.launcher && reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (place->world == 1 && !agent) return {};
   if (dialect.launcher == kTorchrun.launcher) {
     if (!reader.Has("MASTER_ADDR")) return Missing(dialect.launcher, "MASTER_ADDR");
     if (port == 0) return Missing(dialect.launcher, "MASTER_PORT");
     place->master_host = reader.Text("MASTER_ADDR");
-    place->agent_serves_store = reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    place->agent_serves_store = agent;
   } else {
     TP_RETURN_IF_ERROR(DeriveMaster(reader, dialect, place));
   }

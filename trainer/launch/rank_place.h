@@ -21,7 +21,7 @@ struct RankPlace {
   uint32_t node = 0;                         // index of this node
   std::string master_host = "127.0.0.1";     // where rank 0's store listens
   uint16_t master_port = 0;                  // 0: one rank alone, nothing to meet
-  bool agent_serves_store = false;           // torchrun's agent holds the port open, rank 0 must not
+  bool agent_serves_store = false;           // torchrun's agent holds the port open, over all its restarts; rank 0 must not
   uint32_t restarts = 0;                     // how often torchrun has started this group again
   std::string launcher;   // for the banner: "torchrun", "trainer launch", "RANK and WORLD_SIZE", "Slurm", "Open MPI", "PMI", "none"
   std::string job_name;   // fits a job's name in memserver; empty: the launcher has none to give

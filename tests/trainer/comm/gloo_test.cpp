@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "trainer/comm/done_keys.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -223,6 +224,24 @@ TEST(GlooMeetings, AWaitForOtherRanksCanBeInterrupted) {
   store.value().reset();
   asked = 0;
   EXPECT_EQ(RendezvousStore::Open(other).status().id(), ErrorId::kPeerLost);
+}
+
+TEST(DoneKeys, SayThatAllRanksAreDoneWhenEachHasSetItsOwn) {
+  const auto agent = RendezvousStore::Open({.rank = 0, .world = 2});
+  ASSERT_TRUE(agent.ok()) << agent.status().Format();
+  Rendezvous meet{.rank = 0, .world = 2};
+  meet.port = agent.value()->port();
+  const DoneKeys zero(meet, "j"), other_job(meet, "k");
+  meet.rank = 1;
+  const DoneKeys one(meet, "j");
+  EXPECT_FALSE(zero.AllSet());
+  zero.Set();
+  EXPECT_FALSE(one.AllSet());
+  one.Set();
+  EXPECT_TRUE(zero.AllSet() && one.AllSet());
+  EXPECT_FALSE(other_job.AllSet());
+  one.Clear();
+  EXPECT_FALSE(zero.AllSet());
 }
 
 TEST(GlooErrors, APeerThatLeavesEndsTheOperation) {

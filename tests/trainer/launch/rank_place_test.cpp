@@ -39,6 +39,17 @@ Environment Torchrun() {
           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 }
 
+TEST(DetectRank, OneRankOfTorchrunKnowsTheStoreOfItsAgent) {
+  Environment environment = Torchrun();
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) environment[name] = "1";
+  for (const char* name : {"RANK", "LOCAL_RANK"}) environment[name] = "0";
+  EXPECT_TRUE(Detect(environment).agent_serves_store);
+  EXPECT_EQ(Detect(environment).master_port, 29501);
+  environment["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_FALSE(Detect(environment).agent_serves_store);
+  EXPECT_EQ(Detect(environment).master_port, 0);
+}
+
 TEST(DetectRank, AnEmptyEnvironmentIsOneRankAlone) {
   const RankPlace place = Detect({});
   EXPECT_EQ(place.rank, 0U);

@@ -13,6 +13,7 @@
 #include "shm/socket_path.h"
 #include "tests/process/daemon_fixture.h"
 #include "tests/process/memserver_process.h"
+#include "trainer/comm/gloo_collective.h"
 
 namespace tidepool::testing {
 namespace {
@@ -231,6 +232,45 @@ TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
   ExpectDone(trainer.get());
   EXPECT_THAT(trainer->Output(), HasSubstr("a rank died; starting it again"));
   ExpectSame("ranks-killed", "whole");
+}
+
+// What torchrun does, whose agent holds the store: all ranks are started again when one has died, here behind its goodbye.
+TEST_F(TrainerKillTest, ARunWhoseRankIsKilledBehindItsGoodbyeIsNotBegunAnew) {
+  for (const uint32_t world : {2u, 1u}) {
+    SCOPED_TRACE(world);
+    const auto agent = trainer::RendezvousStore::Open({.rank = 0, .world = 2});
+    ASSERT_TRUE(agent.ok()) << agent.status().Format();
+    const std::string name = "torchrun-" + std::to_string(world);
+    const auto start = [&](uint32_t rank, int restarts, bool dies) {
+      const std::string number = std::to_string(rank), count = std::to_string(world);
+      std::vector<std::string> environment{"RANK=" + number,
+                                           "LOCAL_RANK=" + number,
+                                           "WORLD_SIZE=" + count,
+                                           "LOCAL_WORLD_SIZE=" + count,
+                                           "MASTER_ADDR=127.0.0.1",
+                                           "MASTER_PORT=" + std::to_string(agent.value()->port()),
+                                           "TORCHELASTIC_RUN_ID=none",
+                                           "TORCHELASTIC_USE_AGENT_STORE=True",
+                                           "TORCHELASTIC_RESTART_COUNT=" + std::to_string(restarts)};
+      if (dies) environment.emplace_back("TIDEPOOL_KILL_AT=trainer.detached");
+      return Start(Run(name), environment);
+    };
+    std::vector<std::unique_ptr<ChildProcess>> first, again;
+    for (uint32_t rank = 0; rank < world; ++rank) first.push_back(start(rank, 0, /*dies=*/rank + 1 == world));
+    const auto end = first.back()->Wait(kRunNs);
+    ASSERT_TRUE(end) << first.back()->Output();
+    EXPECT_EQ(end->signal, SIGKILL) << first.back()->Output();
+    if (world == 2) ExpectDone(first.front().get());
+    const std::string weights = Weights(name);
+    const std::vector<std::string> losses = Losses(name);
+    EXPECT_EQ(losses.size(), kSteps + 1);
+    for (uint32_t rank = 0; rank < world; ++rank) again.push_back(start(rank, 1, /*dies=*/false));
+    for (const auto& rank : again) ExpectDone(rank.get());
+    EXPECT_THAT(again.front()->Output(), HasSubstr("every rank had come to its end"));
+    EXPECT_EQ(Losses(name), losses);
+    EXPECT_TRUE(Weights(name) == weights);
+    EXPECT_EQ(NumberIn(AskAdmin(server_.socket_dir(), "/v1/status"), "jobs"), 0);
+  }
 }
 
 TEST_F(TrainerKillTest, AServerThatDoesNotComeBackEndsTheTrainerWithTheJobKept) {
