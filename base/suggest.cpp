@@ -23,14 +23,21 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// A flag without its dashes.
+std::string_view Letters(std::string_view word) {
+  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
+  return word;
+}
+
 }  // namespace
 
 std::string DidYouMean(std::string_view word, std::span<const std::string_view> known) {
+  const std::string_view letters = Letters(word);
   std::string_view best;
   size_t best_distance = 3;
   for (const std::string_view candidate : known) {
     size_t distance = EditDistance(word, candidate);
-    if (word.size() >= 3 && candidate.starts_with(word.substr(0, 3))) distance = std::min<size_t>(distance, 1);
+    if (letters.size() >= 3 && Letters(candidate).starts_with(letters.substr(0, 3))) distance = std::min<size_t>(distance, 1);
     if (distance < best_distance && distance < candidate.size()) {
       best = candidate;
       best_distance = distance;

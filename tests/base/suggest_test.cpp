@@ -21,6 +21,13 @@ TEST(DidYouMean, ACommonBeginningOfThreeLettersIsNearerThanTwoEdits) {
   EXPECT_EQ(DidYouMean("estimation", kKnown), "; did you mean \"estimate\"?");
 }
 
+TEST(DidYouMean, TheDashesOfAFlagAreNoBeginning) {
+  constexpr std::array<std::string_view, 3> kFlags{"--seed", "--schedule", "--steps"};
+  EXPECT_EQ(DidYouMean("--stepps", kFlags), "; did you mean \"--steps\"?");
+  EXPECT_EQ(DidYouMean("--sched", kFlags), "; did you mean \"--schedule\"?");
+  EXPECT_EQ(DidYouMean("--size", kFlags), "");
+}
+
 TEST(DidYouMean, NothingNearIsNoSuggestion) {
   EXPECT_EQ(DidYouMean("xyz", kKnown), "");
   EXPECT_EQ(DidYouMean("", kKnown), "");
