@@ -204,8 +204,9 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   launch->add_option("command", line->launch_arguments, "after `--`: run and its flags")->required();
   launch->footer(kExamples);
   if (UnknownCommand(argc, argv)) {
-    std::cerr << Status(ErrorId::kUsageError, "unknown command \"" + std::string(argv[1]) + "\"" + DidYouMean(argv[1], kCommands)).Format()
-              << "\n";
+    const Status unknown = Status(ErrorId::kUsageError, "unknown command \"" + std::string(argv[1]) + "\"" + DidYouMean(argv[1], kCommands))
+                               .Where("command line of trainer");
+    std::cerr << unknown.Format() << "\n";
     *exit_code = kExitUsage;
     return false;
   }

@@ -22,6 +22,7 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
   plan.blocks = plan.block_bytes > 0 ? std::min(for_blocks / plan.block_bytes, chunks) : 0;
   if (plan.blocks == 0 && chunks > 0) {
     return Status(ErrorId::kRcacheTooSmall, "--rcache " + rcache + " leaves no room for one block of " + FormatBytes(plan.block_bytes))
+        .Where("--rcache " + rcache)
         .Why("resident chunks take " + FormatBytes(plan.resident_bytes) + ", the others share blocks of one chunk each")
         .Fix("give at least --rcache " + std::to_string(layout.RcacheBytes(rank, 1)) + ", or a smaller --chunk-size");
   }

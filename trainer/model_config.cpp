@@ -1,5 +1,7 @@
 #include "trainer/model_config.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -38,7 +40,11 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
 Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   const std::string path = directory + kFile;
   std::ifstream file(path);
-  if (!file) return Status(ErrorId::kFileUnreadable, "cannot read " + path).Fix("give a directory that `trainer run --save DIR` wrote");
+  if (!file)
+    return Status(ErrorId::kFileUnreadable, "cannot read " + path)
+        .Where(path)
+        .Why(std::strerror(errno))
+        .Fix("give a directory that `trainer run --save DIR` wrote");
   std::stringstream text;
   text << file.rdbuf();
   boost::json::error_code error;

@@ -36,6 +36,11 @@ Rendezvous RendezvousOf(const RankPlace& place, int64_t server_timeout_ns) {
   return meet;
 }
 
+Result<int64_t> DurationOf(const char* flag, const std::string& text) {
+  Result<int64_t> duration = ParseDurationNs(text);
+  return duration.ok() ? std::move(duration) : Status(duration.status()).Where(flag);
+}
+
 Status StoppedBySignal() {
   return Status(ErrorId::kSessionEnded, "stopped by a signal while other ranks were waited for");
 }
@@ -46,8 +51,8 @@ Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, Ses
   std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
   // A private server's states end with it: there is nothing to wait for.
   if (!session->standalone()) {
-    TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, ParseDurationNs(session->task_.options.server_timeout));
-    TP_ASSIGN_OR_RETURN(session->rejoin_timeout_ns_, ParseDurationNs(session->task_.options.rejoin_timeout));
+    TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, DurationOf("--server-timeout", session->task_.options.server_timeout));
+    TP_ASSIGN_OR_RETURN(session->rejoin_timeout_ns_, DurationOf("--rejoin-timeout", session->task_.options.rejoin_timeout));
   }
   return session;
 }
@@ -129,7 +134,9 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
       return {};
     }
     const bool taken = made.status().id() == ErrorId::kRankTaken;
-    if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) return made.status();
+    if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) {
+      return made.status().where().empty() ? Status(made.status()).Where("memserver at " + options.socket_dir) : made.status();
+    }
     if (StopFlag::Requested()) return StoppedBySignal();
     if (!std::exchange(told, told || waited_ns > kTellAfterNs) && told && task_.say) {
       task_.say("waiting for the ranks of the run before to leave the job: " + made.status().what());

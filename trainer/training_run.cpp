@@ -54,9 +54,15 @@ at::Tensor TokensOf(const std::vector<int64_t>& tokens, const Batch& batch) {
   return torch::tensor(tokens, torch::kInt64).view({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens)});
 }
 
-Status PrepareDirectory(const std::string& path) {
-  if (mkdir(path.c_str(), 0755) == 0 || errno == EEXIST) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot make the directory " + path + ": " + std::strerror(errno));
+// `flag`: that named it.
+Status PrepareDirectory(const std::string& flag, const std::string& path) {
+  if (path.empty() || mkdir(path.c_str(), 0755) == 0 || errno == EEXIST) return {};
+  return Status(ErrorId::kFileWriteFailed, "cannot make the directory " + path).Where(flag + " " + path).Why(std::strerror(errno));
+}
+
+Result<Corpus> OpenData(const std::string& path, uint64_t vocab) {
+  Result<Corpus> corpus = OpenCorpus(path, {.vocab = vocab});
+  return corpus.ok() ? std::move(corpus) : Status(corpus.status()).Where("--data " + path);
 }
 
 }  // namespace
@@ -74,14 +80,17 @@ Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_, place_));
   UseThreads(options_, place_);
   TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_, place_.world, place_.rank, JobNameOf(options_, place_)));
-  TP_ASSIGN_OR_RETURN(corpus_, OpenCorpus(options_.data.empty() ? kDefaultData : options_.data, {.vocab = plan_.shape.vocab}));
+  TP_ASSIGN_OR_RETURN(corpus_, OpenData(options_.data.empty() ? kDefaultData : options_.data, plan_.shape.vocab));
   Say("tidepool trainer  job " + plan_.spec.name + ", " + std::to_string(place_.world) + (place_.world == 1 ? " rank" : " ranks") +
       " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + corpus_->description + "\n");
   return {};
 }
 
 Status TrainingRun::Prepare() {
-  if (!options_.out_dir.empty() && place_.rank == 0) TP_RETURN_IF_ERROR(PrepareDirectory(options_.out_dir));
+  if (place_.rank == 0) {
+    TP_RETURN_IF_ERROR(PrepareDirectory("--out", options_.out_dir));
+    TP_RETURN_IF_ERROR(PrepareDirectory("--save", options_.save_dir));
+  }
   SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
   task.resumes = resume_;
   task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
@@ -185,7 +194,6 @@ Status TrainingRun::Train() {
 
 Status TrainingRun::Save() {
   if (options_.save_dir.empty() || place_.rank != 0) return {};
-  TP_RETURN_IF_ERROR(PrepareDirectory(options_.save_dir));
   const UniqueFd directory(open(options_.save_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid())
     return Status(ErrorId::kSaveFailed, "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));

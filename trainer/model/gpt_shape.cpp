@@ -45,7 +45,7 @@ Result<GptShape> FindGptPreset(const std::string& name) {
     if (shape.name == name) return shape;
     known += (known.empty() ? "" : ", ") + shape.name;
   }
-  return Status(ErrorId::kUsageError, "there is no preset '" + name + "'").Fix("choose one of " + known);
+  return Status(ErrorId::kUsageError, "there is no preset '" + name + "'").Where("--preset " + name).Fix("choose one of " + known);
 }
 
 Status CheckGptShape(const GptShape& shape) {

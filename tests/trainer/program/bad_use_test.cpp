@@ -1,0 +1,93 @@
+// Wrong use of the trainer program: every case ends with what, where and what to do on stderr, and with its documented exit code, before
+// any training.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error_catalog.h"
+#include "tests/process/child_process.h"
+
+namespace tidepool::testing {
+namespace {
+
+constexpr int64_t kLimit = 60 * kNsPerSecond;
+
+struct Case {
+  std::vector<std::string> words;
+  int exit_code;
+  std::vector<std::string> texts;
+  std::vector<std::string> environment = {};
+};
+
+class TrainerBadUse : public ::testing::Test {
+ protected:
+  std::string Path(const std::string& name) const { return directory_.path() + "/" + name; }
+  std::string File(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name)) << text;
+    return Path(name);
+  }
+  static void Expect(const Case& bad) {
+    std::vector<std::string> command{TIDEPOOL_TRAINER};
+    command.insert(command.end(), bad.words.begin(), bad.words.end());
+    ChildProcess trainer(command, bad.environment);
+    const auto end = trainer.Wait(kLimit);
+    const std::string output = trainer.Output();
+    ASSERT_TRUE(end) << output;
+    EXPECT_EQ(end->exit_code, bad.exit_code) << output;
+    std::vector<std::string> texts = bad.texts;
+    texts.insert(texts.end(), {"error[TP", "\n   where: ", "\n   fix:   "});
+    for (const std::string& text : texts) EXPECT_NE(output.find(text), std::string::npos) << "'" << text << "' is missing in:\n" << output;
+    EXPECT_EQ(output.find("step 1/"), std::string::npos) << "it was found out too late:\n" << output;
+  }
+
+  const TemporaryDirectory directory_;
+};
+
+TEST_F(TrainerBadUse, WrongFlagsAreNamedWithTheNearestRightOne) {
+  Expect({{"rnu"}, kExitUsage, {"TP1001", "unknown command \"rnu\"", "did you mean \"run\"?"}});
+  Expect({{"run", "--stepps", "5"}, kExitUsage, {"TP1001", "--stepps", "did you mean \"--steps\"?"}});
+  Expect({{"run", "--dtype", "fp8"}, kExitUsage, {"TP1001", "--dtype: fp8"}});
+  Expect({{"launch", "-n", "0", "--", "run"}, kExitUsage, {"TP1001", "--ranks", "1 to 64"}});
+}
+
+TEST_F(TrainerBadUse, ValuesThatDoNotFitAreNamedWithWhatWouldDo) {
+  Expect({{"run", "--preset", "gpt5"}, kExitUsage, {"TP1001", "--preset gpt5", "gpt2-124m"}});
+  Expect({{"run", "--preset", "tiny", "--context", "4096"}, kExitUsage, {"TP1001", "--context 4096", "at most --context 64"}});
+  Expect({{"run", "--preset", "tiny", "--rcache", "lots"}, kExitUsage, {"TP1104", "\"lots\"", "--rcache"}});
+  Expect({{"run", "--preset", "tiny", "--rcache", "1KiB"}, kExitDeviceMemory, {"TP4001", "--rcache 1KiB", "at least --rcache"}});
+  Expect({{"run", "--preset", "tiny", "--server-timeout", "soon"}, kExitUsage, {"TP1104", "--server-timeout", "\"soon\""}});
+  Expect({{"run", "--preset", "tiny", "--resume", "auto"}, kExitUsage, {"TP1001", "--job NAME"}});
+}
+
+TEST_F(TrainerBadUse, DataThatCannotBeReadIsNamed) {
+  Expect({{"run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "'/nowhere' does not exist", "--data /nowhere"}});
+  const std::string empty = File("empty.txt", ""), binary = File("binary.txt", std::string("abc\0def", 7));
+  Expect({{"run", "--data", empty}, kExitUsage, {"TP5002", "is empty", "--data " + empty}});
+  Expect({{"run", "--data", binary}, kExitUsage, {"TP5002", "byte 3 is NUL", "--data " + binary}});
+  Expect({{"launch", "-n", "2", "--", "run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "[rank 1] "}});
+  Expect({{"sample", directory_.path(), "Once"}, kExitNotFound, {"TP5001", directory_.path() + "/config.json", "--save DIR"}});
+}
+
+TEST_F(TrainerBadUse, NoServerNoRoomAndNoPlaceForResultsAreFoundBeforeTheFirstStep) {
+  const std::vector<std::string> run{"run", "--preset", "tiny", "--steps", "1", "--eval-every", "0"};
+  const auto with = [&run](std::vector<std::string> more) {
+    more.insert(more.begin(), run.begin(), run.end());
+    return more;
+  };
+  Expect({with({"--socket-dir", directory_.path()}), kExitNoServer, {"TP3001", directory_.path() + "/data.sock", "--standalone"}});
+  Expect({with({"--standalone", "--pool", "1MiB"}), kExitRefused, {"TP2101", "1.00 MiB", "--pool"}});
+  Expect({with({"--standalone", "--out", "/proc/none"}), kExitFailed, {"TP5005", "--out /proc/none"}});
+  Expect({with({"--standalone", "--save", "/proc/none"}), kExitFailed, {"TP5005", "--save /proc/none"}});
+}
+
+TEST_F(TrainerBadUse, AnEnvironmentThatNoLauncherMakesIsNamed) {
+  Expect({{"run"}, kExitUsage, {"TP1001", "rank 3 of 2", "RANK and WORLD_SIZE"}, {"RANK=3", "WORLD_SIZE=2"}});
+  Expect({{"run"}, kExitUsage, {"TP1001", "MASTER_ADDR is not set", "trainer launch"}, {"RANK=0", "WORLD_SIZE=2"}});
+}
+
+}  // namespace
+}  // namespace tidepool::testing
