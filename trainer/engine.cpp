@@ -22,6 +22,7 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   for (Collective* group : parts.groups) setup.groups.push_back(group != nullptr && group->world() > 1 ? group : nullptr);
   setup.clock = parts.clock;
   setup.options = options.cache;
+  setup.policies = std::move(parts.policies);
   TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
   std::vector<uint64_t> chunk_bytes;
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) chunk_bytes.push_back(layout.ChunkBytes(chunk));

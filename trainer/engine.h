@@ -38,6 +38,7 @@ struct EngineParts {
   std::vector<Collective*> groups;
   std::vector<at::Tensor> parameters;  // by ParameterId: dense CPU leaves of the layout's dtype; the engine gives up their own memory
   const Clock* clock = nullptr;
+  EvictionPolicies policies = {};  // of the rCache
 };
 
 // Makes the loss of one micro-batch, a scalar with a graph behind it.

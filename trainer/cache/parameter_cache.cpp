@@ -19,6 +19,9 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
                                                 ") and one block (" + FormatBytes(layout.BlockBytes()) + ")")
         .Fix("give --rcache at least " + std::to_string(smallest));
   }
+  EvictionPolicies& policies = setup.policies;
+  if (!policies.recording) policies.recording = std::make_unique<RandomEviction>(setup.options.seed);
+  if (!policies.left_order) policies.left_order = std::make_unique<LruEviction>(static_cast<uint32_t>(layout.chunks.size()));
   std::byte* rcache = attachment.rcache;
   const uint64_t bytes = attachment.rcache_bytes;
   return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup), bytes, rcache));
@@ -31,8 +34,6 @@ ParameterCache::ParameterCache(CacheSetup setup, uint64_t rcache_bytes, std::byt
       pipeline_(&layout_, setup_.rank, setup_.service, setup_.groups),
       follower_(EvictableMask(layout_), table_.blocks()),
       states_(&layout_),
-      random_(setup_.options.seed),
-      lru_(static_cast<uint32_t>(layout_.chunks.size())),
       entries_(layout_.chunks.size()),
       has_gradient_(layout_.parameters.size(), false) {
   for (ChunkId chunk = 0; chunk < layout_.chunks.size(); ++chunk) {
@@ -219,8 +220,11 @@ Status ParameterCache::Place(ChunkId chunk) {
     return {};
   }
   // Leaving the order means that the recorded next uses cannot be trusted; the recent past can.
-  EvictionPolicy& policy = follower_.left_order() ? static_cast<EvictionPolicy&>(lru_) : random_;
-  Evict(policy.Victim(candidates, follower_.position()), chunk);
+  const EvictionPolicies& policies = setup_.policies;
+  EvictionPolicy& policy = follower_.left_order() ? *policies.left_order : *policies.recording;
+  const ChunkId victim = policy.Victim(candidates, follower_.position());
+  TP_CHECK(std::binary_search(candidates.begin(), candidates.end(), victim), "a policy names one of its candidates");
+  Evict(victim, chunk);
   return {};
 }
 
@@ -237,7 +241,7 @@ void ParameterCache::BeginDryTraining() {
 }
 
 Status ParameterCache::Demand(ChunkId chunk) {
-  lru_.Used(chunk, 0);
+  for (const auto* policy : {&setup_.policies.recording, &setup_.policies.left_order}) (*policy)->Used(chunk, follower_.position());
   if (dry_ || table_.has(chunk)) return {};
   TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
   TP_RETURN_IF_ERROR(Place(chunk));

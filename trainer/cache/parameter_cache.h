@@ -8,11 +8,11 @@
 //  3. a block that holds gradients is not given up before they are on their way, and not written before the server has answered;
 //  4. after an error every call returns that error and changes nothing: the step stays unsealed.
 // A pass is one training step with all its micro-batches, or one evaluation. The first pass of a kind records its order with random
-// eviction; later ones follow it with Belady's rule and prefetch (Elixir v1, section VI); one that leaves it goes on with LRU.
-// A pass without a known order that finds the rCache too small goes dry: from there on it records, and nothing is fetched or handed in. It
-// ends in an error that names what the whole order needs.
-// A training step: BeginPass, (forward, backward, FinishBackward) x micro-batches, FinishStep; then the caller ends the step at the server.
-// Gradients are summed over the chunk's data group, not averaged.
+// eviction, unless the setup brings another policy; later ones follow it with Belady's rule and prefetch (Elixir v1, section VI); one that
+// leaves it goes on with LRU. A pass without a known order that finds the rCache too small goes dry: from there on it records, and nothing
+// is fetched or handed in. It ends in an error that names what the whole order needs. A training step: BeginPass, (forward, backward,
+// FinishBackward) x micro-batches, FinishStep; then the caller ends the step at the server. Gradients are summed over the chunk's data
+// group, not averaged.
 #pragma once
 
 #include <algorithm>
@@ -70,6 +70,12 @@ struct CacheOptions {
   bool separate_while_recording = true;  // the recording step keeps gradients apart, so that parameters used several times are found
 };
 
+// Who names victims where no plan does. Null: RandomEviction from the shared seed, LruEviction.
+struct EvictionPolicies {
+  std::unique_ptr<EvictionPolicy> recording;   // in a pass whose order is not known yet
+  std::unique_ptr<EvictionPolicy> left_order;  // in one that has left the order that was known
+};
+
 struct CacheSetup {  // all pointers must outlive the cache
   const ChunkLayout* layout = nullptr;
   Rank rank = 0;
@@ -77,6 +83,7 @@ struct CacheSetup {  // all pointers must outlive the cache
   std::vector<Collective*> groups;          // by data group; null where this rank is no member or the group has one rank
   const Clock* clock = nullptr;
   CacheOptions options;
+  EvictionPolicies policies = {};
 };
 
 class ParameterCache {
@@ -191,8 +198,6 @@ class ParameterCache {
   TransferPipeline pipeline_;
   PassFollower follower_;
   TensorStates states_;
-  RandomEviction random_;
-  LruEviction lru_;
   std::vector<Entry> entries_;      // by ChunkId
   std::vector<ChunkId> mine_;       // chunks of which this rank is a member
   std::vector<ChunkId> pinned_;     // held by operators, ascending
