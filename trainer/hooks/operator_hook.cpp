@@ -1,45 +1,18 @@
 #include "trainer/hooks/operator_hook.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include <ATen/record_function.h>
 
 #include "base/check.h"
+#include "trainer/hooks/operator_inputs.h"
 
 namespace tidepool::trainer {
 namespace {
 
 thread_local OperatorHook* installed = nullptr;
-
-// Operators that only make another view of a tensor: they read no element, so they need no chunk.
-bool IsView(std::string_view name) {
-  static constexpr std::array<std::string_view, 14> kViews{
-      "aten::t",       "aten::transpose", "aten::as_strided",     "aten::expand",      "aten::view",
-      "aten::detach",  "aten::alias",     "aten::select",         "aten::slice",       "aten::permute",
-      "aten::squeeze", "aten::unsqueeze", "aten::_reshape_alias", "aten::resolve_conj"};
-  return std::find(kViews.begin(), kViews.end(), name) != kViews.end();
-}
-
-// Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors are looked into.
-void Collect(const StorageBinding& binding, const at::Tensor& tensor, std::vector<ParameterId>* parameters) {
-  const uint32_t parameter = binding.ParameterOf(tensor);
-  if (parameter == StorageBinding::kNoParameter) return;
-  if (std::find(parameters->begin(), parameters->end(), parameter) == parameters->end()) parameters->push_back(parameter);
-}
-
-void Collect(const StorageBinding& binding, const c10::IValue& value, std::vector<ParameterId>* parameters) {
-  if (value.isTensor()) {
-    Collect(binding, value.toTensor(), parameters);
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) Collect(binding, tensor, parameters);
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) Collect(binding, item, parameters);
-  }
-}
 
 }  // namespace
 
@@ -53,10 +26,8 @@ struct OperatorCallbacks {
     OperatorHook* hook = installed;
     if (hook == nullptr || !hook->status_.ok()) return nullptr;
     ++hook->operators_seen_;
-    std::vector<ParameterId> touched;
-    for (const c10::IValue& value : function.inputs()) Collect(*hook->binding_, value, &touched);
-    if (touched.empty() || IsView(function.name())) return nullptr;
-    return hook->Before(function.name(), std::move(touched));
+    std::vector<ParameterId> touched = ParametersRead(*hook->binding_, function);
+    return touched.empty() ? nullptr : hook->Before(function.name(), std::move(touched));
   }
 
   static void End(const at::RecordFunction&, at::ObserverContext* context) {

@@ -1,0 +1,47 @@
+#include "trainer/hooks/operator_inputs.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <ATen/record_function.h>
+
+namespace tidepool::trainer {
+namespace {
+
+// Operators that only make another view of a tensor: they read no element, so they need no chunk.
+bool IsView(std::string_view name) {
+  static constexpr std::array<std::string_view, 14> kViews{
+      "aten::t",       "aten::transpose", "aten::as_strided",     "aten::expand",      "aten::view",
+      "aten::detach",  "aten::alias",     "aten::select",         "aten::slice",       "aten::permute",
+      "aten::squeeze", "aten::unsqueeze", "aten::_reshape_alias", "aten::resolve_conj"};
+  return std::find(kViews.begin(), kViews.end(), name) != kViews.end();
+}
+
+// Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors are looked into.
+void Collect(const StorageBinding& binding, const at::Tensor& tensor, std::vector<ParameterId>* parameters) {
+  const uint32_t parameter = binding.ParameterOf(tensor);
+  if (parameter == StorageBinding::kNoParameter) return;
+  if (std::find(parameters->begin(), parameters->end(), parameter) == parameters->end()) parameters->push_back(parameter);
+}
+
+void Collect(const StorageBinding& binding, const c10::IValue& value, std::vector<ParameterId>* parameters) {
+  if (value.isTensor()) {
+    Collect(binding, value.toTensor(), parameters);
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) Collect(binding, tensor, parameters);
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) Collect(binding, item, parameters);
+  }
+}
+
+}  // namespace
+
+std::vector<ParameterId> ParametersRead(const StorageBinding& binding, const at::RecordFunction& function) {
+  std::vector<ParameterId> parameters;
+  for (const c10::IValue& value : function.inputs()) Collect(binding, value, &parameters);
+  if (!parameters.empty() && IsView(function.name())) parameters.clear();
+  return parameters;
+}
+
+}  // namespace tidepool::trainer
