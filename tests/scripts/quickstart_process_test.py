@@ -12,7 +12,7 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = os.path.abspath(sys.argv.pop(1))
-LIMIT_S = 200
+LIMIT_S = 400
 
 
 def contents(path):
