@@ -120,6 +120,8 @@ TEST(Parity, Fp16OverflowSkipsTheSameSteps) {
   EXPECT_LT(LargestRelative(ours.losses, plain.losses), 2e-2);
 }
 
+// Losses within 1e-5 relative, every weight within 1e-5 absolute. (The sums of gradients are rounded in another order, nothing else
+// differs.)
 TEST(Parity, TwoRanksMatchOneRankWithTheSameGlobalBatch) {
   RigOptions options = DefaultRig();
   const RigResult one = TrainThroughServer(options);
@@ -127,7 +129,7 @@ TEST(Parity, TwoRanksMatchOneRankWithTheSameGlobalBatch) {
   const RigResult two = TrainThroughServer(options);
   const RigResult again = TrainThroughServer(options);
   EXPECT_LT(LargestRelative(two.losses, one.losses), 1e-5);
-  EXPECT_LT(LargestDifference(two, one), 1e-4);
+  EXPECT_LT(LargestDifference(two, one), 1e-5);
   EXPECT_TRUE(SameBits(two, again)) << "two runs of two ranks differ";
 }
 
@@ -138,7 +140,7 @@ TEST(Parity, ThreeRanksWithUnevenShardsMatchOneRank) {
   options.world = 3;
   const RigResult three = TrainThroughServer(options);
   EXPECT_LT(LargestRelative(three.losses, one.losses), 1e-5);
-  EXPECT_LT(LargestDifference(three, one), 1e-4);
+  EXPECT_LT(LargestDifference(three, one), 1e-5);
 }
 
 }  // namespace
