@@ -1,0 +1,56 @@
+// Topology: which CPUs, memory, GPUs and NVMe drives of a machine lie near each other; of this machine, or of one described in a file.
+//
+// Any thread; a value. The one door to hwloc is topology.cpp. Reading this machine takes some 10 ms, a file below 1 ms.
+// Of this machine only what the process may use is there: CPUs by its affinity, memory by its cpuset.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::device {
+
+struct Cpu {
+  uint32_t id = 0;    // of the system
+  uint32_t core = 0;  // CPUs of one core share their arithmetic: one worker a core is enough
+};
+
+struct NumaNode {
+  uint32_t id = 0;  // of the system
+  uint64_t memory_bytes = 0;
+  std::vector<Cpu> cpus;  // ascending; none on a node of memory alone
+};
+
+enum class PeripheralKind { kGpu, kNvme };
+const char* NameOf(PeripheralKind kind);
+
+struct Peripheral {
+  PeripheralKind kind = PeripheralKind::kGpu;
+  std::string name;     // "nvme0n1", "cuda0"; else what the PCI list calls it
+  std::string address;  // "0000:17:00.0"
+};
+
+// What shares one way between PCIe and memory: transfers of one root complex slow each other down.
+struct RootComplex {
+  std::string name;              // "pci0000:17"
+  std::optional<uint32_t> node;  // the nearest NUMA node; none when the machine does not say
+  std::vector<Peripheral> peripherals;
+};
+
+struct Topology {
+  std::string source;              // "this machine", or the file
+  std::vector<NumaNode> nodes;     // ascending, at least one
+  std::vector<RootComplex> roots;  // only those with a GPU or an NVMe drive
+  const NumaNode* Find(uint32_t node) const;
+  const NumaNode* NodeOfCpu(uint32_t cpu) const;
+};
+
+// Errors: kInternal (hwloc cannot read this machine).
+Result<Topology> ReadTopology();
+// A file in hwloc's XML form (`lstopo --of xml`). Errors: kConfigUnreadable.
+Result<Topology> ReadTopologyFile(const std::string& path);
+
+}  // namespace tidepool::device
