@@ -128,6 +128,7 @@ Result<Places> PlanPlaces(const Topology& topology, const PlaceWishes& wishes) {
   Places places;
   places.spread = wishes.spread;
   TP_ASSIGN_OR_RETURN(places.pool_nodes, PoolNodes(topology, wishes.pool_nodes));
+  places.bind_pool = topology.nodes.size() > 1 || !wishes.pool_nodes.empty();
   TP_ASSIGN_OR_RETURN(places.workers, Workers(topology, wishes, places.pool_nodes));
   places.staging = Staging(topology, places.pool_nodes);
   return places;

@@ -43,6 +43,7 @@ struct StagingPlace {
 
 struct Places {
   std::vector<uint32_t> pool_nodes;  // ascending as wished
+  bool bind_pool = false;            // false: one node, so that there is nothing to choose
   PoolSpread spread = PoolSpread::kInterleave;
   std::vector<WorkerPlace> workers;  // by number of the worker; none: where the system puts them
   std::vector<StagingPlace> staging;

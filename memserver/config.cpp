@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json_writer.h"
+#include "base/number_list.h"
 #include "base/suggest.h"
 #include "base/units.h"
 #include "memserver/config_file.h"
@@ -64,7 +65,31 @@ Status ParseRcacheLimit(const std::string& text, Config* config) {
   return ParseSizeOrShare(text, kGiB).status();
 }
 Status ParseHuge(const std::string& text, Config* config) {
-  return ParseChoice<bool, 2>(text, {{{"auto", true}, {"off", false}}}, &config->huge_pages);
+  config->huge_pages = text != "off";
+  return ParseChoice<bool, 3>(text, {{{"auto", false}, {"off", false}, {"reserved", true}}}, &config->reserved_pages);
+}
+Status ParseListOrAuto(const std::string& text, std::vector<uint32_t>* list) {
+  list->clear();
+  if (text == "auto") return Status();
+  auto numbers = ParseNumberList(text);
+  if (!numbers.ok()) return Expected(text, "auto, and lists of numbers, each once, as in 0-3,8");
+  *list = std::move(numbers).value();
+  return Status();
+}
+Status ParsePoolNodes(const std::string& text, Config* config) {
+  return ParseListOrAuto(text, &config->pool_nodes);
+}
+Status ParsePoolSpread(const std::string& text, Config* config) {
+  using device::PoolSpread;
+  return ParseChoice<PoolSpread, 2>(text, {{{"interleave", PoolSpread::kInterleave}, {"pieces", PoolSpread::kPieces}}},
+                                    &config->pool_spread);
+}
+Status ParseWorkerCpus(const std::string& text, Config* config) {
+  return ParseListOrAuto(text, &config->worker_cpus);
+}
+Status ParseTopology(const std::string& text, Config* config) {
+  config->topology_file = text == "auto" ? "" : text;
+  return text.empty() ? Expected(text, "auto, and paths of files") : Status();
 }
 Status ParseAdamThreads(const std::string& text, Config* config) {
   return ParseCountOrAuto(text, 1, 256, &config->adam_threads);
@@ -120,14 +145,22 @@ Status ParseRespawn(const std::string& text, Config* config) {
   return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->respawn);
 }
 
-constexpr std::array<Setting, 16> kSettings{{
+constexpr std::array<Setting, 20> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
-    {"--huge", "pool.huge", "auto|off", "auto", "ask for 2 MiB pages for the pool", ParseHuge},
+    {"--huge", "pool.huge", "auto|off|reserved", "auto",
+     "2 MiB pages for the pool: auto asks the system for them, reserved takes those set aside by vm.nr_hugepages", ParseHuge},
+    {"--pool-nodes", "pool.nodes", "LIST|auto", "auto", "NUMA nodes of the pool, as in 0-1; auto: all that have memory and CPUs",
+     ParsePoolNodes},
+    {"--pool-spread", "pool.spread", "interleave|pieces", "interleave",
+     "how the pool lies on its nodes: page by page, or in one piece for each", ParsePoolSpread},
     {"--rcache-limit", "rcache.limit", "SIZE|%", "25%", "memory of the rCaches of all trainers on the host device", ParseRcacheLimit},
     {"--adam-threads", "optimizer.threads", "N|auto", "auto", "optimizer workers; auto: one per CPU, less one for the serve loop",
      ParseAdamThreads},
+    {"--worker-cpus", "optimizer.cpus", "LIST|auto", "auto",
+     "CPUs of the optimizer workers, as in 4-7; auto: on machines with more than 8 CPUs one a core, on all nodes of the pool",
+     ParseWorkerCpus},
     {"--isa", "optimizer.isa", "auto|v2|v3|v4", "auto", "instruction set of the optimizer loops; the bits are the same with each",
      ParseIsa},
     {"--tile", "optimizer.tile", "auto|N,N", "auto",
@@ -136,6 +169,8 @@ constexpr std::array<Setting, 16> kSettings{{
     {"--copy-threads", "copy.threads", "N|auto", "auto",
      "0: the serve loop copies; else one copy thread per session; auto: by the number of CPUs", ParseCopyThreads},
     {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},
+    {"--topology", "topology", "FILE|auto", "auto", "plan places for the machine of this file (hwloc's XML) instead of this one",
+     ParseTopology},
     {"--spin", "spin", "DURATION|auto", "auto", "how long an idle serve loop looks for work before it sleeps", ParseSpin},
     {"--keeper", "keeper.kind", "KIND", "auto",
      "who holds the jobs' memory while memserver is gone: process, systemd (its fd store), none; auto: systemd where it offers, else "

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "device/places.h"
 #include "memserver/keeper/kept_holder.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
@@ -28,6 +29,11 @@ struct Config {
   std::string pool;          // a size, or a share of the memory that is available; Resolve with ParseSizeOrShare
   std::string rcache_limit;  // likewise
   bool huge_pages = true;
+  bool reserved_pages = false;        // huge pages that the administrator has set aside
+  std::string topology_file;          // empty: this machine
+  std::vector<uint32_t> pool_nodes;   // none: by the rules of device/places.h
+  std::vector<uint32_t> worker_cpus;  // likewise
+  device::PoolSpread pool_spread = device::PoolSpread::kInterleave;
   uint32_t adam_threads = kAutomatic;
   optim::IsaLevel isa = optim::IsaLevel::kV2;
   std::optional<optim::Tuning> tuning;  // none: measured at start

@@ -19,6 +19,8 @@
 #include "base/system_memory.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "memserver/residency/pool_pages.h"
+#include "memserver/topology_report.h"
 #include "memserver/update/worker_team.h"
 #include "shm/socket_path.h"
 
@@ -65,7 +67,17 @@ Finding CheckMemlock(const ServerOptions& options) {
               "systemd: LimitMEMLOCK=infinity; shell: ulimit -l unlimited");
 }
 
+Finding CheckReserved(const ServerOptions& options) {
+  const uint64_t need = options.pool_bytes + WorkerTeam::UndoBytes(options.adam_threads), there = ReservedHugeBytes();
+  const std::string text = FormatBytes(there) + " of huge pages are set aside; the pool needs " + FormatBytes(need);
+  if (there >= need) return Ok("huge pages", text);
+  return Warn("huge pages", text, "as root: sysctl vm.nr_hugepages=" + std::to_string(DivideUp(need, kHugePageBytes) + 1));
+}
+
+// What the system promises. Some grant nothing all the same until the mode has been written once: what was really got is in the line
+// `ready` of the log and in `memctl status`.
 Finding CheckHugePages(const ServerOptions& options) {
+  if (options.reserved_pages) return CheckReserved(options);
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const size_t open = text.find('['), end = text.find(']');
@@ -142,6 +154,7 @@ std::vector<Finding> CheckHost(const ServerOptions& options) {
           CheckPidFd(),
           CheckDescriptors(options),
           CheckSockets(options),
+          Ok("places", PlacesLine(options.topology, options.places)),
           Ok("cpu", std::string("instruction set ") + optim::NameOf(options.isa) + ", " + std::to_string(options.adam_threads) +
                         " optimizer workers")};
 }

@@ -89,7 +89,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* 
     if (adopted.status().id() == ErrorId::kKeptLayoutUnknown) return adopted.status();
     if (!adopted.ok()) {
       LogError("kept memory is given up", {{"why", adopted.status().Line()}});
-    } else if (adopted->pool->total_bytes() == RoundUp(options.pool.bytes, kPageBytes)) {
+    } else if (adopted->pool->total_bytes() == HostPool::BytesOf(options.pool)) {
       return adopted;
     } else if (!adopted->contents.jobs.empty()) {
       LogWarn("the pool stays as it is while it holds jobs",

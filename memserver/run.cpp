@@ -120,15 +120,40 @@ class TouchProgress {
   int64_t last_ns_ = 0;
 };
 
+std::string PagesText(const PoolFacts& pool, bool adopted) {
+  if (adopted) return "as they were";
+  if (pool.huge_page_bytes == 0) return "4 KiB";
+  return FormatBytes(pool.huge_page_bytes) + " in pages of 2 MiB" + (pool.reserved_pages ? ", set aside" : "");
+}
+
+// "1.20 s by 2 threads".
+std::string TouchText(const PoolFacts& pool) {
+  if (pool.touch_threads == 0) return "before";
+  return FormatDuration(pool.touch_seconds) + " by " + std::to_string(pool.touch_threads) +
+         (pool.touch_threads == 1 ? " thread" : " threads");
+}
+
+// "0: 1.00 GiB, 1: 1.00 GiB".
+std::string NodesText(const PoolFacts& pool) {
+  std::string text;
+  for (const NodeShare& share : pool.nodes) {
+    text += (text.empty() ? "" : ", ") + std::to_string(share.node) + ": " + FormatBytes(share.bytes);
+  }
+  return text.empty() ? "unknown" : text;
+}
+
 void LogReady(const ServerOptions& options, const Server& server, const KeptHolder& keeper) {
-  const uint64_t huge = server.huge_page_bytes();
+  const PoolFacts& pool = server.pool_facts();
   LogInfo("ready", {{"data_socket", shm::DataSocketPath(options.socket_dir)},
                     {"admin_socket", shm::AdminSocketPath(options.socket_dir)},
                     {"pool", FormatBytes(server.pool_bytes()) + (server.adopted() ? " of the server before" : "")},
                     {"keeper", keeper.Name()},
                     {"keeper_pid", keeper.keeper_pid()},
                     {"rcache_limit", FormatBytes(options.rcache_limit)},
-                    {"huge_pages", huge == 0 ? std::string("none") : FormatBytes(huge)},
+                    {"pages", PagesText(pool, server.adopted())},
+                    {"touched", TouchText(pool)},
+                    {"nodes", NodesText(pool)},
+                    {"pinned_workers", options.places.workers.size()},
                     {"isa", optim::NameOf(options.isa)},
                     {"adam_threads", options.adam_threads},
                     {"copy", options.copy_threads == 0 ? "serve loop" : "thread per session"}});
@@ -214,7 +239,15 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   // With few CPUs a copy thread would only take turns with the loop.
   options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads : cpus > kFewCores ? 1 : 0;
   options.tuning = config.tuning;
-  options.pin_workers = cpus > 2 * kFewCores;
+  options.reserved_pages = config.reserved_pages;
+  TP_ASSIGN_OR_RETURN(options.topology,
+                      config.topology_file.empty() ? device::ReadTopology() : device::ReadTopologyFile(config.topology_file));
+  const device::PlaceWishes wishes{.pool_nodes = config.pool_nodes,
+                                   .worker_cpus = config.worker_cpus,
+                                   .spread = config.pool_spread,
+                                   .workers = options.adam_threads,
+                                   .pin = cpus > 2 * kFewCores};
+  TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, wishes));
   options.isa = config.isa;
   options.lease_ns = config.lease_ns;
   options.spin_ns = config.spin_ns;

@@ -26,6 +26,7 @@
 #include "memserver/jobs/socket_directory.h"
 #include "memserver/kept_memory.h"
 #include "memserver/serve_loop.h"
+#include "memserver/topology_report.h"
 #include "memserver/update/tuning.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/version.h"
@@ -72,6 +73,12 @@ KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options) {
   memory.pool.bytes = options.pool_bytes;
   memory.pool.own_bytes = WorkerTeam::UndoBytes(std::max(options.adam_threads, kUndoWorkers));
   memory.pool.huge_pages = options.huge_pages;
+  memory.pool.reserved_pages = options.reserved_pages;
+  if (options.places.bind_pool) {
+    memory.pool.nodes = options.places.pool_nodes;
+    memory.pool.interleave = options.places.spread == device::PoolSpread::kInterleave;
+    memory.pool.piece_bytes_max = options.places.PieceBytes(memory.pool.bytes + memory.pool.own_bytes, memory.pool.piece_bytes_max);
+  }
   memory.pool.progress = options.progress;
   memory.discard_kept = options.discard_kept;
   return memory;
@@ -101,13 +108,14 @@ optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, Ho
   return result.tuning;
 }
 
-ServerFacts FactsOf(const ServerOptions& options) {
+ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
   return {.version = kReleaseVersion,
           .abi = shm::kOwnProtocols.highest,
           .build = kBuild,
           .devices = device::DeviceNames(),
           .socket_dir = options.socket_dir,
-          .pid = getpid()};
+          .pid = getpid(),
+          .topology = TopologyReport(options.topology, options.places, &pool)};
 }
 
 LoopOptions LoopOptionsOf(const ServerOptions& options) {
@@ -131,7 +139,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), keeper));
   HostPool* pool = r.kept.pool.get();
   r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = options.copy_threads});
-  const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool), .pin = options.pin_workers, .isa = options.isa};
+  const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool), .pin = !options.places.workers.empty(), .isa = options.isa};
   r.team = std::make_unique<WorkerTeam>(team, pool->own_records());
   r.writer = std::make_unique<CheckpointWriter>(&r.saves, &r.saved, &r.clock);
   const Parts parts{.clock = &r.clock,
@@ -150,7 +158,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
-  r.api = std::make_unique<AdminApi>(FactsOf(options), r.source.get());
+  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get());
   TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(shm::AdminSocketPath(options.socket_dir), r.api.get()));
 
   std::unique_ptr<Server> server(new Server(std::move(rooms)));
@@ -216,8 +224,8 @@ void Server::PublishSnapshots() {
 uint64_t Server::pool_bytes() const {
   return rooms_->kept.pool->total_bytes();
 }
-uint64_t Server::huge_page_bytes() const {
-  return rooms_->kept.pool->huge_page_bytes();
+const PoolFacts& Server::pool_facts() const {
+  return rooms_->kept.pool->facts();
 }
 
 }  // namespace tidepool::memserver

@@ -12,7 +12,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "device/places.h"
+#include "device/topology.h"
 #include "memserver/keeper/kept_holder.h"
+#include "memserver/residency/host_pool.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
 
@@ -23,9 +26,11 @@ struct ServerOptions {
   uint64_t pool_bytes = 0;
   uint64_t rcache_limit = 0;
   bool huge_pages = true;
+  bool reserved_pages = false;
+  device::Topology topology;  // what `places` was planned for; shown to people
+  device::Places places;
   uint32_t adam_threads = 1;
   uint32_t copy_threads = 0;  // 0: the serve loop copies
-  bool pin_workers = false;
   optim::IsaLevel isa = optim::BestIsa();
   std::optional<optim::Tuning> tuning = optim::Tuning{};  // of the update; none: measured at start
   int64_t lease_ns = 0;
@@ -62,7 +67,7 @@ class Server {
   void PublishSnapshots();
 
   uint64_t pool_bytes() const;
-  uint64_t huge_page_bytes() const;
+  const PoolFacts& pool_facts() const;
 
  private:
   struct Rooms;

@@ -78,6 +78,8 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->draining = tables.draining;
   snapshot->pool_bytes = parts.pool->total_bytes();
   snapshot->pool_used = parts.pool->total_bytes() - parts.pool->free_bytes();
+  snapshot->pool_huge_bytes = parts.pool->facts().huge_page_bytes;
+  snapshot->pool_touch_seconds = parts.pool->facts().touch_seconds;
   snapshot->rcache_limit = options.rcache_limit;
   snapshot->workers = parts.team->threads();
   snapshot->tile = parts.team->tuning().tile_elements;

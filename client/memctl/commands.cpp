@@ -84,6 +84,12 @@ Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
   });
 }
 
+Result<Shown> RunTopo(const Invocation& invocation, const Style& style) {
+  return Show(invocation, "/v1/topology", ReadTopology, [&](const TopologyView& view) {
+    return Shown{Joined(RenderTopology(view, style)), ""};
+  });
+}
+
 Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
   const std::string target =
@@ -143,6 +149,7 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"ps", RunPs},
                                                    {"residency", RunResidency},
                                                    {"chunks", RunChunks},
+                                                   {"topo", RunTopo},
                                                    {"version", RunVersion},
                                                    {"wait-ready", RunWaitReady},
                                                    {"api", RunApi}});

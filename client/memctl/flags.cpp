@@ -36,6 +36,7 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"ps", "The jobs: ranks, steps, memory, time a step", true, false, false},
     {"residency", "Picture: chunks x places, coloured by state", true, false, false},
     {"chunks", "A table of chunks: state, version, who has fetched them", true, true, false},
+    {"topo", "The machine: NUMA nodes, GPUs and drives, and where pool and workers are", false, false, false},
     {"version", "Release of memctl and of the memserver that answers", false, false, false},
     {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false, false, false},
     {"api", "Send one request and print the answer as it is", false, false, true},

@@ -34,6 +34,22 @@ std::string Ranks(const std::vector<uint64_t>& ranks) {
   return text.empty() ? "-" : text;
 }
 
+// "2 MiB for 1.00 GiB; touched in 1.2 s (1.2 s/GiB)".
+std::string Pages(const StatusView& status) {
+  std::string text = status.pool_huge_bytes == 0 ? "4 KiB" : "2 MiB for " + FormatBytes(status.pool_huge_bytes);
+  if (status.pool_touch_seconds <= 0 || status.pool_bytes == 0) return text + "; the pool was there when the server started";
+  const double per_gib = status.pool_touch_seconds * static_cast<double>(kGiB) / static_cast<double>(status.pool_bytes);
+  return text + "; touched in " + FormatDuration(status.pool_touch_seconds) + " (" + FormatDuration(per_gib) + " a GiB)";
+}
+
+// The node where a GPU's staging lies, "-" for other devices.
+std::string StagingOf(const TopologyView& topology, const TopologyDevice& device) {
+  for (const TopologyStaging& stage : topology.staging) {
+    if (stage.gpu == device.address) return std::to_string(stage.node);
+  }
+  return "-";
+}
+
 }  // namespace
 
 Lines RenderStatus(const StatusView& status, const Style&) {
@@ -43,6 +59,7 @@ Lines RenderStatus(const StatusView& status, const Style&) {
   lines.push_back("pool      " + Bar(status.pool_used, status.pool_bytes) + "   " + FormatBytes(status.pool_used) + " of " +
                   FormatBytes(status.pool_bytes) + ", " + FormatBytes(status.pool_bytes - std::min(status.pool_used, status.pool_bytes)) +
                   " free");
+  lines.push_back("pages     " + Pages(status));
   lines.push_back("rCache    " + Bar(status.rcache_used, status.rcache_limit) + "   " + FormatBytes(status.rcache_used) + " of " +
                   FormatBytes(status.rcache_limit) + " granted to ranks");
   lines.push_back("jobs      " + Plural(status.jobs, "job") + ", " + Plural(status.sessions, "rank") + " attached, " +
@@ -96,6 +113,34 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   }
   Lines lines = table.Lines(style.header);
   if (!chunks.next_cursor.empty()) lines.push_back("there are more: memctl chunks --cursor " + Printable(chunks.next_cursor));
+  return lines;
+}
+
+Lines RenderTopology(const TopologyView& topology, const Style& style) {
+  Table nodes({{"NODE", true}, {"MEMORY", true}, {"POOL", true}, {"WORKERS", true}, {"CPUS"}});
+  for (const TopologyNode& node : topology.nodes) {
+    nodes.Add(
+        {std::to_string(node.id), FormatBytes(node.memory_bytes), FormatBytes(node.pool_bytes), std::to_string(node.workers), node.cpus});
+  }
+  Lines lines = nodes.Lines(style.header);
+  Table devices({{"ROOT"}, {"NODE", true}, {"KIND"}, {"ADDRESS"}, {"STAGING", true}, {"NAME"}});
+  for (const TopologyRoot& root : topology.roots) {
+    for (const TopologyDevice& device : root.devices) {
+      devices.Add(
+          {root.name, root.node ? std::to_string(*root.node) : "?", device.kind, device.address, StagingOf(topology, device), device.name});
+    }
+  }
+  lines.emplace_back();
+  if (topology.roots.empty()) {
+    lines.push_back("no GPU and no NVMe drive");
+  } else {
+    for (std::string& line : devices.Lines(style.header)) lines.push_back(std::move(line));
+  }
+  std::string cpus;
+  for (const uint64_t cpu : topology.worker_cpus) cpus += (cpus.empty() ? "" : ",") + std::to_string(cpu);
+  lines.emplace_back();
+  lines.push_back("pool: " + Printable(topology.pool_spread) + "   workers: " + (cpus.empty() ? "not pinned" : "CPUs " + cpus) +
+                  "   topology: " + Printable(topology.source));
   return lines;
 }
 

@@ -21,6 +21,8 @@ using Lines = std::vector<std::string>;
 Lines RenderStatus(const StatusView& status, const Style& style);
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
 Lines RenderChunks(const ChunksView& chunks, const Style& style);
+// Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and drives.
+Lines RenderTopology(const TopologyView& topology, const Style& style);
 // The picture chunks x places: one column a chunk, folded where the terminal is too narrow.
 Lines RenderResidency(const ResidencyView& residency, const Style& style);
 

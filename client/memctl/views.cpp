@@ -73,6 +73,10 @@ class Fields {
     for (const json::value& element : value->get_array()) each(element);
     return *this;
   }
+  bool IsNull(const char* key) {
+    const json::value* value = Find(key);
+    return value != nullptr && value->is_null();
+  }
   template <typename Each>
   Fields& Members(Each each) {
     if (object_ == nullptr) return *this;
@@ -171,6 +175,18 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
   }
 }
 
+void ReadRoot(const json::value& value, std::string* wrong, TopologyRoot* root) {
+  Fields fields(value, wrong);
+  fields.Read("name", &root->name).Array("devices", [&](const json::value& each) {
+    TopologyDevice& device = root->devices.emplace_back();
+    Fields(each, wrong).Read("kind", &device.kind).Read("name", &device.name).Read("address", &device.address);
+  });
+  uint64_t node = 0;
+  if (fields.IsNull("node")) return;  // the machine does not say what is near
+  fields.Read("node", &node);
+  root->node = node;
+}
+
 }  // namespace
 
 Result<VersionView> ReadVersion(std::string_view text) {
@@ -185,6 +201,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
     fields.Read("uptime_seconds", &view->uptime_seconds).Read("snapshot_age_seconds", &view->snapshot_age_seconds);
     fields.Object("serve_loop").Read("turns", &view->turns).Read("silent_seconds", &view->silent_seconds);
     fields.Object("pool").Read("bytes", &view->pool_bytes).Read("bytes_used", &view->pool_used);
+    fields.Object("pool").Read("huge_page_bytes", &view->pool_huge_bytes).Read("touch_seconds", &view->pool_touch_seconds);
     fields.Object("rcache").Read("bytes_limit", &view->rcache_limit).Read("bytes_used", &view->rcache_used);
     fields.Object("transfers").Read("host_to_device_bytes", &view->bytes_h2d).Read("device_to_host_bytes", &view->bytes_d2h);
     fields.Object("optimizer").Read("workers", &view->workers).Read("parameters_updated", &view->parameters_updated);
@@ -212,6 +229,27 @@ Result<ResidencyView> ReadResidency(std::string_view text) {
       if (letter.size() == 1 && name.is_string()) view->legend.emplace_back(letter[0], std::string(name.get_string()));
     });
     fields.Array("jobs", [&](const json::value& job) { ReadResidencyJob(job, fields.wrong(), &view->jobs.emplace_back()); });
+  });
+}
+
+Result<TopologyView> ReadTopology(std::string_view text) {
+  return ReadDocument<TopologyView>(text, [](Fields& fields, TopologyView* view) {
+    fields.Read("source", &view->source);
+    fields.Array("nodes", [&](const json::value& each) {
+      TopologyNode& node = view->nodes.emplace_back();
+      Fields of(each, fields.wrong());
+      of.Read("id", &node.id).Read("cpus", &node.cpus).Read("memory_bytes", &node.memory_bytes);
+      of.Read("pool_bytes", &node.pool_bytes).Read("workers", &node.workers);
+    });
+    fields.Array("root_complexes", [&](const json::value& each) { ReadRoot(each, fields.wrong(), &view->roots.emplace_back()); });
+    Fields plan = fields.Object("plan");
+    plan.Read("pool_spread", &view->pool_spread).Array("worker_cpus", [&](const json::value& cpu) {
+      if (cpu.is_int64()) view->worker_cpus.push_back(static_cast<uint64_t>(cpu.get_int64()));
+    });
+    plan.Array("staging", [&](const json::value& each) {
+      TopologyStaging& stage = view->staging.emplace_back();
+      Fields(each, fields.wrong()).Read("gpu", &stage.gpu).Read("node", &stage.node);
+    });
   });
 }
 

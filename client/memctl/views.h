@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +25,8 @@ struct StatusView {
   uint64_t pid = 0;
   double uptime_seconds = 0, snapshot_age_seconds = 0, silent_seconds = 0;
   uint64_t turns = 0;
+  uint64_t pool_huge_bytes = 0;
+  double pool_touch_seconds = 0;
   uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t workers = 0, parameters_updated = 0;
@@ -70,12 +73,41 @@ struct ResidencyView {
   std::vector<ResidencyJob> jobs;
 };
 
+struct TopologyDevice {
+  std::string kind, name, address;
+};
+
+struct TopologyRoot {
+  std::string name;
+  std::optional<uint64_t> node;
+  std::vector<TopologyDevice> devices;
+};
+
+struct TopologyNode {
+  uint64_t id = 0, memory_bytes = 0, pool_bytes = 0, workers = 0;
+  std::string cpus;
+};
+
+struct TopologyStaging {
+  std::string gpu;
+  uint64_t node = 0;
+};
+
+struct TopologyView {
+  std::string source, pool_spread;
+  std::vector<TopologyNode> nodes;
+  std::vector<TopologyRoot> roots;
+  std::vector<uint64_t> worker_cpus;
+  std::vector<TopologyStaging> staging;
+};
+
 // Errors of all: kHandshakeBad (not JSON, a field is missing or of another kind).
 Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
 Result<std::vector<JobView>> ReadJobs(std::string_view json);
 Result<ChunksView> ReadChunks(std::string_view json);
 Result<ResidencyView> ReadResidency(std::string_view json);
+Result<TopologyView> ReadTopology(std::string_view json);
 
 // The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
 Status ReadProblem(std::string_view json);

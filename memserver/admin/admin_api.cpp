@@ -85,6 +85,9 @@ AdminAnswer Ok(std::string body) {
 AdminAnswer GetVersion(const Ask& ask) {
   return Ok(VersionReport(ask.facts));
 }
+AdminAnswer GetTopology(const Ask& ask) {
+  return Ok(ask.facts.topology);
+}
 AdminAnswer GetStatus(const Ask& ask) {
   return Ok(StatusReport(ask.look, ask.facts));
 }
@@ -185,6 +188,7 @@ struct Route {
 
 constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "version"}, 2, Needs::kNothing, GetVersion, {}, 0},
+    {{"v1", "topology"}, 2, Needs::kNothing, GetTopology, {}, 0},
     {{"v1", "status"}, 2, Needs::kSnapshot, GetStatus, {}, 0},
     {{"v1", "jobs"}, 2, Needs::kSnapshot, GetJobs, {}, 0},
     {{"v1", "jobs", "*"}, 3, Needs::kSnapshot, GetJob, {}, 0},

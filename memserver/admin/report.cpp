@@ -102,7 +102,8 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   json.Field("snapshot_age_seconds", look.age_seconds);
   json.Key("serve_loop").BeginObject().Field("turns", now.turns).Field("silent_seconds", look.silent_seconds).EndObject();
   json.Key("pool").BeginObject().Field("bytes", now.pool_bytes).Field("bytes_used", now.pool_used);
-  json.Field("bytes_free", now.pool_bytes - now.pool_used).EndObject();
+  json.Field("bytes_free", now.pool_bytes - now.pool_used);
+  json.Field("huge_page_bytes", now.pool_huge_bytes).Field("touch_seconds", now.pool_touch_seconds).EndObject();
   json.Key("rcache").BeginObject().Field("bytes_limit", now.rcache_limit).Field("bytes_used", now.rcache_used).EndObject();
   json.Key("transfers").BeginObject().Field("host_to_device_bytes", now.bytes_h2d).Field("device_to_host_bytes", now.bytes_d2h).EndObject();
   json.Key("optimizer").BeginObject().Field("workers", now.workers).Field("parameters_updated", now.parameters_updated);

@@ -20,6 +20,7 @@ struct ServerFacts {
   std::vector<std::string> devices;  // DeviceNames()
   std::string socket_dir;
   int32_t pid = 0;
+  std::string topology = "{}";  // the answer of /v1/topology: the machine, and the places planned on it
 };
 
 // "starting", "ready" or "draining".

@@ -9,55 +9,25 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
-#endif
+#include "base/clock.h"
+#include "base/log.h"
 
 namespace tidepool::memserver {
 namespace {
 
 constexpr uint64_t kTouchSliceBytes = 64 * kMiB;
 constexpr uint32_t kTouchThreadsMax = 16;
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr uint64_t kBytesMax = uint64_t{1} << 48;  // the whole address space of a process
 
 Status MapError(const char* call, uint64_t bytes) {
   return Status(ErrorId::kMemoryMapFailed, std::string(call) + " failed for " + FormatBytes(bytes) + " of the host pool")
       .Why(std::strerror(errno));
-}
-
-UniqueFd CreateMemfd() {
-  UniqueFd fd(memfd_create("tidepool-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
-  if (!fd.valid()) fd = UniqueFd(memfd_create("tidepool-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));  // before Linux 6.3
-  return fd;
-}
-
-void TouchRange(std::byte* data, uint64_t bytes) {
-  for (uint64_t at = 0; at < bytes; at += kPageBytes) *reinterpret_cast<volatile char*>(data + at) = 0;
-}
-
-// Sum of "ShmemPmdMapped" over the mappings that start inside [begin, end).
-uint64_t HugePageBytes(const std::byte* begin, uint64_t bytes) {
-  if (bytes < kHugePageBytes) return 0;
-  std::ifstream smaps("/proc/self/smaps");
-  const auto first = reinterpret_cast<uint64_t>(begin);
-  bool inside = false;
-  uint64_t sum = 0;
-  std::string line;
-  while (std::getline(smaps, line)) {
-    unsigned long long low = 0, high = 0, kib = 0;
-    if (std::sscanf(line.c_str(), "%llx-%llx ", &low, &high) == 2) inside = low >= first && low < first + bytes;
-    if (inside && std::sscanf(line.c_str(), "ShmemPmdMapped: %llu kB", &kib) == 1) sum += kib * kKiB;
-  }
-  return sum;
 }
 
 Status CheckBudget(const HostPoolOptions& options, const MemoryBudget& budget) {
@@ -69,20 +39,44 @@ Status CheckBudget(const HostPoolOptions& options, const MemoryBudget& budget) {
       .Why("the limit is " + budget.limited_by);
 }
 
+// Sizes in whole pages; pages that are set aside are 2 MiB, so that the pool grows to fill the last one.
+HostPoolOptions Rounded(HostPoolOptions options) {
+  options.bytes = RoundUp(options.bytes, kPageBytes);
+  options.own_bytes = RoundUp(options.own_bytes, kPageBytes);
+  if (options.reserved_pages) options.bytes = RoundUp(options.bytes + options.own_bytes, kHugePageBytes) - options.own_bytes;
+  return options;
+}
+
+// Pages that were set aside are not part of the memory that is available: either all of the pool is in them, or nothing.
+bool EnoughSetAside(const HostPoolOptions& options) {
+  const uint64_t wanted = options.bytes + options.own_bytes, there = ReservedHugeBytes();
+  if (wanted <= there && options.piece_bytes_max % kHugePageBytes == 0) return true;
+  LogWarn("the pool does not fit into the huge pages that are set aside; it takes others",
+          {{"pool", FormatBytes(wanted)},
+           {"set_aside", FormatBytes(there)},
+           {"fix", "sysctl vm.nr_hugepages=" + std::to_string(DivideUp(wanted, kHugePageBytes))}});
+  return false;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HostPool>> HostPool::Reserve(const HostPoolOptions& wanted, const MemoryBudget& budget) {
-  HostPoolOptions options = wanted;
-  options.bytes = RoundUp(options.bytes, kPageBytes);
-  options.own_bytes = RoundUp(options.own_bytes, kPageBytes);
+  HostPoolOptions options = Rounded(wanted);
   TP_CHECK(options.bytes > 0 && options.piece_bytes_max % kPageBytes == 0 && options.own_bytes < options.piece_bytes_max,
            "a pool has bytes and pieces of whole pages");
-  TP_RETURN_IF_ERROR(CheckBudget(options, budget));
+  options.reserved_pages = options.reserved_pages && EnoughSetAside(options);
+  if (!options.reserved_pages) TP_RETURN_IF_ERROR(CheckBudget(options, budget));
   std::unique_ptr<HostPool> pool(new HostPool());
   TP_RETURN_IF_ERROR(pool->MapPieces(options));
-  pool->Touch(options);
+  pool->BindPieces(options);
+  TP_RETURN_IF_ERROR(pool->Touch(options));
+  pool->facts_.reserved_pages = options.reserved_pages;
   pool->Settle(options.own_bytes);
   return pool;
+}
+
+uint64_t HostPool::BytesOf(const HostPoolOptions& options) {
+  return Rounded(options).bytes;
 }
 
 Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces, const PoolGeometry& geometry) {
@@ -118,7 +112,12 @@ Result<std::unique_ptr<HostPool>> HostPool::Adopt(std::vector<UniqueFd> pieces, 
 void HostPool::Settle(uint64_t own_bytes) {
   std::vector<uint64_t> sizes;
   for (const Piece& piece : pieces_) {
-    huge_page_bytes_ += HugePageBytes(piece.data, piece.bytes);
+    facts_.huge_page_bytes += HugePageBytes(piece.data, piece.bytes);
+    for (const NodeShare& share : NodesOfPages(piece.data, piece.bytes)) {
+      const auto same =
+          std::find_if(facts_.nodes.begin(), facts_.nodes.end(), [&](const NodeShare& each) { return each.node == share.node; });
+      same == facts_.nodes.end() ? facts_.nodes.push_back(share) : static_cast<void>(same->bytes += share.bytes);
+    }
     const uint64_t own = piece.begin == 0 ? own_bytes : 0;
     if (piece.bytes > own) sizes.push_back(piece.bytes - own);
   }
@@ -134,7 +133,7 @@ Status HostPool::MapPieces(const HostPoolOptions& options) {
     Piece piece;
     piece.begin = begin;
     piece.bytes = std::min(options.piece_bytes_max, total - begin);
-    piece.fd = CreateMemfd();
+    piece.fd = CreatePoolFile(options.reserved_pages);
     if (!piece.fd.valid()) return MapError("memfd_create", piece.bytes);
     if (ftruncate(piece.fd.get(), static_cast<off_t>(piece.bytes)) != 0) return MapError("ftruncate", piece.bytes);
     if (fcntl(piece.fd.get(), F_ADD_SEALS, kSeals) != 0) return MapError("sealing", piece.bytes);
@@ -155,7 +154,16 @@ Status HostPool::MapPiece(Piece piece, bool huge_pages) {
   return Status();
 }
 
-void HostPool::Touch(const HostPoolOptions& options) {
+void HostPool::BindPieces(const HostPoolOptions& options) {
+  if (options.nodes.empty()) return;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const std::span<const uint32_t> all(options.nodes);
+    const Status bound = BindPages(pieces_[i].data, pieces_[i].bytes, options.interleave ? all : all.subspan(i % all.size(), 1));
+    if (!bound.ok()) return LogWarn("the pool lies where the system puts it: " + bound.what(), {{"why", bound.why()}});
+  }
+}
+
+Status HostPool::Touch(const HostPoolOptions& options) {
   struct Slice {
     std::byte* data;
     uint64_t bytes;
@@ -170,20 +178,27 @@ void HostPool::Touch(const HostPoolOptions& options) {
   }
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> touched{0};
-  const auto touch_some = [&](const std::function<void(uint64_t, uint64_t)>& progress) {
-    for (size_t i = next++; i < slices.size(); i = next++) {
-      TouchRange(slices[i].data, slices[i].bytes);
+  const auto touch_some = [&](Status* status, const std::function<void(uint64_t, uint64_t)>& progress) {
+    for (size_t i = next++; i < slices.size() && status->ok(); i = next++) {
+      *status = TouchPages(slices[i].data, slices[i].bytes);
       touched += slices[i].bytes;
       if (progress) progress(touched, total);
     }
   };
   uint32_t threads = options.touch_threads != 0 ? options.touch_threads : std::thread::hardware_concurrency();
-  threads = std::clamp<uint32_t>(threads, 1, kTouchThreadsMax);
+  threads = static_cast<uint32_t>(std::min<size_t>(std::clamp<uint32_t>(threads, 1, kTouchThreadsMax), slices.size()));
+  const SteadyClock clock;
+  const int64_t start = clock.NowNs();
+  std::vector<Status> ended(threads);
   std::vector<std::thread> others;
-  for (uint32_t i = 1; i < threads && i < slices.size(); ++i) others.emplace_back([&] { touch_some(nullptr); });
-  touch_some(options.progress);
+  for (uint32_t i = 1; i < threads; ++i) others.emplace_back([&, i] { touch_some(&ended[i], nullptr); });
+  touch_some(&ended[0], options.progress);
   for (std::thread& thread : others) thread.join();
+  for (const Status& status : ended) TP_RETURN_IF_ERROR(status);
+  facts_.touch_seconds = static_cast<double>(clock.NowNs() - start) / kNsPerSecond;
+  facts_.touch_threads = threads;
   if (options.progress) options.progress(total, total);
+  return Status();
 }
 
 HostPool::~HostPool() {

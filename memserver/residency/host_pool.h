@@ -18,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "memserver/residency/extent_allocator.h"
+#include "memserver/residency/pool_pages.h"
 
 namespace tidepool::memserver {
 
@@ -39,6 +40,15 @@ struct PoolPiece {
   uint64_t bytes = 0;
 };
 
+// What the system really gave.
+struct PoolFacts {
+  uint64_t huge_page_bytes = 0;  // mapped with 2 MiB pages; 0 where it grants none
+  bool reserved_pages = false;   // of those that were set aside
+  std::vector<NodeShare> nodes;  // where the pages lie; empty where the system does not tell
+  double touch_seconds = 0;      // how long making all pages present took; 0 of an adopted pool
+  uint32_t touch_threads = 0;
+};
+
 struct HostPoolOptions {
   uint64_t bytes = 0;                     // for jobs; rounded up to 4 KiB
   uint64_t own_bytes = 0;                 // beside it, for the server's own kept records (undo areas)
@@ -46,17 +56,24 @@ struct HostPoolOptions {
   uint64_t left_over_bytes = 256 * kMiB;  // what the rest of the machine must still have afterwards
   uint32_t touch_threads = 0;             // 0: one per CPU, at most 16
   bool huge_pages = true;                 // ask for 2 MiB pages
+  bool reserved_pages = false;            // take them from those set aside, where there are enough
+  // NUMA nodes for the pages; none: where the system puts them. Each piece lies on one of them in turn, or on all, page by page.
+  std::vector<uint32_t> nodes;
+  bool interleave = true;
   // Called on the calling thread while pages are touched.
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };
 
 class HostPool {
  public:
-  // Blocks for about 0.3 to 3 s/GiB. Errors: kHostMemoryShort (told before anything is touched), kMemoryMapFailed.
+  // Wishes that the system does not grant are told in the log. Blocks for about 0.3 to 3 s/GiB and thread. Errors: kHostMemoryShort (told
+  // before anything is touched), kMemoryMapFailed.
   static Result<std::unique_ptr<HostPool>> Reserve(const HostPoolOptions& options, const MemoryBudget& budget);
   // The pool of a server that has ended, from its memfds in order; nothing is touched (about 60 ms/GiB later, as pages are used). Nothing
   // is taken yet: TakeAt gives the jobs back what is theirs. Errors: kKeptMemoryBad (descriptors that do not fit), kMemoryMapFailed.
   static Result<std::unique_ptr<HostPool>> Adopt(std::vector<UniqueFd> pieces, const PoolGeometry& geometry);
+  // What total_bytes() of a pool with these options is.
+  static uint64_t BytesOf(const HostPoolOptions& options);
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
@@ -70,8 +87,8 @@ class HostPool {
   uint64_t total_bytes() const { return allocator_->total_bytes(); }
   uint64_t free_bytes() const { return allocator_->free_bytes(); }
   uint64_t largest_free_bytes() const { return allocator_->largest_free_bytes(); }
-  // Bytes that the system maps with 2 MiB pages; 0 where it grants none.
-  uint64_t huge_page_bytes() const { return huge_page_bytes_; }
+  // Taken when the pool was made or adopted; of an adopted pool no page has been mapped then.
+  const PoolFacts& facts() const { return facts_; }
   // The server's own kept memory (own_bytes), zero at first.
   std::span<std::byte> own_records() const { return {own_data_, own_bytes_}; }
   // The bytes of a place that may or may not be an extent; empty when it does not lie inside one piece, behind the own records.
@@ -91,16 +108,17 @@ class HostPool {
   HostPool() = default;
   Status MapPieces(const HostPoolOptions& options);
   Status MapPiece(Piece piece, bool huge_pages);
+  void BindPieces(const HostPoolOptions& options);
   Extent ExtentAt(uint64_t offset, uint64_t bytes) const;
   void Settle(uint64_t own_bytes);
-  void Touch(const HostPoolOptions& options);
+  Status Touch(const HostPoolOptions& options);
 
   std::vector<Piece> pieces_;
   std::unique_ptr<ExtentAllocator> allocator_;  // of what lies behind the own records
   std::byte* own_data_ = nullptr;
   uint64_t own_bytes_ = 0;
   uint64_t piece_bytes_ = 0;
-  uint64_t huge_page_bytes_ = 0;
+  PoolFacts facts_;
 };
 
 }  // namespace tidepool::memserver

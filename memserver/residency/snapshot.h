@@ -64,6 +64,8 @@ struct Snapshot {
   int64_t uptime_ns = 0;
   bool ready = false, draining = false;
   uint64_t pool_bytes = 0, pool_used = 0;      // host pool
+  uint64_t pool_huge_bytes = 0;                // of it in 2 MiB pages, when the server started
+  double pool_touch_seconds = 0;               // making its pages present; 0: they were there
   uint64_t rcache_limit = 0, rcache_used = 0;  // memory of host-device rCaches
   uint32_t workers = 0;
   uint32_t tile = 0, prefetch = 0;  // of the update, in elements

@@ -31,6 +31,9 @@ ParsedLine Parse(std::vector<const char*> words) {
   return ParseCommandLine(static_cast<int>(words.size()), words.data());
 }
 
+constexpr const char* kTopology = R"({"source":"a test","nodes":[],"root_complexes":[],)"
+                                  R"("plan":{"pool_nodes":[],"pool_spread":"system","worker_cpus":[],"staging":[]}})";
+
 class Memctl : public testing::Test {
  protected:
   Memctl() {
@@ -61,7 +64,8 @@ class Memctl : public testing::Test {
   }
 
   FakeLoop loop_;
-  AdminApi api_{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d"}, &loop_.source};
+  AdminApi api_{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d", .topology = kTopology},
+                &loop_.source};
   std::string directory_;
   std::unique_ptr<AdminServer> server_;
 };
@@ -74,6 +78,8 @@ TEST_F(Memctl, EveryReportOfTheServerIsUnderstood) {
   EXPECT_THAT(ResultOf({"residency"}), HasSubstr("host pool     _.gGOA"));
   EXPECT_THAT(ResultOf({"chunks"}), HasSubstr("update-due"));
   EXPECT_THAT(ResultOf({"version"}), HasSubstr("memserver  1.2.3   abi 1"));
+  EXPECT_THAT(ResultOf({"topo"}), HasSubstr("no GPU and no NVMe drive"));
+  EXPECT_EQ(ResultOf({"topo", "-o", "json"}), std::string(kTopology) + "\n");
   EXPECT_EQ(ResultOf({"wait-ready"}), "memserver is ready\n");
   EXPECT_THAT(ResultOf({"api", "GET", "/v1/jobs/gpt"}), StartsWith("{\"id\":3"));
 }

@@ -119,20 +119,47 @@ there are more: memctl chunks --cursor 3:2
 
 TEST(MemctlStatus, OneScreen) {
   auto status = ReadStatus(R"({"state":"ready","version":"0.1.0","pid":77,"socket_dir":"/run/tidepool","uptime_seconds":90,
-    "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"bytes_free":1},
+    "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"bytes_free":1,"huge_page_bytes":536870912,"touch_seconds":1.5},
     "rcache":{"bytes_limit":0,"bytes_used":0},"transfers":{"host_to_device_bytes":5242880,"device_to_host_bytes":0},
     "optimizer":{"workers":1,"parameters_updated":12345678,"tile":512,"prefetch":1024},"jobs":1,"sessions":2,"sessions_ended_badly":0})");
   ASSERT_TRUE(status.ok()) << status.status().Format();
   EXPECT_EQ(Joined(RenderStatus(*status, {})), R"(
 memserver 0.1.0  ready   pid 77   up 1:30 min   /run/tidepool
 pool      [#####...............] 25 %   256 MiB of 1.00 GiB, 768 MiB free
+pages     2 MiB for 512 MiB; touched in 1.5 s (1.5 s a GiB)
 rCache    [....................] 0 %   0 B of 0 B granted to ranks
 jobs      1 job, 2 ranks attached, 0 sessions ended badly since start
 moved     5.00 MiB to ranks, 0 B from ranks
 updated   12.3M parameters by 1 worker, in tiles of 512, fetched 1024 ahead
 )");
+  status->pool_huge_bytes = 0;
+  status->pool_touch_seconds = 0;
+  EXPECT_EQ(RenderStatus(*status, {})[2], "pages     4 KiB; the pool was there when the server started");
   status->silent_seconds = 4;
   EXPECT_THAT(RenderStatus(*status, {}).back(), StartsWith("WARNING   the serve loop has not answered for 4.0 s"));
+}
+
+TEST(MemctlTopo, NodesThenDevicesThenThePlan) {
+  auto topology = ReadTopology(
+      R"({"source":"this machine","nodes":[{"id":0,"cpus":"0-3","memory_bytes":1073741824,"pool_bytes":536870912,"workers":1},)"
+      R"({"id":1,"cpus":"4-7","memory_bytes":1073741824,"pool_bytes":536870912,"workers":1}],)"
+      R"("root_complexes":[{"name":"pci0000:15","node":1,"devices":[{"kind":"gpu","name":"H200","address":"0000:16:00.0"}]},)"
+      R"({"name":"pci0000:37","node":null,"devices":[{"kind":"nvme","name":"nvme0n1","address":"0000:38:00.0"}]}],)"
+      R"("plan":{"pool_nodes":[0,1],"pool_spread":"interleave","worker_cpus":[3,7],)"
+      R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,"nearest":true}]}})");
+  ASSERT_TRUE(topology.ok()) << topology.status().Format();
+  EXPECT_EQ(Joined(RenderTopology(*topology, {})), R"(
+NODE    MEMORY     POOL  WORKERS  CPUS
+   0  1.00 GiB  512 MiB        1  0-3
+   1  1.00 GiB  512 MiB        1  4-7
+
+ROOT        NODE  KIND  ADDRESS       STAGING  NAME
+pci0000:15     1  gpu   0000:16:00.0        1  H200
+pci0000:37     ?  nvme  0000:38:00.0        -  nvme0n1
+
+pool: interleave   workers: CPUs 3,7   topology: this machine
+)");
+  EXPECT_FALSE(ReadTopology("{}").ok());
 }
 
 TEST(MemctlViews, MissingAndMistypedFieldsAreNamed) {

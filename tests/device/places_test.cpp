@@ -37,6 +37,7 @@ TEST(Places, WorkersGoRoundTheSocketsOneACoreAndLeaveTheFirstCpu) {
   const Topology machine = Described("two_sockets.xml");
   const Places four = Planned(machine, {.pool_nodes = {}, .worker_cpus = {}, .workers = 4});
   EXPECT_THAT(four.pool_nodes, ElementsAre(0, 1));
+  EXPECT_TRUE(four.bind_pool);
   EXPECT_THAT(CpusOf(four), ElementsAre(3, 7, 2, 6));
   EXPECT_EQ(four.workers[0].node, 0u);
   EXPECT_EQ(four.workers[1].node, 1u);
@@ -97,7 +98,7 @@ TEST(Places, MemoryWithoutCpusIsUsedOnlyOnRequest) {
 }
 
 TEST(Places, PiecesShareAPoolEvenlyOverTheNodes) {
-  Places places{.pool_nodes = {0, 1}, .spread = PoolSpread::kPieces, .workers = {}, .staging = {}};
+  Places places{.pool_nodes = {0, 1}, .bind_pool = true, .spread = PoolSpread::kPieces, .workers = {}, .staging = {}};
   EXPECT_EQ(places.PieceBytes(10 * kGiB, 64 * kGiB), 5 * kGiB);
   EXPECT_EQ(places.PieceBytes(10 * kGiB + kPageBytes, 64 * kGiB), 5 * kGiB + 2 * kMiB) << "whole huge pages";
   EXPECT_EQ(places.PieceBytes(1024 * kGiB, 64 * kGiB), 64 * kGiB) << "no piece is larger than one registration takes";

@@ -49,7 +49,8 @@ TEST_F(AdminApiTest, StatusCarriesTheNumbersOfTheSnapshot) {
   const std::string body = BodyOf("/v1/status");
   EXPECT_THAT(body, HasSubstr(R"("state":"ready")"));
   EXPECT_THAT(body, HasSubstr(R"("uptime_seconds":90)"));
-  EXPECT_THAT(body, HasSubstr(R"("pool":{"bytes":1048576,"bytes_used":262144,"bytes_free":786432})"));
+  EXPECT_THAT(
+      body, HasSubstr(R"("pool":{"bytes":1048576,"bytes_used":262144,"bytes_free":786432,"huge_page_bytes":524288,"touch_seconds":2.5})"));
   EXPECT_THAT(body, HasSubstr(R"("rcache":{"bytes_limit":4096,"bytes_used":2048})"));
   EXPECT_THAT(body, HasSubstr(R"("jobs":2,"sessions":2)"));
 }

@@ -27,6 +27,8 @@ inline Snapshot TwoJobs() {
   snapshot.ready = true;
   snapshot.pool_bytes = 1 << 20;
   snapshot.pool_used = 1 << 18;
+  snapshot.pool_huge_bytes = 1 << 19;
+  snapshot.pool_touch_seconds = 2.5;
   snapshot.rcache_limit = 4096;
   snapshot.rcache_used = 2048;
   snapshot.workers = 2;

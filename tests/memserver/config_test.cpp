@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "memserver/flags.h"
 #include "memserver/host_check.h"
+#include "memserver/topology_report.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -180,6 +181,45 @@ TEST(FlagsTest, WrongWordsAreUsageErrors) {
     EXPECT_EQ(status.id(), ErrorId::kUsageError) << words.back();
     EXPECT_EQ(status.exit_code(), kExitUsage);
   }
+}
+
+TEST_F(ConfigTest, PlacesAreListsOrAutomatic) {
+  WriteFile("topology = \"/m.xml\"\n[pool]\nnodes = \"1,0\"\nspread = \"pieces\"\nhuge = \"reserved\"\n[optimizer]\ncpus = \"4-6\"\n");
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  const Config& config = loaded.value().config;
+  EXPECT_EQ(config.topology_file, "/m.xml");
+  EXPECT_EQ(config.pool_nodes, (std::vector<uint32_t>{1, 0}));
+  EXPECT_EQ(config.worker_cpus, (std::vector<uint32_t>{4, 5, 6}));
+  EXPECT_EQ(config.pool_spread, device::PoolSpread::kPieces);
+  EXPECT_TRUE(config.huge_pages && config.reserved_pages);
+  flags_ = {{"--pool-nodes", "auto"}, {"--worker-cpus", "auto"}, {"--huge", "off"}};
+  EXPECT_TRUE(Load().value().config.pool_nodes.empty() && Load().value().config.worker_cpus.empty());
+  EXPECT_FALSE(Load().value().config.huge_pages || Load().value().config.reserved_pages);
+  flags_ = {{"--pool-nodes", "0,0"}};
+  EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue);
+  EXPECT_NE(Load().status().Format().find("0-3,8"), std::string::npos);
+}
+
+TEST(TopologyReportTest, ShowsTheMachineThePlanAndWhereThePoolLies) {
+  const device::Peripheral gpu{device::PeripheralKind::kGpu, "H200", "0000:16:00.0"};
+  const device::Topology topology{
+      .source = "a test",
+      .nodes = {{.id = 0, .memory_bytes = 100, .cpus = {{0, 0}, {1, 1}}}, {.id = 1, .memory_bytes = 200, .cpus = {{2, 2}}}},
+      .roots = {{.name = "pci0000:15", .node = 1, .peripherals = {gpu}}}};
+  const device::PlaceWishes wishes{.pool_nodes = {}, .worker_cpus = {}, .workers = 2};
+  const auto places = device::PlanPlaces(topology, wishes);
+  ASSERT_TRUE(places.ok());
+  PoolFacts pool;
+  pool.nodes = {{0, 30}, {1, 10}};
+  EXPECT_EQ(TopologyReport(topology, places.value(), &pool),
+            R"({"source":"a test","nodes":[{"id":0,"cpus":"0-1","memory_bytes":100,"pool_bytes":30,"workers":1},)"
+            R"({"id":1,"cpus":"2","memory_bytes":200,"pool_bytes":10,"workers":1}],)"
+            R"("root_complexes":[{"name":"pci0000:15","node":1,"devices":[{"kind":"gpu","name":"H200","address":"0000:16:00.0"}]}],)"
+            R"("plan":{"pool_nodes":[0,1],"pool_spread":"interleave","worker_cpus":[1,2],)"
+            R"("staging":[{"gpu":"0000:16:00.0","root_complex":"pci0000:15","node":1,"nearest":true}]}})");
+  EXPECT_EQ(PlacesLine(topology, places.value()),
+            "2 NUMA nodes (a test), pool interleaved on 0-1, workers on CPUs 1-2, staging of 0000:16:00.0 on node 1");
 }
 
 TEST(HostCheckTest, TheWorstFindingMakesTheExitCode) {

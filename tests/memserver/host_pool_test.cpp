@@ -1,5 +1,9 @@
 #include "memserver/residency/host_pool.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -135,6 +139,83 @@ TEST(HostPool, ReportsProgressUpToTheWhole) {
   };
   ASSERT_TRUE(HostPool::Reserve(options, kPlenty).ok());
   EXPECT_EQ(last, 200 * kMiB);
+}
+
+TEST(HostPool, SaysWhatTheSystemReallyGave) {
+  HostPoolOptions options = SmallPool(8 * kMiB);
+  options.nodes = {0};  // every machine has it
+  auto pool = HostPool::Reserve(options, kPlenty);
+  ASSERT_TRUE(pool.ok()) << pool.status().Format();
+  const PoolFacts& facts = (*pool)->facts();
+  EXPECT_GT(facts.touch_seconds, 0);
+  EXPECT_EQ(facts.touch_threads, 1u) << "one slice, one thread";
+  EXPECT_FALSE(facts.reserved_pages);
+  EXPECT_EQ(facts.huge_page_bytes % kHugePageBytes, 0u);
+  EXPECT_LE(facts.huge_page_bytes, 8 * kMiB);
+  for (const NodeShare& share : facts.nodes) EXPECT_EQ(share.node, 0u);
+}
+
+TEST(HostPool, ServesWithSmallPagesWhereNoHugeOnesAreGranted) {
+  HostPoolOptions options = SmallPool(8 * kMiB);
+  options.huge_pages = false;
+  auto pool = HostPool::Reserve(options, kPlenty);
+  ASSERT_TRUE(pool.ok()) << pool.status().Format();
+  EXPECT_EQ((*pool)->facts().huge_page_bytes, 0u);
+  std::vector<Extent> extents;
+  const uint64_t all[] = {8 * kMiB};
+  ASSERT_TRUE((*pool)->Take(all, &extents));
+  std::memset(extents[0].data, 1, extents[0].bytes);
+}
+
+TEST(HostPool, PagesSetAsideAreUsedOnlyWhereThePoolFitsIntoThem) {
+  HostPoolOptions options = SmallPool(3 * kMiB);
+  options.reserved_pages = true;
+  options.own_bytes = 100;
+  EXPECT_EQ(HostPool::BytesOf(options), 4 * kMiB - kPageBytes) << "the last huge page is filled";
+  auto pool = HostPool::Reserve(options, kPlenty);
+  ASSERT_TRUE(pool.ok()) << pool.status().Format();
+  EXPECT_EQ((*pool)->total_bytes(), 4 * kMiB - kPageBytes);
+  const PoolFacts& facts = (*pool)->facts();
+  EXPECT_TRUE(!facts.reserved_pages || facts.huge_page_bytes == 4 * kMiB);
+  std::vector<UniqueFd> pieces;
+  for (const PoolPiece& piece : (*pool)->pieces()) pieces.emplace_back(dup(piece.fd));
+  std::memset((*pool)->own_records().data(), 7, 8);
+  const PoolGeometry geometry = (*pool)->geometry();
+  pool->reset();
+  auto adopted = HostPool::Adopt(std::move(pieces), geometry);
+  ASSERT_TRUE(adopted.ok()) << adopted.status().Format();
+  EXPECT_EQ((*adopted)->own_records()[7], std::byte{7});
+}
+
+TEST(HostPool, AWishForANodeThatIsNotThereIsNoError) {
+  HostPoolOptions options = SmallPool(kMiB);
+  options.nodes = {1023};
+  EXPECT_TRUE(HostPool::Reserve(options, kPlenty).ok());
+  EXPECT_FALSE(BindPages(nullptr, kPageBytes, options.nodes).ok());
+}
+
+TEST(HostPool, EachPieceIsBoundToItsNode) {
+  HostPoolOptions options = SmallPool(8 * kPageBytes);
+  options.piece_bytes_max = 4 * kPageBytes;
+  options.nodes = {0};
+  options.interleave = false;
+  auto pool = HostPool::Reserve(options, kPlenty);
+  ASSERT_TRUE(pool.ok()) << pool.status().Format();
+  EXPECT_EQ((*pool)->pieces().size(), 2u);
+}
+
+TEST(PoolPages, TouchingMakesAllOfThemPresent) {
+  const UniqueFd fd = CreatePoolFile(false);
+  ASSERT_TRUE(fd.valid());
+  ASSERT_EQ(ftruncate(fd.get(), 64 * kPageBytes), 0);
+  void* const data = mmap(nullptr, 64 * kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(data, MAP_FAILED);
+  EXPECT_TRUE(TouchPages(static_cast<std::byte*>(data), 64 * kPageBytes).ok());
+  struct stat about {};
+  ASSERT_EQ(fstat(fd.get(), &about), 0);
+  EXPECT_EQ(static_cast<uint64_t>(about.st_blocks) * 512, 64 * kPageBytes);
+  munmap(data, 64 * kPageBytes);
+  EXPECT_EQ(TouchPages(static_cast<std::byte*>(data), 64 * kPageBytes).id(), ErrorId::kMemoryMapFailed) << "nothing is mapped there now";
 }
 
 TEST(HostPool, IsRefusedWithNumbersBeforeAnyPageIsTouched) {
