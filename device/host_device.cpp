@@ -6,9 +6,17 @@
 
 namespace tidepool::device {
 
+HostDevice::HostDevice(const HostDeviceOptions& options)
+    : options_(options),
+      team_(options.copy_threads > 1 ? std::make_shared<CopyTeam>(options.copy_threads - 1, options.spin_ns) : nullptr) {}
+
+CopyTuning HostDevice::Tune(std::span<std::byte> scratch, int64_t budget_ns) {
+  return TuneCopies(scratch, team_.get(), budget_ns);
+}
+
 Result<std::unique_ptr<Stream>> HostDevice::OpenStream() {
   if (options_.copy_threads == 0) return std::unique_ptr<Stream>(std::make_unique<InlineStream>());
-  return ThreadStream::Open(options_.spin_ns);
+  return ThreadStream::Open(options_.spin_ns, team_);
 }
 
 Result<std::unique_ptr<Memory>> HostDevice::CreateExportable(uint64_t bytes, UniqueFd* exported) {

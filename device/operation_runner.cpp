@@ -54,7 +54,10 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
 
 uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_max) {
   const uint64_t piece = std::min(operation.value - copied_, bytes_max);
-  CopyBytes(operation.dst + copied_, operation.src + copied_, piece, operation.value);
+  std::byte* const dst = operation.dst + copied_;
+  const std::byte* const src = operation.src + copied_;
+  const bool together = team_ != nullptr && operation.value >= kStreamingCopyMin;
+  together ? team_->Copy(dst, src, piece, operation.value) : CopyBytes(dst, src, piece, operation.value);
   copied_ += piece;
   if (copied_ == operation.value) {
     copied_ = 0;

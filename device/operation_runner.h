@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "device/copy_team.h"
 #include "device/operation_queue.h"
 
 namespace tidepool::device {
@@ -24,7 +25,8 @@ class OperationRunner {
     bool marker_passed = false;  // passed() has grown
   };
 
-  explicit OperationRunner(OperationQueue* queue) : queue_(queue) {}
+  // `team` helps with large copies; null: this thread copies alone.
+  explicit OperationRunner(OperationQueue* queue, CopyTeam* team = nullptr) : queue_(queue), team_(team) {}
 
   // Does work until about `bytes_max` bytes were copied (each other operation counts as kOperationCost), a flag blocks, or nothing is left.
   Progress Run(uint64_t bytes_max);
@@ -38,6 +40,7 @@ class OperationRunner {
   uint64_t CopyPiece(const Operation& operation, uint64_t bytes_max);
 
   OperationQueue* queue_;
+  CopyTeam* team_;
   uint64_t copied_ = 0;  // of the copy at the front
   std::atomic<uint64_t> passed_{0};
 };

@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "device/copy_team.h"
 #include "device/device.h"
 #include "device/operation_queue.h"
 #include "device/operation_runner.h"
@@ -26,7 +27,8 @@ namespace tidepool::device {
 class ThreadStream final : public Stream {
  public:
   // Errors: kInternal (no thread or descriptor left).
-  static Result<std::unique_ptr<Stream>> Open(int64_t spin_ns);
+  // `team` helps with large copies; null: the stream's thread copies alone.
+  static Result<std::unique_ptr<Stream>> Open(int64_t spin_ns, std::shared_ptr<CopyTeam> team);
   // Drops what has not been done; waits for the piece in progress.
   ~ThreadStream() override;
 
@@ -41,7 +43,8 @@ class ThreadStream final : public Stream {
   void ClearEvent() override;
 
  private:
-  ThreadStream(UniqueFd event, int64_t spin_ns) : runner_(&queue_), spin_ns_(spin_ns), event_(std::move(event)) {}
+  ThreadStream(UniqueFd event, int64_t spin_ns, std::shared_ptr<CopyTeam> team)
+      : team_(std::move(team)), runner_(&queue_, team_.get()), spin_ns_(spin_ns), event_(std::move(event)) {}
   void Push(const Operation& operation);
   void Main();
   // Spins once, or, after spin_ns_ without work, sleeps until there may be something to do. `seen`: bell_ before the last look.
@@ -50,6 +53,7 @@ class ThreadStream final : public Stream {
   void Tell();
 
   OperationQueue queue_;
+  const std::shared_ptr<CopyTeam> team_;
   OperationRunner runner_;
   const int64_t spin_ns_;
   const UniqueFd event_;

@@ -2,35 +2,120 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/random.h"
+#include "device/copy_team.h"
+#include "device/copy_tuning.h"
 
 namespace tidepool::device {
 namespace {
 
-// Copies with every kind of start and end around lines, pages and blocks; the bytes beside the target must not change.
-TEST(CopyBytes, EveryAlignmentAndTailIsCopiedExactly) {
-  constexpr size_t kGuard = 128;
+std::vector<std::byte> Random(size_t bytes) {
   SplitMix64 random(5);
-  std::vector<std::byte> from(300'000 + 256);
-  for (std::byte& byte : from) byte = static_cast<std::byte>(random.Next());
-  for (const uint64_t copy_bytes : {uint64_t{1}, kStreamingCopyMin}) {
-    for (int round = 0; round < 400; ++round) {
-      const uint64_t bytes = round < 200 ? random.Below(300) : random.Below(300'000);
+  std::vector<std::byte> values(bytes);
+  for (std::byte& byte : values) byte = static_cast<std::byte>(random.Next());
+  return values;
+}
+
+// Copies with every kind of start and end around lines, pages and blocks; the bytes beside the target must not change.
+TEST(CopyKernels, EachCopiesEveryAlignmentAndTailExactly) {
+  constexpr size_t kGuard = 128;
+  const std::vector<std::byte> from = Random(300'000 + 256);
+  const std::vector<CopyKernel> kernels = CopyKernels();
+  ASSERT_EQ(kernels.front(), CopyKernel::kMemcpy);
+  for (const CopyKernel kernel : kernels) {
+    SplitMix64 random(6);
+    for (int round = 0; round < 200; ++round) {
+      const uint64_t bytes = round < 120 ? random.Below(300) : random.Below(300'000);
       const uint64_t src = random.Below(256), dst = kGuard + random.Below(128);
       std::vector<std::byte> to(dst + bytes + kGuard, std::byte{0xA5});
-      CopyBytes(to.data() + dst, from.data() + src, bytes, copy_bytes);
-      ASSERT_EQ(std::memcmp(to.data() + dst, from.data() + src, bytes), 0) << bytes << " bytes from " << src << " to " << dst;
-      for (uint64_t i = 0; i < dst; ++i) ASSERT_EQ(to[i], std::byte{0xA5});
-      for (uint64_t i = dst + bytes; i < to.size(); ++i) ASSERT_EQ(to[i], std::byte{0xA5});
+      CopyWith(kernel, to.data() + dst, from.data() + src, bytes);
+      ASSERT_EQ(std::memcmp(to.data() + dst, from.data() + src, bytes), 0)
+          << NameOf(kernel) << ": " << bytes << " bytes from " << src << " to " << dst;
+      for (uint64_t i = 0; i < dst; ++i) ASSERT_EQ(to[i], std::byte{0xA5}) << NameOf(kernel);
+      for (uint64_t i = dst + bytes; i < to.size(); ++i) ASSERT_EQ(to[i], std::byte{0xA5}) << NameOf(kernel);
+    }
+    CopyWith(kernel, nullptr, nullptr, 0);
+  }
+}
+
+TEST(CopyBytes, AnyChoiceForLargeCopiesGivesTheSameBytes) {
+  const CopyKernel before = LargeCopyKernel();
+  const std::vector<std::byte> from = Random(kStreamingCopyMin + 77);
+  for (const CopyKernel kernel : CopyKernels()) {
+    SetLargeCopyKernel(kernel);
+    EXPECT_EQ(LargeCopyKernel(), kernel);
+    std::vector<std::byte> to(from.size());
+    CopyBytes(to.data(), from.data(), to.size(), to.size());
+    EXPECT_EQ(to, from) << NameOf(kernel);
+  }
+  SetLargeCopyKernel(before);
+  CopyBytes(nullptr, nullptr, 0, kStreamingCopyMin);
+}
+
+TEST(CopyTeam, CopiesTheSameBytesAsOneThread) {
+  const std::vector<std::byte> from = Random(9 * kMiB + 12345);
+  for (const uint32_t helpers : {0u, 1u, 3u}) {
+    CopyTeam team(helpers, 20'000);
+    EXPECT_EQ(team.helpers(), helpers);
+    for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, kMiB - 1, kMiB, 4 * kMiB + 1, uint64_t{from.size()}}) {
+      std::vector<std::byte> to(bytes + 1, std::byte{0xA5});
+      team.Copy(to.data(), from.data(), bytes, bytes);
+      ASSERT_TRUE(bytes == 0 || std::memcmp(to.data(), from.data(), bytes) == 0) << helpers << " helpers, " << bytes << " bytes";
+      ASSERT_EQ(to[bytes], std::byte{0xA5});
     }
   }
 }
 
-TEST(CopyBytes, NothingIsAllowed) {
-  CopyBytes(nullptr, nullptr, 0, kStreamingCopyMin);
+// The helpers go to one of the callers at a time; every copy is complete when Copy returns, task after task without a pause.
+TEST(CopyTeam, SeveralCallersDoNotMixTheirCopies) {
+  CopyTeam team(2, 0);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&team, &wrong, caller] {
+      std::vector<std::byte> from(2 * kMiB), to(2 * kMiB);
+      for (int round = 0; round < 60; ++round) {
+        std::memset(from.data(), caller * 80 + round, from.size());
+        team.Copy(to.data(), from.data(), to.size(), to.size());
+        if (std::memcmp(to.data(), from.data(), to.size()) != 0) ++wrong;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(CopyTuning, ChoosesTheFastestAndKeepsToItsTime) {
+  const CopyKernel before = LargeCopyKernel();
+  std::vector<std::byte> scratch(kTuneBytesMin);
+  CopyTeam team(1, 20'000);
+  const CopyTuning tuning = TuneCopies(scratch, &team, 20 * kNsPerMs);
+  ASSERT_EQ(tuning.rates.size(), CopyKernels().size());
+  EXPECT_EQ(LargeCopyKernel(), tuning.chosen);
+  double chosen = 0, best = 0;
+  for (const CopyRate& rate : tuning.rates) {
+    EXPECT_GT(rate.bytes_per_second, 0) << NameOf(rate.kernel);
+    best = std::max(best, rate.bytes_per_second);
+    if (rate.kernel == tuning.chosen) chosen = rate.bytes_per_second;
+  }
+  EXPECT_GE(chosen * 1.06, best) << Text(tuning);
+  EXPECT_EQ(tuning.threads > 1, team.used()) << "helpers are used exactly when they were measured to be worth it";
+  EXPECT_NE(Text(tuning).find("GB/s (memcpy "), std::string::npos) << Text(tuning);
+  SetLargeCopyKernel(before);
+}
+
+TEST(CopyTuning, MeasuresNothingInTooLittleMemory) {
+  std::vector<std::byte> scratch(kMiB);
+  const CopyTuning tuning = TuneCopies(scratch, nullptr, kNsPerSecond);
+  EXPECT_TRUE(tuning.rates.empty());
+  EXPECT_EQ(tuning.chosen, LargeCopyKernel());
+  EXPECT_NE(Text(tuning).find("not measured"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+// TuneCopies: measures how this machine copies large ranges fastest, and sets it (LargeCopyKernel, CopyTeam::Use).
+//
+// One thread, before others copy; blocks for the time given. MeasureCopy is the same measurement for `memserver bench copy`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/copy_kernels.h"
+#include "device/copy_team.h"
+
+namespace tidepool::device {
+
+struct CopyRate {
+  CopyKernel kernel = CopyKernel::kMemcpy;
+  double bytes_per_second = 0;  // copied, by one thread; read and written is twice as much
+};
+
+struct CopyTuning {
+  std::vector<CopyRate> rates;  // kMemcpy first; empty when nothing was measured (too little memory to copy in)
+  CopyKernel chosen = CopyKernel::kStreamPages;
+  uint32_t threads = 1;                  // that copy a large range together
+  double together_bytes_per_second = 0;  // 0 with one thread
+  double seconds = 0;                    // that the measurement took
+};
+
+// Less than this is not measured in: it would all be in a cache.
+inline constexpr uint64_t kTuneBytesMin = 64 * kMiB;
+
+// `scratch` loses what is in it. `team` may be null.
+CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns);
+// "stream ahead, 11.2 GB/s (memcpy 7.9)", with " by 4 threads 30.1 GB/s" where several copy together.
+std::string Text(const CopyTuning& tuning);
+
+// Copies ranges of `bytes` from one half of `scratch` to the other, each time others, for about `budget_ns` and at least three times;
+// gives the rate of the median. With `team`, it copies with the kernel that is set and `kernel` is ignored.
+double MeasureCopy(std::span<std::byte> scratch, CopyKernel kernel, CopyTeam* team, uint64_t bytes, int64_t budget_ns);
+
+}  // namespace tidepool::device
