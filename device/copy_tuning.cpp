@@ -16,28 +16,6 @@ constexpr uint64_t kTogetherCopyBytes = 4 * kStreamingCopyMin;
 // What wins by less than this may be noise, and others must wait for the helpers meanwhile.
 constexpr double kTogetherMin = 1.2, kKernelMin = 1.05;
 
-// Ranges of the two halves of a scratch, one after the other, so that no copy finds its bytes in a core's own cache.
-class Ranges {
- public:
-  Ranges(std::span<std::byte> scratch, uint64_t bytes) : scratch_(scratch), bytes_(bytes), slots_(scratch.size() / 2 / bytes) {
-    TP_CHECK(slots_ > 0, "two ranges fit into the scratch");
-  }
-  std::byte* dst() const { return scratch_.data() + scratch_.size() / 2 + at_ * bytes_; }
-  const std::byte* src() const { return scratch_.data() + at_ * bytes_; }
-  void Next() { at_ = (at_ + 1) % slots_; }
-
- private:
-  std::span<std::byte> scratch_;
-  uint64_t bytes_, slots_, at_ = 0;
-};
-
-double TimeOne(const Ranges& ranges, CopyKernel kernel, CopyTeam* team, uint64_t bytes) {
-  const SteadyClock clock;
-  const int64_t start = clock.NowNs();
-  team != nullptr ? team->Copy(ranges.dst(), ranges.src(), bytes, bytes) : CopyWith(kernel, ranges.dst(), ranges.src(), bytes);
-  return static_cast<double>(std::max<int64_t>(clock.NowNs() - start, 1)) / kNsPerSecond;
-}
-
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
@@ -47,13 +25,12 @@ double Median(std::vector<double> values) {
 std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_ns) {
   const std::vector<CopyKernel> kernels = CopyKernels();
   std::vector<std::vector<double>> seconds(kernels.size());
-  Ranges ranges(scratch, kTuneCopyBytes);
+  CopyMeter meter(scratch, kTuneCopyBytes);
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + budget_ns;
   do {
     for (size_t i = 0; i < kernels.size(); ++i) {
-      seconds[i].push_back(TimeOne(ranges, kernels[i], nullptr, kTuneCopyBytes));
-      ranges.Next();
+      seconds[i].push_back(meter.Once(kernels[i], nullptr));
     }
   } while (clock.NowNs() < end);
   std::vector<CopyRate> rates;
@@ -69,17 +46,27 @@ std::string Rate(double bytes_per_second) {
 
 }  // namespace
 
-double MeasureCopy(std::span<std::byte> scratch, CopyKernel kernel, CopyTeam* team, uint64_t bytes, int64_t budget_ns) {
+CopyMeter::CopyMeter(std::span<std::byte> scratch, uint64_t bytes) : scratch_(scratch), bytes_(bytes), slots_(scratch.size() / 2 / bytes) {
+  TP_CHECK(slots_ > 0, "two ranges fit into the scratch");
+}
+
+double CopyMeter::Once(CopyKernel kernel, CopyTeam* team) {
+  std::byte* const dst = scratch_.data() + scratch_.size() / 2 + at_ * bytes_;
+  const std::byte* const src = scratch_.data() + at_ * bytes_;
+  at_ = (at_ + 1) % slots_;
+  const SteadyClock clock;
+  const int64_t start = clock.NowNs();
+  team != nullptr ? team->Copy(dst, src, bytes_, bytes_) : CopyWith(kernel, dst, src, bytes_);
+  return static_cast<double>(std::max<int64_t>(clock.NowNs() - start, 1)) / kNsPerSecond;
+}
+
+double CopyMeter::Rate(CopyKernel kernel, CopyTeam* team, int64_t budget_ns) {
   constexpr size_t kTimesMin = 3, kTimesMax = 100'000;
-  Ranges ranges(scratch, bytes);
   std::vector<double> seconds;
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + budget_ns;
-  while (seconds.size() < kTimesMin || (clock.NowNs() < end && seconds.size() < kTimesMax)) {
-    seconds.push_back(TimeOne(ranges, kernel, team, bytes));
-    ranges.Next();
-  }
-  return static_cast<double>(bytes) / Median(seconds);
+  while (seconds.size() < kTimesMin || (clock.NowNs() < end && seconds.size() < kTimesMax)) seconds.push_back(Once(kernel, team));
+  return static_cast<double>(bytes_) / Median(std::move(seconds));
 }
 
 CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns) {
@@ -101,8 +88,8 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
   SetLargeCopyKernel(best.kernel);
   if (together) {
     team->Use(true);
-    const double rate = MeasureCopy(scratch, best.kernel, team, kTogetherCopyBytes, budget_ns / 4);
-    const double alone = MeasureCopy(scratch, best.kernel, nullptr, kTogetherCopyBytes, budget_ns / 4);
+    CopyMeter meter(scratch, kTogetherCopyBytes);
+    const double rate = meter.Rate(best.kernel, team, budget_ns / 4), alone = meter.Rate(best.kernel, nullptr, budget_ns / 4);
     team->Use(rate >= kTogetherMin * alone);
     if (team->used()) {
       tuning.threads = team->helpers() + 1;

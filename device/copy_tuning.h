@@ -1,6 +1,6 @@
 // TuneCopies: measures how this machine copies large ranges fastest, and sets it (LargeCopyKernel, CopyTeam::Use).
 //
-// One thread, before others copy; blocks for the time given. MeasureCopy is the same measurement for `memserver bench copy`.
+// One thread, before others copy; blocks for the time given. CopyMeter is the same measurement for `memserver bench copy`.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,20 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
 // "stream ahead, 11.2 GB/s (memcpy 7.9)", with " by 4 threads 30.1 GB/s" where several copy together.
 std::string Text(const CopyTuning& tuning);
 
-// Copies ranges of `bytes` from one half of `scratch` to the other, each time others, for about `budget_ns` and at least three times;
-// gives the rate of the median. With `team`, it copies with the kernel that is set and `kernel` is ignored.
-double MeasureCopy(std::span<std::byte> scratch, CopyKernel kernel, CopyTeam* team, uint64_t bytes, int64_t budget_ns);
+// Copies ranges of `bytes` from one half of a scratch to the other, each time others, so that none is in a core's own cache.
+class CopyMeter {
+ public:
+  // At least two ranges fit into the scratch.
+  CopyMeter(std::span<std::byte> scratch, uint64_t bytes);
+  // Bytes a second, by the median of at least three copies, for about `budget_ns`. With `team`, by the kernel that is set for large copies.
+  double Rate(CopyKernel kernel, CopyTeam* team, int64_t budget_ns);
+  // Seconds of one copy.
+  double Once(CopyKernel kernel, CopyTeam* team);
+
+ private:
+  const std::span<std::byte> scratch_;
+  const uint64_t bytes_, slots_;
+  uint64_t at_ = 0;
+};
 
 }  // namespace tidepool::device

@@ -167,7 +167,9 @@ constexpr std::array<Setting, 20> kSettings{{
      "elements of an undo tile and of the prefetch distance, such as 256,512; auto: measured at start; the bits are the same with each",
      ParseTuning},
     {"--copy-threads", "copy.threads", "N|auto", "auto",
-     "0: the serve loop copies; else one copy thread per session; auto: by the number of CPUs", ParseCopyThreads},
+     "0: the serve loop copies; else each session has a copy thread, and N of them copy a large range together; auto: by the number of "
+     "CPUs",
+     ParseCopyThreads},
     {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},
     {"--topology", "topology", "FILE|auto", "auto", "plan places for the machine of this file (hwloc's XML) instead of this one",
      ParseTopology},

@@ -20,10 +20,11 @@ struct CommandEntry {
   std::string_view description;
 };
 
-constexpr std::array<CommandEntry, 5> kCommands{{
+constexpr std::array<CommandEntry, 6> kCommands{{
     {"run", Command::kRun, "serve trainers until SIGTERM or Ctrl-C (the default)"},
     {"check", Command::kCheck, "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad configuration, 9 unfit"},
     {"config", Command::kConfig, "print the settings that hold and their origins; --defaults: a commented file"},
+    {"bench", Command::kBench, "copy: how fast each way of copying is on this machine; --bytes SIZE of memory (2GiB), -o json"},
     {"version", Command::kVersion, "print versions of program and protocol"},
     {"help", Command::kHelp, "print this text"},
 }};
@@ -93,6 +94,12 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   app.add_flag("-h,--help", help);
   if (flags->command != Command::kVersion) app.add_option("--config", flags->config_file);
   if (flags->command == Command::kConfig) app.add_flag("--defaults", flags->defaults);
+  std::string what, form = "table";
+  if (flags->command == Command::kBench) {
+    app.add_option("what", what)->required()->check(CLI::IsMember({"copy"}));
+    app.add_option("--bytes", flags->bench_bytes);
+    app.add_option("-o,--output", form)->check(CLI::IsMember({"table", "json"}));
+  }
   if (flags->command == Command::kRun) {
     app.add_option("--parent-pid", flags->parent_pid)->check(CLI::PositiveNumber);
     app.add_option("--end-with-fd", flags->end_with_fd)->check(CLI::NonNegativeNumber);
@@ -114,6 +121,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
     return UsageError(error.what());
   }
   if (help) flags->command = Command::kHelp;
+  flags->json = form == "json";
   for (const auto& [name, option] : options) {
     if (option->count() > 0) flags->settings[name] = values[name];
   }

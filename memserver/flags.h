@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-enum class Command { kRun, kCheck, kConfig, kVersion, kHelp, kKeep };
+enum class Command { kRun, kCheck, kConfig, kBench, kVersion, kHelp, kKeep };
 
 struct Flags {
   Command command = Command::kRun;
@@ -21,6 +21,8 @@ struct Flags {
   int parent_pid = 0;                           // of `run`: end when this process ends; 0: never
   int end_with_fd = -1;                         // of `run`: end when this pipe closes; -1: never
   bool discard_kept = false;                    // of `run`: give up the jobs that the keeper holds
+  std::string bench_bytes = "2GiB";             // of `bench`
+  bool json = false;                            // of `bench`
   KeeperOptions keep;                           // of `keep`, which memserver alone calls
 };
 

@@ -26,6 +26,12 @@ inline constexpr uint32_t kSkippedChunksPerTurn = 256;
 inline constexpr int64_t kSpinNsManyCores = 100'000;
 inline constexpr int64_t kSpinNsFewCores = 20'000;
 inline constexpr uint32_t kFewCores = 4;
+// For the choice of the copy kernel when the server starts, and the part of the pool in which it is measured: beyond it the choice is the
+// same.
+inline constexpr int64_t kTuneCopiesNs = 40 * kNsPerMs;
+inline constexpr uint64_t kTuneCopiesBytes = 256 * kMiB;
+// Threads that copy one large range together, on machines with many cores; more than this many no longer make the memory faster.
+inline constexpr uint32_t kCopyThreadsMax = 4;
 // Longest sleep: bounds how late a lease is found to have ended when nothing else happens.
 inline constexpr int64_t kSleepNsMax = kNsPerSecond;
 // Likewise, while the system has no room to watch the doorbell of a session.

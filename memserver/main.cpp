@@ -8,6 +8,8 @@
 #include "base/last_words.h"
 #include "base/log.h"
 #include "base/point.h"
+#include "base/units.h"
+#include "memserver/bench_copies.h"
 #include "memserver/config.h"
 #include "memserver/flags.h"
 #include "memserver/host_check.h"
@@ -58,6 +60,15 @@ int Check(const Flags& flags) {
   return ExitCodeOf(findings);
 }
 
+int Bench(const Flags& flags) {
+  const auto bytes = ParseSize(flags.bench_bytes);
+  if (!bytes.ok()) return Fail(bytes.status());
+  const auto report = BenchCopies(bytes.value(), flags.json);
+  if (!report.ok()) return Fail(report.status());
+  std::cout << report.value();
+  return kExitOk;
+}
+
 int PrintConfig(const Flags& flags) {
   if (flags.defaults) {
     std::cout << PrintDefaults();
@@ -89,9 +100,13 @@ struct CommandAction {
   Command command;
   int (*act)(const Flags& flags);
 };
-constexpr CommandAction kActions[] = {
-    {Command::kRun, Run},        {Command::kCheck, Check}, {Command::kConfig, PrintConfig}, {Command::kVersion, PrintVersion},
-    {Command::kHelp, PrintHelp}, {Command::kKeep, Keep}};
+constexpr CommandAction kActions[] = {{Command::kRun, Run},
+                                      {Command::kCheck, Check},
+                                      {Command::kBench, Bench},
+                                      {Command::kConfig, PrintConfig},
+                                      {Command::kVersion, PrintVersion},
+                                      {Command::kHelp, PrintHelp},
+                                      {Command::kKeep, Keep}};
 
 int Main(int argc, char** argv) {
   ArmPointsFromEnvironment();

@@ -156,7 +156,8 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"pinned_workers", options.places.workers.size()},
                     {"isa", optim::NameOf(options.isa)},
                     {"adam_threads", options.adam_threads},
-                    {"copy", options.copy_threads == 0 ? "serve loop" : "thread per session"}});
+                    {"copy", options.copy_threads == 0 ? "serve loop" : "thread per session"},
+                    {"copy_kernel", device::Text(server.copy_tuning())}});
   NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " + FormatBytes(server.pool_bytes()));
 }
 
@@ -237,7 +238,9 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   options.huge_pages = config.huge_pages;
   options.adam_threads = config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
   // With few CPUs a copy thread would only take turns with the loop.
-  options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads : cpus > kFewCores ? 1 : 0;
+  options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads
+                         : cpus > kFewCores                ? std::clamp(cpus / 4, 1U, kCopyThreadsMax)
+                                                           : 0;
   options.tuning = config.tuning;
   options.reserved_pages = config.reserved_pages;
   TP_ASSIGN_OR_RETURN(options.topology,

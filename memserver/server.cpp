@@ -47,6 +47,7 @@ struct Server::Rooms {
   EventQueue<std::shared_ptr<const Snapshot>> snapshots;
   UniqueFd ended{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<device::HostDevice> device;
+  device::CopyTuning copy_tuning;
   std::unique_ptr<WorkerTeam> team;
   std::unique_ptr<CheckpointWriter> writer;
   std::unique_ptr<ServeLoop> loop;
@@ -108,6 +109,17 @@ optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, Ho
   return result.tuning;
 }
 
+// In a new pool, which is all zeros and stays so. An adopted one holds jobs, and a restart is in a hurry: there nothing is measured.
+device::CopyTuning TuneCopies(device::HostDevice* device, HostPool* pool, bool adopted) {
+  if (adopted) return device->Tune({}, 0);
+  const uint64_t free[] = {std::min(kTuneCopiesBytes, pool->largest_free_bytes() / kPageBytes * kPageBytes)};
+  std::vector<Extent> scratch;
+  if (free[0] < device::kTuneBytesMin || !pool->Take(free, &scratch)) return device->Tune({}, 0);
+  const device::CopyTuning tuning = device->Tune({scratch[0].data, scratch[0].bytes}, kTuneCopiesNs);
+  pool->Release(scratch);
+  return tuning;
+}
+
 ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
   return {.version = kReleaseVersion,
           .abi = shm::kOwnProtocols.highest,
@@ -139,6 +151,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), keeper));
   HostPool* pool = r.kept.pool.get();
   r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = options.copy_threads});
+  r.copy_tuning = TuneCopies(r.device.get(), pool, r.kept.adopted);
   const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool), .pin = !options.places.workers.empty(), .isa = options.isa};
   r.team = std::make_unique<WorkerTeam>(team, pool->own_records());
   r.writer = std::make_unique<CheckpointWriter>(&r.saves, &r.saved, &r.clock);
@@ -223,6 +236,9 @@ void Server::PublishSnapshots() {
 
 uint64_t Server::pool_bytes() const {
   return rooms_->kept.pool->total_bytes();
+}
+const device::CopyTuning& Server::copy_tuning() const {
+  return rooms_->copy_tuning;
 }
 const PoolFacts& Server::pool_facts() const {
   return rooms_->kept.pool->facts();

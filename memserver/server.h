@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "device/copy_tuning.h"
 #include "device/places.h"
 #include "device/topology.h"
 #include "memserver/keeper/kept_holder.h"
@@ -30,7 +31,7 @@ struct ServerOptions {
   device::Topology topology;  // what `places` was planned for; shown to people
   device::Places places;
   uint32_t adam_threads = 1;
-  uint32_t copy_threads = 0;  // 0: the serve loop copies
+  uint32_t copy_threads = 0;  // 0: the serve loop copies; else a thread a session, and so many together on a large range
   optim::IsaLevel isa = optim::BestIsa();
   std::optional<optim::Tuning> tuning = optim::Tuning{};  // of the update; none: measured at start
   int64_t lease_ns = 0;
@@ -68,6 +69,7 @@ class Server {
 
   uint64_t pool_bytes() const;
   const PoolFacts& pool_facts() const;
+  const device::CopyTuning& copy_tuning() const;
 
  private:
   struct Rooms;

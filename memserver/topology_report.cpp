@@ -71,7 +71,9 @@ std::string TopologyReport(const device::Topology& topology, const device::Place
 std::string PlacesLine(const device::Topology& topology, const device::Places& places) {
   const size_t nodes = topology.nodes.size();
   std::string text = std::to_string(nodes) + (nodes == 1 ? " NUMA node" : " NUMA nodes") + " (" + topology.source + "), pool ";
-  text += !places.bind_pool ? "on it" : std::string(places.spread == device::PoolSpread::kInterleave ? "interleaved" : "in pieces") + " on " + FormatNumberList(places.pool_nodes);
+  text += !places.bind_pool ? "on it"
+                            : std::string(places.spread == device::PoolSpread::kInterleave ? "interleaved" : "in pieces") + " on " +
+                                  FormatNumberList(places.pool_nodes);
   text += places.workers.empty() ? ", workers where the system puts them" : ", workers on CPUs " + FormatNumberList(WorkerCpus(places));
   for (const device::StagingPlace& stage : places.staging) {
     text +=
