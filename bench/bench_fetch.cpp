@@ -31,12 +31,6 @@ constexpr const char* kHelp =
     "Bytes a second of chunk fetches through memserver, beside plain memcpy of the same bytes.\n"
     "Needs about 1.8 GiB of memory. Example: bench_fetch --copy-threads 1\n";
 
-template <typename T>
-T OrDie(Result<T> result) {
-  if (!result.ok()) Die(result.status().Format());
-  return std::move(result).value();
-}
-
 shm::JobSpec Spec() {
   shm::JobSpec spec;
   spec.name = "bench-fetch";

@@ -41,12 +41,6 @@ constexpr const char* kHelp =
     "Seconds from kill -9 of memserver to its first answer, with a pool of 4 GiB: the worst of N kills (3). Needs about 4.5 GiB of "
     "memory.\n";
 
-template <typename T>
-T OrDie(Result<T> result) {
-  if (!result.ok()) Die(result.status().Format());
-  return std::move(result).value();
-}
-
 shm::JobSpec Spec() {
   shm::JobSpec spec;
   spec.name = "bench-restart";

@@ -1,13 +1,13 @@
 // bench_ring: the round trip of one request through the shared-memory rings, spinning and sleeping, beside a Unix socket and beside the
 // least that two cores can do (one word to and fro).
 //
-// Each way has an echo thread on the other side; the rings, the bell and the futex are those of the product.
+// Each way has an echo thread on the other side; the rings, the bell and the futex are those of the product. Ways that spin stand on two
+// CPUs of their own; the others are left to the system.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +15,9 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "bench/crew.h"
+#include "bench/ping_pong.h"
+#include "bench/ring_throughput.h"
 #include "bench/row.h"
 #include "shm/messages.h"
 #include "shm/port.h"
@@ -22,29 +25,10 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr int kWarmUp = 200;
-// On a machine whose cores are all taken, a spinning thread waits for whole time slices: then fewer round trips have to do.
-constexpr int64_t kTimeMaxNs = 5 * kNsPerSecond;
-
 constexpr const char* kHelp =
-    "bench_ring [--json FILE]\n"
-    "Round trip of one 64-byte request: shared-memory rings (spinning, sleeping), a Unix socket, and one shared word.\n";
-
-// Microseconds of up to `count` round trips; `round_trip` does one.
-template <typename RoundTrip>
-std::vector<double> Time(int count, RoundTrip round_trip) {
-  const SteadyClock clock;
-  std::vector<double> micros;
-  const int64_t limit = clock.NowNs() + kTimeMaxNs;
-  for (int i = -kWarmUp; i < count; ++i) {
-    const int64_t start = clock.NowNs();
-    if (start > limit && !micros.empty()) break;
-    round_trip();
-    const int64_t end = clock.NowNs();
-    if (i >= 0) micros.push_back(static_cast<double>(end - start) / 1e3);
-  }
-  return micros;
-}
+    "bench_ring [--json FILE] [--round-trips N] [--messages N]\n"
+    "Round trip of one 64-byte request: shared-memory rings (spinning, sleeping), a Unix socket, and one shared word; and messages a\n"
+    "second through the ring, Boost's queue and a plain index ring.\n";
 
 // The rings of one session with both ends in this process.
 struct Session {
@@ -90,9 +74,14 @@ void EchoRing(shm::ServerPort* server, bool sleeps) {
   }
 }
 
-std::vector<double> TimeRing(int count, bool sleeps) {
+std::vector<double> TimeRing(int count, bool sleeps, const TwoCores& cores) {
   Session session = OpenSession();
-  std::thread echo(EchoRing, session.server.get(), sleeps);
+  std::thread echo([&] {
+    if (!sleeps) PinTo({cores.other});
+    EchoRing(session.server.get(), sleeps);
+  });
+  const std::vector<int> before = AllowedCpus();
+  if (!sleeps) PinTo({cores.mine});
   uint64_t counter = 0;
   const int64_t spin_ns = sleeps ? 0 : kNsPerSecond;
   const auto send = [&](uint32_t op) {
@@ -101,7 +90,7 @@ std::vector<double> TimeRing(int count, bool sleeps) {
     request.op = op;
     if (!session.client->Push(request)) Die("the submission ring is full");
   };
-  std::vector<double> micros = Time(count, [&] {
+  std::vector<double> micros = TimeRoundTrips(count, [&] {
     send(1);
     shm::Completion completion{};
     while (!session.client->Pop(&completion)) session.client->WaitForCompletion(kNsPerSecond, spin_ns);
@@ -109,6 +98,7 @@ std::vector<double> TimeRing(int count, bool sleeps) {
   });
   send(0);
   echo.join();
+  PinTo(before);
   return micros;
 }
 
@@ -124,35 +114,11 @@ std::vector<double> TimeSocket(int count) {
     }
   });
   std::array<char, sizeof(shm::Request)> message{};
-  std::vector<double> micros = Time(count, [&] {
+  std::vector<double> micros = TimeRoundTrips(count, [&] {
     const bool sent = write(mine.get(), message.data(), message.size()) > 0;
     if (!sent || read(mine.get(), message.data(), message.size()) <= 0) Die("the socket broke");
   });
   shutdown(mine.get(), SHUT_RDWR);
-  echo.join();
-  return micros;
-}
-
-std::vector<double> TimeWord(int count) {
-  struct alignas(64) Word {
-    std::atomic<uint64_t> value{0};
-  };
-  Word ping, pong;
-  constexpr uint64_t kEnd = UINT64_MAX;
-  std::thread echo([&] {
-    for (uint64_t next = 1;; ++next) {
-      uint64_t seen = 0;
-      while ((seen = ping.value.load(std::memory_order_acquire)) < next) __builtin_ia32_pause();
-      if (seen == kEnd) return;
-      pong.value.store(next, std::memory_order_release);
-    }
-  });
-  uint64_t next = 0;
-  std::vector<double> micros = Time(count, [&] {
-    ping.value.store(++next, std::memory_order_release);
-    while (pong.value.load(std::memory_order_acquire) != next) __builtin_ia32_pause();
-  });
-  ping.value.store(kEnd, std::memory_order_release);
   echo.join();
   return micros;
 }
@@ -171,14 +137,44 @@ void AddRows(const std::string& name, const std::vector<double>& micros, const s
   }
 }
 
+// The ring against what two cores can do at all, measured before and after it.
+void AddLimitRows(const std::vector<double>& ring, const std::vector<double>& word, RowPrinter* printer) {
+  const double p50 = Median(ring), tail = Percentile(ring, 0.999);
+  printer->Add({.bench = "ring",
+                .row = "ring, spinning p50 against its limit",
+                .value = p50,
+                .unit = "us",
+                .against = "one shared word p50, before and after",
+                .ratio = Median(word) / p50,
+                .target = 1 / 1.15});
+  printer->Add({.bench = "ring",
+                .row = "ring, spinning p99.9 against its p50",
+                .value = tail,
+                .unit = "us",
+                .against = "twice the p50",
+                .ratio = 2 * p50 / tail,
+                .target = 1.0});
+}
+
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
-  if (!printer.arguments().empty()) Die("error[TP1001]: bench_ring has no argument '" + printer.arguments()[0] + "'");
-  const std::vector<double> socket = TimeSocket(10'000);
+  const auto count = static_cast<int>(printer.Number("--round-trips", 100'000));
+  ThroughputOptions throughput;
+  throughput.messages = printer.Number("--messages", throughput.messages);
+  throughput.rounds = printer.Number("--rounds", throughput.rounds);
+  printer.NoMoreArguments();
+  const TwoCores cores = FindTwoCores();
+  const std::vector<double> socket = TimeSocket(count / 10);
   AddRows("Unix socket", socket, socket, &printer);
-  AddRows("ring, futex", TimeRing(10'000, true), socket, &printer);
-  AddRows("ring, spinning", TimeRing(100'000, false), socket, &printer);
-  AddRows("one shared word", TimeWord(100'000), socket, &printer);
+  AddRows("ring, futex", TimeRing(count / 10, true, cores), socket, &printer);
+  std::vector<double> word = TimePingPong(count, cores);
+  const std::vector<double> ring = TimeRing(count, false, cores);
+  const std::vector<double> after = TimePingPong(count, cores);
+  word.insert(word.end(), after.begin(), after.end());
+  AddRows("ring, spinning", ring, socket, &printer);
+  AddRows("one shared word", word, socket, &printer);
+  AddLimitRows(ring, word, &printer);
+  MeasureThroughput(throughput, cores, &printer);
   return printer.Finish();
 }
 

@@ -1,10 +1,12 @@
 #include "bench/row.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/json_writer.h"
@@ -34,6 +36,16 @@ std::string ToJson(const Row& row) {
   return json.EndObject().Take();
 }
 
+std::string ToJson(const Row& row, const Spread& spread) {
+  JsonWriter json;
+  json.BeginObject().Field("bench", row.bench).Field("row", row.row).Key("spread").BeginArray().Double(spread.low).Double(spread.high);
+  return json.EndArray().Field("samples", spread.samples).EndObject().Take();
+}
+
+Spread SpreadOf(const std::vector<double>& values) {
+  return {Percentile(values, 0.25), Percentile(values, 0.75), values.size()};
+}
+
 RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -52,9 +64,33 @@ RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help)
   }
 }
 
-void RowPrinter::Add(const Row& row) {
+std::string RowPrinter::Word(std::string_view flag, std::string_view fallback) {
+  const auto found = std::find(arguments_.begin(), arguments_.end(), flag);
+  if (found == arguments_.end()) return std::string(fallback);
+  if (found + 1 == arguments_.end()) Die("error[TP1001]: " + *found + " needs a value");
+  std::string value = *(found + 1);
+  arguments_.erase(found, found + 2);
+  return value;
+}
+
+uint64_t RowPrinter::Number(std::string_view flag, uint64_t fallback) {
+  const std::string text = Word(flag, std::to_string(fallback));
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value == 0) {
+    Die("error[TP1001]: " + std::string(flag) + " needs a positive number, not '" + text + "'");
+  }
+  return value;
+}
+
+void RowPrinter::NoMoreArguments() const {
+  if (!arguments_.empty()) Die("error[TP1001]: there is no argument '" + arguments_.front() + "' (see --help)");
+}
+
+void RowPrinter::Add(const Row& row, const std::optional<Spread>& spread) {
   rows_.push_back(row);
   std::puts(ToJson(row).c_str());
+  if (spread.has_value()) std::puts(ToJson(row, *spread).c_str());
   std::fflush(stdout);
 }
 

@@ -3,13 +3,19 @@
 // One thread. Rows are JSON objects, one a line:
 //   {"bench", "row", "value", "unit", "against", "ratio", "target", "holds"}
 // `ratio` is how much better the row is than what stands in `against`, measured in the same run; `holds` is ratio >= target, and null
-// where a row has no target.
+// where a row has no target. A row that was measured several times is followed by its spread, a line of its own:
+//   {"bench", "row", "spread": [low, high], "samples"}
+// the quartiles of the ratio (of the value, where there is no ratio) over the rounds.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "base/status.h"
 
 namespace tidepool::bench {
 
@@ -22,16 +28,30 @@ struct Row {
   std::optional<double> target;
 };
 
+// Quartiles over the rounds of a run.
+struct Spread {
+  double low = 0, high = 0;
+  uint64_t samples = 0;
+};
+Spread SpreadOf(const std::vector<double>& values);
+
 std::string ToJson(const Row& row);
+std::string ToJson(const Row& row, const Spread& spread);
 
 class RowPrinter {
  public:
   // Takes "--json FILE" out of the arguments; with any other word starting in "--help" prints `help` and ends the program.
   RowPrinter(int argc, const char* const* argv, std::string_view help);
-  // Prints the row to stdout at once.
-  void Add(const Row& row);
+  // Prints the row to stdout at once, and the spread behind it.
+  void Add(const Row& row, const std::optional<Spread>& spread = std::nullopt);
   // What was not for the printer.
   const std::vector<std::string>& arguments() const { return arguments_; }
+  // Takes "FLAG NUMBER" out of the arguments; `fallback` where the flag is missing. Ends the program when it is no positive number.
+  uint64_t Number(std::string_view flag, uint64_t fallback);
+  // The same for any word.
+  std::string Word(std::string_view flag, std::string_view fallback);
+  // Ends the program when arguments are left that nobody took.
+  void NoMoreArguments() const;
   // Writes the file of --json; returns the program's exit code: 0 when every target holds.
   int Finish();
 
@@ -43,6 +63,14 @@ class RowPrinter {
 
 // Ends the program with a message and exit code 1.
 [[noreturn]] void Die(const std::string& message);
+template <typename T>
+T OrDie(Result<T> result) {
+  if (!result.ok()) Die(result.status().Format());
+  return std::move(result).value();
+}
+inline void OrDie(const Status& status) {
+  if (!status.ok()) Die(status.Format());
+}
 
 // The middle value, and the value below which `share` of all lie. Both sort a copy; empty input is an error of the caller.
 double Median(std::vector<double> values);

@@ -24,6 +24,8 @@ class ServerProcess {
   ServerProcess& operator=(ServerProcess&&) = delete;
 
   const std::string& socket_dir() const { return socket_dir_; }
+  // CPU time that its threads have taken so far; of the server itself only where it was started with `--keeper none`.
+  double CpuSeconds() const;
 
  private:
   ServerProcess(pid_t pid, std::string socket_dir) : pid_(pid), socket_dir_(std::move(socket_dir)) {}

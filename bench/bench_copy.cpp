@@ -1,0 +1,123 @@
+// bench_copy: the copy that chunks are copied with, against glibc's memcpy and against the best plain copy kernel that we know.
+//
+// Buffers of 1 GiB each way, so that nothing comes from a cache; one copy after another moves through them. One thread (a copy thread of
+// the daemon), and one on each CPU.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/system_memory.h"
+#include "bench/crew.h"
+#include "bench/memory_loops.h"
+#include "bench/rounds.h"
+#include "bench/row.h"
+#include "device/copy_bytes.h"
+#include "memserver/residency/host_pool.h"
+
+namespace tidepool::bench {
+namespace {
+
+constexpr const char* kHelp =
+    "bench_copy [--json FILE] [--mebibytes N] [--rounds N]\n"
+    "Copies of 4, 16 and 64 MiB between two buffers of N MiB (default 1024) against memcpy and against streaming copies.\n";
+
+using CopyFunction = void (*)(std::byte* to, const std::byte* from, uint64_t bytes);
+
+void Product(std::byte* to, const std::byte* from, uint64_t bytes) {
+  device::CopyBytes(to, from, bytes, bytes);
+}
+void LibraryCopy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+void Streaming(std::byte* to, const std::byte* from, uint64_t bytes) {
+  SelectLoops().copy_streaming(to, from, bytes, 0);
+}
+void StreamingAhead(std::byte* to, const std::byte* from, uint64_t bytes) {
+  SelectLoops().copy_streaming(to, from, bytes, 1024);
+}
+void StreamingFarAhead(std::byte* to, const std::byte* from, uint64_t bytes) {
+  SelectLoops().copy_streaming(to, from, bytes, 4096);
+}
+void RepeatedMove(std::byte* to, const std::byte* from, uint64_t bytes) {
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes)::"memory");
+}
+
+constexpr CopyFunction kKernels[] = {LibraryCopy, Streaming, StreamingAhead, StreamingFarAhead, RepeatedMove};
+
+struct Setup {
+  std::byte *to, *from;
+  uint64_t bytes;
+  uint64_t rounds;
+};
+
+// Each round's best of the plain kernels: the first way is the product's, the second memcpy.
+std::vector<double> AgainstBest(const Rounds& rounds) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < rounds.seconds(0).size(); ++round) {
+    double best = rounds.seconds(1)[round];
+    for (size_t way = 2; way <= std::size(kKernels); ++way) best = std::min(best, rounds.seconds(way)[round]);
+    ratios.push_back(best / rounds.seconds(0)[round]);
+  }
+  return ratios;
+}
+
+// `piece` bytes at a time, on all threads of the crew together.
+void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer) {
+  Rounds rounds;
+  const auto add = [&](CopyFunction copy) {
+    rounds.AddWay([&setup, piece, crew, copy] {
+      crew->Run([&](uint32_t i) {
+        const auto [begin, end] = crew->Share(i, setup.bytes, piece);
+        for (uint64_t at = begin; at + piece <= end; at += piece) copy(setup.to + at, setup.from + at, piece);
+      });
+    });
+  };
+  add(Product);
+  for (const CopyFunction kernel : kKernels) add(kernel);
+  rounds.Run(setup.rounds);
+  const std::string threads = crew->size() == 1 ? ", one thread" : ", a thread on each CPU";
+  Comparison row;
+  row.bench = "copy";
+  row.row = "chunks of " + std::to_string(piece / kMiB) + " MiB" + threads;
+  row.value = static_cast<double>(setup.bytes) / rounds.median(0) / 1e9;
+  row.unit = "GB/s copied";
+  row.against = "glibc memcpy";
+  row.ratios = rounds.Faster(0, 1);
+  // Where memcpy goes around the caches by itself, nobody is 1.6 times as fast: then it counts among the best kernels only.
+  const bool memcpy_streams = Median(rounds.Faster(1, 2)) > 0.8;
+  if (!memcpy_streams) row.target = 1.6;
+  AddComparison(row, printer);
+  row.against = "the best plain copy kernel";
+  row.ratios = AgainstBest(rounds);
+  row.target = 0.95;
+  AddComparison(row, printer);
+}
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  const uint64_t bytes = printer.Number("--mebibytes", 1024) * kMiB;
+  const uint64_t rounds = printer.Number("--rounds", 7);
+  printer.NoMoreArguments();
+  memserver::HostPoolOptions options;
+  options.bytes = 2 * bytes;
+  const auto pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
+  std::vector<memserver::Extent> extents;
+  if (!pool->Take(std::array{bytes, bytes}, &extents)) Die("the pool does not hold what it was made for");
+  const Setup setup = {extents[0].data, extents[1].data, bytes, rounds};
+  Crew one(1), all;
+  for (const uint64_t piece : {4 * kMiB, 16 * kMiB, 64 * kMiB}) {
+    if (piece > bytes) continue;
+    Measure(setup, piece, &one, &printer);
+    if (all.size() > 1 && piece * all.size() <= bytes) Measure(setup, piece, &all, &printer);
+  }
+  return printer.Finish();
+}
+
+}  // namespace
+}  // namespace tidepool::bench
+
+int main(int argc, char** argv) {
+  return tidepool::bench::Main(argc, argv);
+}

@@ -1,0 +1,130 @@
+// bench_update: how near the optimizer's pass over host memory comes to what the memory can do, and how it stands against the passes that
+// other systems make.
+//
+// All ways run on the same threads, one a CPU, and on the same pages, in turn in one process. The passes of DeepSpeed's host path are our
+// own emulation (bench/memory_loops.h); bench_update_torch runs the originals.
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "bench/crew.h"
+#include "bench/rounds.h"
+#include "bench/row.h"
+#include "bench/update_ways.h"
+
+namespace tidepool::bench {
+namespace {
+
+constexpr uint64_t kMi = 1 << 20;
+constexpr double kUpdateBytes = 28, kProbeBytes = 24;  // a parameter
+constexpr uint64_t kProbeAhead = 1024;
+constexpr float kDenormal = 1e-40F, kNormal = 1e-4F;
+
+constexpr const char* kHelp =
+    "bench_update [--json FILE] [--parameters MI] [--rounds N]\n"
+    "The AdamW pass over host memory against a read-modify-write probe, against itself without crash safety, and against three passes.\n"
+    "MI: millions (2^20) of parameters, default 256, at 20 bytes each.\n";
+
+struct Size {
+  uint64_t parameters, rounds;
+};
+
+std::string Gparam(const char* what) {
+  return std::string(what) + ", bf16 gradient and copy, fp32 states";
+}
+
+void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
+  ways->Fill({});
+  Rounds rounds;
+  const size_t probe = rounds.AddWay([&] { ways->Probe(0); });
+  const size_t safe = rounds.AddWay([&] { ways->UpdateSafe(size.parameters); });
+  const size_t plain = rounds.AddWay([&] { ways->UpdatePlain(size.parameters); });
+  const size_t team = rounds.AddWay([&] { ways->UpdateByTeam(); });
+  const size_t ahead = rounds.AddWay([&] { ways->Probe(kProbeAhead); });
+  const size_t passes = rounds.AddWay([&] { ways->DeepSpeedPasses(); });
+  const size_t f32 = rounds.AddWay([&] { ways->UpdateF32(); });
+  const size_t peer_f32 = rounds.AddWay([&] { ways->DeepSpeedAdam(); });
+  rounds.Run(size.rounds);
+
+  const auto rate = [&](size_t way) { return static_cast<double>(size.parameters) / rounds.median(way) / 1e9; };
+  const auto add = [&](const char* row, size_t way, const char* against, size_t peer, std::optional<double> target) {
+    AddComparison({.bench = "update",
+                   .row = row,
+                   .value = rate(way),
+                   .unit = "Gparam/s",
+                   .against = against,
+                   .ratios = rounds.Faster(way, peer),
+                   .target = target},
+                  printer);
+  };
+  const std::string against = "in-place read-modify-write probe, same threads and pages";
+  for (const auto& [way, row, target] : {std::tuple{team, "update pass by the daemon's workers", std::optional(0.95)},
+                                         std::tuple{safe, "update pass", std::optional<double>()}}) {
+    AddComparison({.bench = "update",
+                   .row = Gparam(row),
+                   .value = rate(way),
+                   .unit = "Gparam/s",
+                   .against = against,
+                   .ratios = rounds.Faster(way, probe),
+                   .factor = kUpdateBytes / kProbeBytes,
+                   .target = target},
+                  printer);
+  }
+  add("update pass, crash-safe", safe, "the same without crash safety", plain, 1.0);
+  add("update pass", team, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, 2.0);
+  add("fp32 update pass", f32, "DeepSpeed's CPUAdam, emulated", peer_f32, 1.15);
+  const double gb = static_cast<double>(size.parameters) * kProbeBytes / 1e9;
+  printer->Add({.bench = "update",
+                .row = "read-modify-write probe",
+                .value = gb / rounds.median(probe),
+                .unit = "GB/s",
+                .against = "",
+                .ratio = {},
+                .target = {}});
+  AddComparison({.bench = "update",
+                 .row = "read-modify-write probe with software prefetch",
+                 .value = gb / rounds.median(ahead),
+                 .unit = "GB/s",
+                 .against = "the probe without",
+                 .ratios = rounds.Faster(ahead, probe),
+                 .target = {}},
+                printer);
+}
+
+// Parameters without gradients, as an embedding's rows that no token uses: their variances decay into the denormals and stay there. A
+// quarter of the parameters is still far more than any cache; the variances are made anew before each pass.
+void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
+  const uint64_t count = std::max<uint64_t>(size.parameters / 4, kMi);
+  Rounds rounds;
+  const size_t normal = rounds.AddWay([&] { ways->UpdateSafe(count); }, [&] { ways->Fill({kNormal, 0, count}); });
+  const size_t denormal = rounds.AddWay([&] { ways->UpdateSafe(count); }, [&] { ways->Fill({kDenormal, 0, count}); });
+  rounds.Run(std::max<uint64_t>(size.rounds / 2, 1));
+  AddComparison({.bench = "update",
+                 .row = "update pass over denormal second moments",
+                 .value = static_cast<double>(count) / rounds.median(denormal) / 1e9,
+                 .unit = "Gparam/s",
+                 .against = "normal ones",
+                 .ratios = rounds.Faster(denormal, normal),
+                 .target = 0.95},
+                printer);
+}
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  const uint64_t wanted = printer.Number("--parameters", 256) * kMi;
+  const uint64_t rounds = printer.Number("--rounds", 11);
+  printer.NoMoreArguments();
+  Crew crew;
+  UpdateWays ways(wanted, &crew);
+  const Size size = {ways.parameters(), rounds};
+  MeasurePasses(&ways, size, &printer);
+  MeasureDenormals(&ways, size, &printer);
+  return printer.Finish();
+}
+
+}  // namespace
+}  // namespace tidepool::bench
+
+int main(int argc, char** argv) {
+  return tidepool::bench::Main(argc, argv);
+}

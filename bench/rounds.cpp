@@ -1,0 +1,47 @@
+#include "bench/rounds.h"
+
+#include <utility>
+
+namespace tidepool::bench {
+
+size_t Rounds::AddWay(std::function<void()> way, std::function<void()> prepare) {
+  ways_.push_back({std::move(way), std::move(prepare)});
+  seconds_.emplace_back();
+  return ways_.size() - 1;
+}
+
+void Rounds::Run(uint64_t rounds) {
+  for (uint64_t round = 0; round <= rounds; ++round) {
+    for (size_t i = 0; i < ways_.size(); ++i) RunOnce((round + i) % ways_.size(), round > 0);
+  }
+}
+
+void Rounds::RunOnce(size_t way, bool counts) {
+  if (ways_[way].prepare) ways_[way].prepare();
+  if (settle_ns_ > 0) clock_.SleepNs(settle_ns_);
+  const int64_t start = clock_.NowNs();
+  ways_[way].run();
+  const int64_t end = clock_.NowNs();
+  if (counts) seconds_[way].push_back(static_cast<double>(end - start) / kNsPerSecond);
+}
+
+std::vector<double> Rounds::Faster(size_t way, size_t peer) const {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < seconds_[way].size(); ++round) ratios.push_back(seconds_[peer][round] / seconds_[way][round]);
+  return ratios;
+}
+
+void AddComparison(const Comparison& comparison, RowPrinter* printer) {
+  std::vector<double> ratios = comparison.ratios;
+  for (double& ratio : ratios) ratio *= comparison.factor;
+  printer->Add({.bench = comparison.bench,
+                .row = comparison.row,
+                .value = comparison.value,
+                .unit = comparison.unit,
+                .against = comparison.against,
+                .ratio = Median(ratios),
+                .target = comparison.target},
+               SpreadOf(ratios));
+}
+
+}  // namespace tidepool::bench

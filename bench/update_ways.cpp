@@ -1,0 +1,181 @@
+#include "bench/update_ways.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/random.h"
+#include "base/system_memory.h"
+#include "bench/row.h"
+#include "optim/float_mode.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::bench {
+namespace {
+
+constexpr uint64_t kPiece = shm::kPieceElements;
+constexpr uint64_t kFillBlock = 4096;
+
+uint16_t Bf16Of(float value) {
+  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);
+}
+
+}  // namespace
+
+struct UpdateWays::Pass {
+  uint64_t count;
+  bool half;  // bf16 gradient and copy
+  bool safe;
+};
+
+UpdateWays::UpdateWays(uint64_t parameters, Crew* crew)
+    : crew_(crew),
+      parameters_(RoundUp(parameters, kPiece)),
+      loops_(SelectLoops()),
+      kernels_(optim::SelectKernels(optim::BestIsa())),
+      areas_(2 * crew->size()),
+      progress_(parameters_ / kPiece),
+      team_areas_(2 * crew->size()),
+      factors_(optim::MakeAdamFactors({}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
+      whole_{.begin = 0, .count = parameters_, .group = 0} {
+  const uint64_t wide = parameters_ * sizeof(float), half = parameters_ * sizeof(uint16_t);
+  const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide};
+  memserver::HostPoolOptions options;
+  options.bytes = 4 * wide + 2 * half;
+  pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
+  std::vector<memserver::Extent> extents;
+  if (!pool_->Take(sizes, &extents)) Die("the pool does not hold the planes that it was made for");
+  planes_ = {reinterpret_cast<float*>(extents[0].data),    reinterpret_cast<float*>(extents[1].data),
+             reinterpret_cast<float*>(extents[2].data),    reinterpret_cast<uint16_t*>(extents[3].data),
+             reinterpret_cast<uint16_t*>(extents[4].data), reinterpret_cast<float*>(extents[5].data)};
+}
+
+void UpdateWays::RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count) {
+  std::atomic<uint64_t> next{0};
+  crew_->Run([&](uint32_t worker) {
+    for (uint64_t begin = next.fetch_add(kPiece); begin < count; begin = next.fetch_add(kPiece)) {
+      piece(worker, begin, std::min(kPiece, count - begin));
+    }
+  });
+}
+
+void UpdateWays::Fill(const Filling& filling) {
+  RunPieces(
+      [&](uint32_t, uint64_t begin, uint64_t count) {
+        SplitMix64 random(begin);
+        for (uint64_t at = begin; at < begin + count; ++at) {
+          // New numbers for a block, then the same ones again: filling is not what is measured.
+          if (at % kFillBlock < kFillBlock / 8) {
+            planes_.master[at] = static_cast<float>(random.Unit() - 0.5);
+            planes_.gradient32[at] = static_cast<float>(random.Unit() - 0.5) * filling.gradient;
+          } else {
+            planes_.master[at] = planes_.master[at - kFillBlock / 8];
+            planes_.gradient32[at] = planes_.gradient32[at - kFillBlock / 8];
+          }
+          planes_.momentum[at] = planes_.master[at] * 1e-3F;
+          planes_.variance[at] = filling.variance;
+          planes_.gradient16[at] = Bf16Of(planes_.gradient32[at]);
+          planes_.param16[at] = 0;
+        }
+      },
+      filling.count == 0 ? parameters_ : filling.count);
+}
+
+void UpdateWays::Probe(uint64_t ahead) {
+  RunPieces(
+      [&](uint32_t, uint64_t begin, uint64_t count) {
+        for (float* plane : {planes_.master, planes_.momentum, planes_.variance}) {
+          loops_.modify(reinterpret_cast<std::byte*>(plane + begin), count * sizeof(float), ahead);
+        }
+      },
+      parameters_);
+}
+
+optim::UpdateSpan UpdateWays::SpanOf(uint64_t begin, uint64_t count, bool half) const {
+  optim::UpdateSpan span;
+  span.master = planes_.master + begin;
+  span.momentum = planes_.momentum + begin;
+  span.variance = planes_.variance + begin;
+  span.gradient = half ? static_cast<const void*>(planes_.gradient16 + begin) : planes_.gradient32 + begin;
+  span.gradient_dtype = half ? DType::kBF16 : DType::kF32;
+  span.param16 = half ? planes_.param16 + begin : nullptr;
+  span.count = count;
+  return span;
+}
+
+void UpdateWays::Update(const Pass& pass) {
+  ++version_;
+  RunPieces(
+      [&](uint32_t worker, uint64_t begin, uint64_t count) {
+        const optim::FlushDenormals mode;
+        const optim::UpdateSpan span = SpanOf(begin, count, pass.half);
+        if (!pass.safe) return kernels_.update(factors_, span);
+        optim::TileUpdate tiles(kernels_, std::span<optim::UndoArea, 2>(&areas_[2 * worker], 2));
+        const optim::GroupRun run = {0, count, factors_};
+        optim::ProgressWord* word = &progress_[begin / kPiece];
+        word->Store({version_ - 1, 0, optim::Progress::State::kFinished});
+        tiles.Run({begin + 1, version_, span, std::span(&run, 1), word});
+      },
+      pass.count);
+}
+
+void UpdateWays::UpdateSafe(uint64_t count) {
+  Update({count, true, true});
+}
+void UpdateWays::UpdatePlain(uint64_t count) {
+  Update({count, true, false});
+}
+void UpdateWays::UpdateF32() {
+  Update({parameters_, false, true});
+}
+
+void UpdateWays::UpdateByTeam() {
+  if (team_ == nullptr) {
+    const std::span<std::byte> undo(reinterpret_cast<std::byte*>(team_areas_.data()), team_areas_.size() * sizeof(optim::UndoArea));
+    memserver::WorkerTeamOptions options;
+    options.threads = crew_->size();
+    options.pin = true;
+    team_ = std::make_unique<memserver::WorkerTeam>(options, undo);
+  }
+  ++version_;
+  uint64_t begin = 0, done = 0;
+  while (done < progress_.size()) {
+    for (; begin < parameters_ && team_->HasRoom(); begin += kPiece) {
+      memserver::Work work;
+      work.name.kind = memserver::WorkKind::kUpdate;
+      work.runs = std::span(&whole_, 1);
+      work.begin = begin;
+      work.planes = SpanOf(begin, kPiece, true);
+      work.factors = &factors_;
+      work.progress = &progress_[begin / kPiece];
+      work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
+      work.identity = begin + 1;
+      work.version = version_;
+      team_->Push(work);
+    }
+    pollfd ready{team_->done_fd(), POLLIN, 0};
+    poll(&ready, 1, 1000);
+    team_->ClearDoneEvent();
+    if (team_->TakeDone(&done_)) done += done_.size();
+  }
+}
+
+void UpdateWays::DeepSpeedPasses() {
+  RunPieces([&](uint32_t, uint64_t begin, uint64_t count) { loops_.scale(planes_.gradient32 + begin, 1.0F, count); }, parameters_);
+  DeepSpeedAdam();
+  RunPieces([&](uint32_t, uint64_t begin, uint64_t count) { loops_.narrow(planes_.param16 + begin, planes_.master + begin, count); },
+            parameters_);
+}
+
+void UpdateWays::DeepSpeedAdam() {
+  const PeerAdam numbers = MakePeerAdam(kBenchLr, kBenchDecay, 1000);
+  RunPieces(
+      [&](uint32_t, uint64_t begin, uint64_t count) {
+        float* const planes[] = {planes_.master + begin, planes_.momentum + begin, planes_.variance + begin};
+        loops_.adam(numbers, planes, planes_.gradient32 + begin, count);
+      },
+      parameters_);
+}
+
+}  // namespace tidepool::bench

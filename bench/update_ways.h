@@ -1,0 +1,82 @@
+// UpdateWays: the planes of one large optimizer state in a host pool, and the ways to update them: the product's, the passes of other
+// systems, and the probe that says what the memory can do.
+//
+// One thread, with its Crew. All ways run on the same threads and the same pages. Pieces of kPieceElements go to whoever is free, as the
+// daemon's workers take them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bench/crew.h"
+#include "bench/memory_loops.h"
+#include "memserver/residency/host_pool.h"
+#include "memserver/residency/job_states.h"
+#include "memserver/update/worker_team.h"
+#include "optim/kernels.h"
+#include "optim/undo_tile.h"
+
+namespace tidepool::bench {
+
+inline constexpr double kBenchLr = 1e-4, kBenchDecay = 0.1;
+
+struct BenchPlanes {
+  float *master = nullptr, *momentum = nullptr, *variance = nullptr;
+  uint16_t *gradient16 = nullptr, *param16 = nullptr;  // bf16
+  float* gradient32 = nullptr;                         // what others keep beside or instead of gradient16
+};
+
+// Random parameters and momenta; gradients up to +-`gradient` / 2; every variance is `variance`.
+struct Filling {
+  float variance = 1e-4F;
+  float gradient = 1e-2F;
+  uint64_t count = 0;  // the first so many parameters; 0: all
+};
+
+class UpdateWays {
+ public:
+  // 20 bytes a parameter. `parameters` is rounded up to whole pieces. Ends the program where the memory is short.
+  UpdateWays(uint64_t parameters, Crew* crew);
+
+  uint64_t parameters() const { return parameters_; }
+  const BenchPlanes& planes() const { return planes_; }
+  const memserver::HostPool& pool() const { return *pool_; }
+  void Fill(const Filling& filling);
+
+  // In-place read-modify-write of master, momentum and variance: 24 B a parameter. `ahead`: bytes of software prefetch.
+  void Probe(uint64_t ahead);
+  // bf16 gradient in, bf16 parameter out: 28 B a parameter. `count`: the first so many parameters.
+  void UpdateSafe(uint64_t count);
+  void UpdatePlain(uint64_t count);  // without undo
+  void UpdateByTeam();               // by the daemon's workers
+  // fp32 gradient in, no 16-bit copy: 28 B a parameter too.
+  void UpdateF32();
+  // Our own emulation of what DeepSpeed's host does for ZeRO-3 offload: three passes over fp32 gradients, 42 B a parameter; and its middle
+  // pass alone.
+  void DeepSpeedPasses();
+  void DeepSpeedAdam();
+
+ private:
+  struct Pass;  // a run of the product's update
+  void RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count);
+  void Update(const Pass& pass);
+  optim::UpdateSpan SpanOf(uint64_t begin, uint64_t count, bool half) const;
+
+  Crew* crew_;
+  const uint64_t parameters_;
+  const MemoryLoops& loops_;
+  const optim::Kernels& kernels_;
+  std::unique_ptr<memserver::HostPool> pool_;
+  BenchPlanes planes_;
+  std::vector<optim::UndoArea> areas_;  // two a thread
+  std::vector<optim::ProgressWord> progress_;
+  std::vector<optim::UndoArea> team_areas_;
+  std::unique_ptr<memserver::WorkerTeam> team_;
+  decltype(optim::GroupRun::factors) factors_;
+  memserver::ParameterRun whole_;
+  std::vector<memserver::WorkDone> done_;
+  uint64_t version_ = 0;
+};
+
+}  // namespace tidepool::bench
