@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Collects the rows that benchmark programs printed (one JSON object a line), shows them as a table, and adds a record of the machine.
 
-usage: bench_report.py --repo DIR [--json FILE] ROWS_FILE...
+usage: bench_report.py --repo DIR [--json FILE] [--probe FILE] [--load NUMBER] ROWS_FILE...
 
-Ends with 1 when a row is malformed, a target does not hold, or there is no row at all.
+A row may be followed by its spread over the rounds of the run, a line of its own. --probe names what machine_probe printed, --load the
+load average before the first benchmark. Ends with 1 when a row is malformed, a target does not hold, or there is no row at all.
 """
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -15,19 +17,25 @@ import subprocess
 import sys
 
 KEYS = ("bench", "row", "value", "unit", "against", "ratio", "target", "holds")
+SPREAD_KEYS = ("bench", "row", "spread", "samples")
+# Below this, the two CPUs are most likely threads of one core.
+ROUND_TRIP_MIN_NS = 150
 
 
-def parse_rows(text: str) -> list[dict]:
-    """The rows among the lines of a program's output. A row must have every key and no other."""
-    rows = []
+def parse_rows(text: str) -> tuple[list[dict], list[dict]]:
+    """The rows and the spreads among the lines of a program's output. Each must have every key and no other; a spread follows its row."""
+    rows, spreads = [], []
     for line in text.splitlines():
         if not line.startswith("{"):
             continue
-        row = json.loads(line)
-        if set(row) != set(KEYS):
-            raise ValueError(f"a row must have exactly the keys {', '.join(KEYS)}: {line}")
-        rows.append(row)
-    return rows
+        found = json.loads(line)
+        if set(found) == set(SPREAD_KEYS) and rows and (found["bench"], found["row"]) == (rows[-1]["bench"], rows[-1]["row"]):
+            spreads.append(found | {"against": rows[-1]["against"]})
+        elif set(found) == set(KEYS):
+            rows.append(found)
+        else:
+            raise ValueError(f"a row must have exactly the keys {', '.join(KEYS)}, a spread must follow its row: {line}")
+    return rows, spreads
 
 
 def first_match(path: str, pattern: str) -> str:
@@ -46,10 +54,22 @@ def output_of(*command: str) -> str:
         return "unknown"
 
 
+def last_level_cache_bytes() -> int:
+    """Of the largest cache that the first CPU sees; 0 when the system does not tell."""
+    sizes, folder = [0], "/sys/devices/system/cpu/cpu0/cache"
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        found = re.fullmatch(r"(\d+)K", first_match(os.path.join(folder, name, "size"), r"^(.+)$"))
+        if found:
+            sizes.append(int(found[1]) * 1024)
+    return max(sizes)
+
+
 def machine_record(repo: str) -> dict:
     return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "cpu": first_match("/proc/cpuinfo", r"^model name\s*:\s*(.+)$"),
         "cores": len(os.sched_getaffinity(0)),
+        "cache_bytes": last_level_cache_bytes(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "compiler": output_of("g++", "--version").partition("\n")[0],
@@ -58,16 +78,46 @@ def machine_record(repo: str) -> dict:
     }
 
 
+def probe_record(path: str | None, load: float | None) -> dict:
+    """What was measured on the spot."""
+    record = {} if load is None else {"load_before": load}
+    if path is None:
+        return record
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    return record | (json.loads(text) if text.strip() else {})
+
+
+def warnings(machine: dict) -> list[str]:
+    """Why the results of such a machine may mean little."""
+    found = []
+    if machine.get("load_before", 0) > 0.5:
+        found.append(f"the load average was {machine['load_before']} before the first benchmark: others were using this machine")
+    if machine.get("spin_round_trip_ns", ROUND_TRIP_MIN_NS) < ROUND_TRIP_MIN_NS:
+        found.append(f"a word goes to the other CPU and back in {machine['spin_round_trip_ns']:.0f} ns: the two are most likely one core, and what is "
+                     "measured between them means nothing")
+    return found
+
+
 def number(value) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
-def table(rows: list[dict]) -> str:
-    lines = [f"{'bench':<10} {'row':<34} {'value':>10} {'unit':<12} {'against':<30} {'ratio':>8} {'target':>8}  holds"]
+def spread_of(row: dict, spreads: list[dict]) -> list[float] | None:
+    for spread in spreads:
+        if all(spread[key] == row[key] for key in ("bench", "row", "against")):
+            return spread["spread"]
+    return None
+
+
+def table(rows: list[dict], spreads: list[dict]) -> str:
+    lines = [f"{'bench':<12} {'row':<70} {'value':>9} {'unit':<14} {'ratio':>7} {'quartiles':>13} {'target':>6}  holds  against"]
     for row in rows:
         holds = "-" if row["holds"] is None else "yes" if row["holds"] else "NO"
-        lines.append(f"{row['bench']:<10} {row['row']:<34} {number(row['value']):>10} {row['unit']:<12} {number(row['against']):<30} "
-                     f"{number(row['ratio']):>8} {number(row['target']):>8}  {holds}")
+        spread = spread_of(row, spreads)
+        quartiles = "-" if spread is None else f"{spread[0]:.3g}..{spread[1]:.3g}"
+        lines.append(f"{row['bench']:<12} {row['row']:<70} {number(row['value']):>9} {row['unit']:<14} {number(row['ratio']):>7} "
+                     f"{quartiles:>13} {number(row['target']):>6}  {holds:<5}  {number(row['against'])}")
     return "\n".join(lines)
 
 
@@ -75,20 +125,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench_report.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--repo", required=True)
     parser.add_argument("--json")
+    parser.add_argument("--probe")
+    parser.add_argument("--load", type=float)
     parser.add_argument("files", nargs="+")
     arguments = parser.parse_args()
-    rows = []
+    rows, spreads = [], []
     for path in arguments.files:
         with open(path, encoding="utf-8") as file:
             try:
-                rows += parse_rows(file.read())
+                of_file = parse_rows(file.read())
             except ValueError as error:
                 print(f"error: {path}: {error}", file=sys.stderr)
                 return 1
-    print(table(rows))
+        rows += of_file[0]
+        spreads += of_file[1]
+    machine = machine_record(arguments.repo) | probe_record(arguments.probe, arguments.load)
+    print(", ".join(f"{key} {number(value)}" for key, value in machine.items()))
+    print(table(rows, spreads))
+    for text in warnings(machine):
+        print(f"warning: {text}", file=sys.stderr)
     if arguments.json:
+        os.makedirs(os.path.dirname(os.path.abspath(arguments.json)), exist_ok=True)
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine_record(arguments.repo), "rows": rows}, file, indent=1)
+            json.dump({"machine": machine, "rows": rows, "spreads": spreads}, file, indent=1)
             file.write("\n")
     return 0 if rows and all(row["holds"] is not False for row in rows) else 1
 

@@ -20,7 +20,15 @@ def row(**changes):
 
 class Rows(unittest.TestCase):
     def test_other_lines_are_passed_over(self):
-        self.assertEqual(bench_report.parse_rows("warming up\n" + json.dumps(row()) + "\n"), [row()])
+        self.assertEqual(bench_report.parse_rows("warming up\n" + json.dumps(row()) + "\n"), ([row()], []))
+
+    def test_a_spread_belongs_to_the_row_before_it(self):
+        spread = {"bench": "fetch", "row": "64 MiB chunks", "spread": [0.9, 1.1], "samples": 7}
+        rows, spreads = bench_report.parse_rows(f"{json.dumps(row())}\n{json.dumps(spread)}\n{json.dumps(row(against='another'))}\n")
+        self.assertEqual(spreads, [spread | {"against": "memcpy"}])
+        self.assertEqual([bench_report.spread_of(one, spreads) for one in rows], [[0.9, 1.1], None])
+        with self.assertRaises(ValueError):
+            bench_report.parse_rows(json.dumps(spread))
 
     def test_a_row_with_other_keys_is_refused(self):
         with self.assertRaises(ValueError):
@@ -28,8 +36,17 @@ class Rows(unittest.TestCase):
 
     def test_the_machine_record_names_what_matters(self):
         record = bench_report.machine_record(ROOT)
-        self.assertEqual(set(record), {"cpu", "cores", "memory_bytes", "kernel", "compiler", "build_type", "commit"})
+        self.assertEqual(set(record), {"date", "cpu", "cores", "cache_bytes", "memory_bytes", "kernel", "compiler", "build_type", "commit"})
         self.assertIn("g++", record["compiler"])
+
+
+class Machine(unittest.TestCase):
+    def test_a_busy_machine_and_two_threads_of_one_core_are_warned_of(self):
+        self.assertEqual(bench_report.warnings({"load_before": 0.2, "spin_round_trip_ns": 280.0}), [])
+        self.assertEqual(bench_report.warnings({}), [])
+        found = bench_report.warnings({"load_before": 3.5, "spin_round_trip_ns": 83.0})
+        self.assertIn("3.5", found[0])
+        self.assertIn("83 ns", found[1])
 
 
 class ExitCode(unittest.TestCase):
@@ -38,7 +55,11 @@ class ExitCode(unittest.TestCase):
             rows_file, out = os.path.join(folder, "fetch.rows"), os.path.join(folder, "out.json")
             with open(rows_file, "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(one) + "\n" for one in rows)
-            done = subprocess.run([sys.executable, "-B", SCRIPT, "--repo", ROOT, "--json", out, rows_file], capture_output=True, text=True, check=False)
+            probe = os.path.join(folder, "machine.json")
+            with open(probe, "w", encoding="utf-8") as file:
+                file.write('{"isa": "v4", "read_gb_s": 30.5}\n')
+            words = ["--repo", ROOT, "--json", out, "--probe", probe, "--load", "0.25", rows_file]
+            done = subprocess.run([sys.executable, "-B", SCRIPT, *words], capture_output=True, text=True, check=False)
             with open(out, encoding="utf-8") as file:
                 return done, json.load(file)
 
@@ -46,6 +67,7 @@ class ExitCode(unittest.TestCase):
         done, written = self.run_with(row(), row(row="p50", target=None, holds=None))
         self.assertEqual(done.returncode, 0)
         self.assertEqual(len(written["rows"]), 2)
+        self.assertEqual([written["machine"][key] for key in ("isa", "read_gb_s", "load_before")], ["v4", 30.5, 0.25])
 
     def test_is_one_when_a_target_does_not_hold_or_nothing_ran(self):
         done, _ = self.run_with(row(ratio=0.5, holds=False))

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Makes the tables of docs/performance.md from the results of benchmarks.
+
+usage: bench_table.py [--check]
+
+Results lie in bench/results/MACHINE/DATE....json, as scripts/bench --json writes them. For every machine and benchmark the newest result
+counts. The tables stand in docs/performance.md between two marks; everything else there is written by hand. With --check nothing is
+changed; ends with 1 when the tables are not those that the results make.
+"""
+
+import argparse
+import glob
+import json
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BEGIN, END = "<!-- tables: made by scripts/bench_table.py -->", "<!-- end of the tables -->"
+
+
+def load_results(folder: str) -> dict[str, list[dict]]:
+    """Results by machine, oldest first."""
+    results: dict[str, list[dict]] = {}
+    for path in sorted(glob.glob(os.path.join(folder, "*", "*.json"))):
+        with open(path, encoding="utf-8") as file:
+            result = json.load(file)
+        result["machine"].setdefault("date", os.path.basename(path)[:10])
+        result["file"] = os.path.relpath(path, folder)
+        results.setdefault(os.path.basename(os.path.dirname(path)), []).append(result)
+    for of_machine in results.values():
+        of_machine.sort(key=lambda result: result["machine"]["date"])
+    return results
+
+
+def newest_by_bench(results: list[dict]) -> list[tuple[dict, list[dict]]]:
+    """(result, its rows that no newer result of the same benchmark replaces), newest first."""
+    seen: set[str] = set()
+    kept = []
+    for result in reversed(results):
+        rows = [row for row in result["rows"] if row["bench"] not in seen]
+        seen |= {row["bench"] for row in result["rows"]}
+        if rows:
+            kept.append((result, rows))
+    return kept
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def ratio_text(row: dict, spreads: list[dict]) -> str:
+    """The ratio with its quartiles."""
+    for spread in spreads:
+        if row["ratio"] is not None and all(spread.get(key) == row[key] for key in ("bench", "row", "against")):
+            return f"{number(row['ratio'])} ({number(spread['spread'][0])} to {number(spread['spread'][1])})"
+    return number(row["ratio"])
+
+
+def machine_line(result: dict) -> str:
+    machine = result["machine"]
+    parts = [f"{machine['cpu']}, {machine['cores']} CPUs"]
+    if "isa" in machine:
+        parts.append(f"x86-64-{machine['isa']}")
+    if machine.get("cache_bytes"):
+        parts.append(f"last cache {machine['cache_bytes'] / 2**20:.0f} MiB")
+    parts.append(f"{machine['memory_bytes'] / 2**30:.0f} GiB")
+    parts.append(f"Linux {machine['kernel']}")
+    if "read_gb_s" in machine:
+        parts.append(f"read {machine['read_gb_s']:.1f}, in place {machine['modify_in_place_gb_s']:.1f}, streaming copy {machine['copy_streaming_gb_s']:.1f}, "
+                     f"memcpy {machine['copy_memcpy_gb_s']:.1f} GB/s")
+        parts.append(f"round trip between cores {machine['spin_round_trip_ns']:.0f} ns")
+        parts.append(f"2 MiB pages {100 * machine['pool_huge_page_share']:.0f} %")
+    if "load_before" in machine:
+        parts.append(f"load before {machine['load_before']}")
+    return f"`{result['file']}` ({machine['date']}, commit {machine['commit']}): {', '.join(parts)}."
+
+
+def tables(results: dict[str, list[dict]]) -> str:
+    lines = []
+    for name in sorted(results):
+        lines += [f"### {name}", ""]
+        for result, rows in newest_by_bench(results[name]):
+            lines += [machine_line(result), "", "| benchmark | row | value | against | ratio (quartiles) | target | holds |",
+                      "|---|---|---|---|---|---|---|"]
+            for row in rows:
+                holds = "" if row["holds"] is None else "yes" if row["holds"] else "**no**"
+                cells = (row["bench"], row["row"], f"{number(row['value'])} {row['unit']}", row["against"] or "", ratio_text(row, result.get("spreads", [])),
+                         number(row["target"]), holds)
+                lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+            lines.append("")
+    return "\n".join(lines).rstrip("\n")
+
+
+def with_tables(page: str, text: str) -> str:
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN} ... {END}")
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench_table.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    page_path = os.path.join(ROOT, "docs", "performance.md")
+    with open(page_path, encoding="utf-8") as file:
+        page = file.read()
+    made = with_tables(page, tables(load_results(os.path.join(ROOT, "bench", "results"))))
+    if arguments.check:
+        if made != page:
+            print("docs/performance.md does not hold the tables that bench/results/ makes; run scripts/bench_table.py", file=sys.stderr)
+        return 0 if made == page else 1
+    with open(page_path, "w", encoding="utf-8") as file:
+        file.write(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

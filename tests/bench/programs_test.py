@@ -1,0 +1,77 @@
+"""Every benchmark runs to its end, on a scale that proves nothing about speed, and prints rows that the report understands.
+
+usage: programs_test.py BIN_FOLDER NAME...
+"""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+import bench_report  # noqa: E402
+
+SMALL = {
+    "ring": ["--round-trips", "200", "--messages", "2000", "--rounds", "1"],
+    "handoff": ["--round-trips", "50"],
+    "idle": ["--seconds", "1", "--requests", "5"],
+    "copy": ["--mebibytes", "16", "--rounds", "1"],
+    "update": ["--parameters", "4", "--rounds", "1"],
+    "update_torch": ["--parameters", "4", "--rounds", "1"],
+    "pool": ["--mebibytes", "16", "--rounds", "1"],
+    "sessions": ["--milliseconds", "5", "--rounds", "1"],
+    "chunks": ["--chunks", "200", "--elements", "64", "--rounds", "1"],
+}
+
+
+class Programs(unittest.TestCase):
+    folder = ""
+
+    def run_program(self, program, *arguments):
+        done = subprocess.run([os.path.join(self.folder, program), *arguments], capture_output=True, text=True, check=False, timeout=100)
+        # 1 is said of a target that does not hold too, and on such a scale none has to.
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        self.assertEqual(done.stderr, "")
+        return done.stdout
+
+
+def add_program(name):
+    def test(self):
+        rows, spreads = bench_report.parse_rows(self.run_program(f"bench_{name}", *SMALL[name]))
+        self.assertTrue(rows)
+        for row in rows:
+            self.assertEqual(row["bench"], name)
+            self.assertGreaterEqual(row["value"], 0, row)
+            self.assertTrue(row["ratio"] is None or row["ratio"] > 0, row)
+            self.assertEqual(row["holds"] is None, row["target"] is None, row)
+        for spread in spreads:
+            self.assertLessEqual(spread["spread"][0], spread["spread"][1], spread)
+
+    setattr(Programs, f"test_{name}", test)
+
+
+def add_probe():
+    def test(self):
+        probe = json.loads(self.run_program("machine_probe", "--mebibytes", "16", "--rounds", "1"))
+        self.assertIn(probe["isa"], ("v3", "v4"))
+        for key in ("read_gb_s", "modify_in_place_gb_s", "copy_streaming_gb_s", "copy_memcpy_gb_s", "spin_round_trip_ns"):
+            self.assertGreater(probe[key], 0, key)
+
+    def wrong_word(self):
+        done = subprocess.run([os.path.join(self.folder, "machine_probe"), "--rounds", "few"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--rounds needs a positive number, not 'few'", done.stderr)
+
+    Programs.test_machine_probe = test
+    Programs.test_a_wrong_word_is_refused = wrong_word
+
+
+if __name__ == "__main__":
+    Programs.folder = sys.argv[1]
+    for program_name in sys.argv[2:]:
+        add_program(program_name)
+    add_probe()
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,56 @@
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SCRIPT = os.path.join(ROOT, "scripts", "bench_table.py")
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+import bench_table  # noqa: E402
+
+
+def result(date, *benches, ratio=0.5):
+    rows = [{"bench": bench, "row": "r", "value": 2.0, "unit": "us", "against": "peer", "ratio": ratio, "target": 1.0, "holds": ratio >= 1} for bench in benches]
+    machine = {"date": date, "cpu": "Some CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6.1", "commit": "abc"}
+    spreads = [{"bench": bench, "row": "r", "against": "peer", "spread": [0.4, 0.6], "samples": 5} for bench in benches]
+    return {"machine": machine, "rows": rows, "spreads": spreads}
+
+
+class Tables(unittest.TestCase):
+    def tables_of(self, **files):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "box"))
+            for name, content in files.items():
+                with open(os.path.join(folder, "box", name.replace("_", "-") + ".json"), "w", encoding="utf-8") as file:
+                    json.dump(content, file)
+            return bench_table.tables(bench_table.load_results(folder))
+
+    def test_the_newest_result_of_a_benchmark_counts(self):
+        text = self.tables_of(z_old=result("2026-01-01", "ring", "copy", ratio=0.5), a_new=result("2026-02-01T10:00:00Z", "ring", ratio=1.5))
+        self.assertIn("| ring | r | 2 us | peer | 1.5 (0.4 to 0.6) | 1 | yes |", text)
+        self.assertIn("| copy | r | 2 us | peer | 0.5 (0.4 to 0.6) | 1 | **no** |", text)
+        self.assertEqual(text.count("| ring |"), 1)
+
+    def test_a_result_without_a_date_has_that_of_its_file(self):
+        old = result("", "ring")
+        del old["machine"]["date"]
+        self.assertIn("(2025-12-24, commit abc)", self.tables_of(**{"2025_12_24_ring": old}))
+
+    def test_only_what_lies_between_the_marks_changes(self):
+        page = f"head\n{bench_table.BEGIN}\nold\n{bench_table.END}\ntail\n"
+        self.assertEqual(bench_table.with_tables(page, "new"), f"head\n{bench_table.BEGIN}\n\nnew\n\n{bench_table.END}\ntail\n")
+        with self.assertRaises(ValueError):
+            bench_table.with_tables("no marks", "new")
+
+
+class Page(unittest.TestCase):
+    def test_holds_the_tables_that_the_results_make(self):
+        done = subprocess.run([sys.executable, "-B", SCRIPT, "--check"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
