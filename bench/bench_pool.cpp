@@ -43,7 +43,7 @@ int Main(int argc, char** argv) {
         memserver::HostPoolOptions options;
         options.bytes = bytes;
         pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
-        huge_share = static_cast<double>(pool->huge_page_bytes()) / static_cast<double>(pool->total_bytes());
+        huge_share = static_cast<double>(pool->facts().huge_page_bytes) / static_cast<double>(pool->total_bytes());
       },
       [&] { pool.reset(); });
   const size_t alone = rounds.AddWay([&] { TouchAlone(bytes); }, [&] { pool.reset(); });

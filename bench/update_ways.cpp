@@ -37,7 +37,7 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew)
       areas_(2 * crew->size()),
       progress_(parameters_ / kPiece),
       team_areas_(2 * crew->size()),
-      factors_(optim::MakeAdamFactors({}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
+      factors_(optim::MakeFactors({}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
       whole_{.begin = 0, .count = parameters_, .group = 0} {
   const uint64_t wide = parameters_ * sizeof(float), half = parameters_ * sizeof(uint16_t);
   const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide};
