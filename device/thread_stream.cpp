@@ -25,6 +25,7 @@ constexpr int64_t kFlagPollNs = 20'000;
 Result<std::unique_ptr<Stream>> ThreadStream::Open(int64_t spin_ns, std::shared_ptr<CopyTeam> team) {
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid()) return Status(ErrorId::kInternal, "no eventfd for a copy stream").Why(std::strerror(errno));
+  // A private constructor: make_unique cannot.
   std::unique_ptr<ThreadStream> stream(new ThreadStream(std::move(event), spin_ns, std::move(team)));
   try {
     stream->thread_ = std::thread(&ThreadStream::Main, stream.get());

@@ -173,7 +173,8 @@ constexpr std::array<Setting, 20> kSettings{{
     {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},
     {"--topology", "topology", "FILE|auto", "auto", "plan places for the machine of this file (hwloc's XML) instead of this one",
      ParseTopology},
-    {"--spin", "spin", "DURATION|auto", "auto", "how long an idle serve loop looks for work before it sleeps", ParseSpin},
+    {"--spin", "spin", "DURATION|auto", "auto",
+     "how long an idle serve loop looks for work before it sleeps, at most; it looks shorter while work is rare", ParseSpin},
     {"--keeper", "keeper.kind", "KIND", "auto",
      "who holds the jobs' memory while memserver is gone: process, systemd (its fd store), none; auto: systemd where it offers, else "
      "process",

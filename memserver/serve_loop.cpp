@@ -20,7 +20,7 @@ int64_t SpinNs(int64_t wanted) {
 }  // namespace
 
 ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
-    : parts_(parts), options_(options), spin_ns_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
+    : parts_(parts), options_(options), spin_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
   tables_.started_ns = parts_.clock->NowNs();
   for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
     if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
@@ -101,8 +101,9 @@ void ServeLoop::Run() {
     }
     if (idle_turns++ == 0) idle_since = parts_.clock->NowNs();
     if (idle_turns % kIdleTurnsPerClockRead != 0) continue;
-    if (parts_.clock->NowNs() - idle_since < spin_ns_) continue;
+    if (parts_.clock->NowNs() - idle_since < spin_.ns()) continue;
     Sleep();
+    spin_.Woke(parts_.clock->NowNs() - idle_since);
     idle_turns = 0;
   }
 }

@@ -12,6 +12,7 @@
 
 #include "memserver/dispatcher.h"
 #include "memserver/job_desk.h"
+#include "memserver/spin_budget.h"
 #include "memserver/step_desk.h"
 #include "memserver/tables.h"
 
@@ -44,7 +45,7 @@ class ServeLoop {
 
   const Parts parts_;
   const LoopOptions options_;
-  const int64_t spin_ns_;
+  SpinBudget spin_;
   Tables tables_;
   JobDesk desk_;
   Dispatcher dispatcher_;

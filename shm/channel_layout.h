@@ -38,10 +38,14 @@ struct CompletionHeader {
   uint32_t session;
   uint32_t reserved;
   alignas(64) std::atomic<uint64_t> submissions_consumed;  // server's position in the submission ring
-  alignas(64) std::atomic<uint32_t> server_sleeping;       // 1 while the server may sleep: then the client writes the doorbell eventfd
+  alignas(64) std::atomic<uint32_t> server_sleeping;       // not 0 while the server may sleep; names this sleep
   alignas(64) std::atomic<uint32_t> wake_word;             // futex: counts completions batches published
   std::atomic<uint32_t> ended;                             // ErrorId that ended the session, 0 while it lives
 };
+
+// A sleep has a number of its own, so that a client writes the doorbell eventfd once a sleep, however many requests it submits meanwhile.
+// Servers that have only one number for all sleeps write this one; then each request rings.
+inline constexpr uint32_t kUnnumberedSleep = 1;
 
 inline constexpr uint64_t kRingOffset = 4096;
 inline constexpr uint64_t kChannelBytes = kRingOffset + kRingEntries * sizeof(RingSlot);

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <new>
@@ -123,7 +124,10 @@ void ServerPort::Wake() {
 }
 
 void ServerPort::SetSleeping(bool sleeping) {
-  Completions(*completion_)->server_sleeping.store(sleeping ? 1 : 0, sleeping ? std::memory_order_seq_cst : std::memory_order_relaxed);
+  auto& word = Completions(*completion_)->server_sleeping;
+  if (!sleeping) return word.store(0, std::memory_order_relaxed);
+  sleep_ = std::max(sleep_ + 1, kUnnumberedSleep + 1);  // after 2^32 sleeps it starts anew
+  word.store(sleep_, std::memory_order_seq_cst);
 }
 
 void ServerPort::End(ErrorId reason) {
@@ -155,11 +159,17 @@ bool ClientPort::Push(const Request& request) {
   if (submissions_pushed_ - header->submissions_consumed.load(std::memory_order_acquire) >= kRingEntries) return false;
   StoreItem(SlotAt(*submission_, submissions_pushed_), submissions_pushed_, request);
   ++submissions_pushed_;
-  if (header->server_sleeping.load(std::memory_order_seq_cst) != 0) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const auto n = write(doorbell_.get(), &one, sizeof one);
-  }
+  RingForSleep();
   return true;
+}
+
+// Whoever wakes for the first ring of a sleep looks at the ring before the next sleep, and finds what was pushed meanwhile.
+void ClientPort::RingForSleep() {
+  const uint32_t sleep = Completions(*completion_)->server_sleeping.load(std::memory_order_seq_cst);
+  if (sleep == 0 || (sleep == rung_sleep_ && sleep != kUnnumberedSleep)) return;
+  rung_sleep_ = sleep;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = write(doorbell_.get(), &one, sizeof one);
 }
 
 bool ClientPort::CompletionThere() const {

@@ -34,7 +34,8 @@ class ServerPort {
   bool Push(const Completion& completion);
   // Makes pushed completions visible to a sleeping client: one futex wake, and only when the client says it waits.
   void Wake();
-  // Before sleeping: SetSleeping(true), then Pop once more; after waking: SetSleeping(false). The doorbell may ring without a request.
+  // Before sleeping: SetSleeping(true), then Pop once more; after waking: SetSleeping(false). The doorbell may ring without a request, and
+  // rings once for all requests that come during one sleep.
   void SetSleeping(bool sleeping);
   // Marks the session as ended, for a client that looks only at its ring, and wakes it.
   void End(ErrorId reason);
@@ -52,6 +53,7 @@ class ServerPort {
   uint64_t submissions_popped_ = 0, completions_pushed_ = 0;
   uint64_t completions_consumed_ = 0;  // last checked value of the client's position
   uint64_t submissions_published_ = 0;
+  uint32_t sleep_ = kUnnumberedSleep;  // number of the last sleep
 };
 
 class ClientPort {
@@ -60,7 +62,7 @@ class ClientPort {
   static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell,
                                                  uint32_t protocol = kOwnProtocols.highest);
 
-  // False when the ring is full. Rings the doorbell when the server sleeps.
+  // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in this sleep.
   bool Push(const Request& request);
   bool Pop(Completion* completion);
   // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed; spins for `spin_ns` first.
@@ -73,7 +75,9 @@ class ClientPort {
   bool CompletionThere() const;
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
+  void RingForSleep();
   uint64_t submissions_pushed_ = 0, completions_popped_ = 0;
+  uint32_t rung_sleep_ = 0;  // number of the sleep that the doorbell was last rung for
 };
 
 }  // namespace tidepool::shm

@@ -21,6 +21,20 @@ float GradientAt(ChunkId chunk, uint64_t i, Version step) {
   return std::sin(0.1F * static_cast<float>(i) + static_cast<float>(chunk) + 0.5F * static_cast<float>(step));
 }
 
+TEST(SpinBudget, FollowsHowOftenWorkComes) {
+  SpinBudget budget(16'000);
+  EXPECT_EQ(budget.ns(), 16'000) << "work may come often: find out";
+  for (int i = 0; i < 10; ++i) budget.Woke(1'000'000);
+  EXPECT_EQ(budget.ns(), 1'000) << "never below a sixteenth";
+  budget.Woke(16'000);
+  EXPECT_EQ(budget.ns(), 16'000) << "spinning on would have caught it";
+  budget.Woke(16'001);
+  EXPECT_EQ(budget.ns(), 8'000);
+  SpinBudget none(0);
+  none.Woke(5);
+  EXPECT_EQ(none.ns(), 0) << "the configuration bounds it";
+}
+
 TEST(ServeLoop, OneRankTrainsThreeSteps) {
   ServeWorld world;
   const shm::JobSpec spec = MakeSpec({});

@@ -39,6 +39,7 @@ chan server_stores = [3] of { byte, byte };
 /* What the kernel keeps: the futex queue, the edge that epoll reports for the doorbell, the level of the workers' event. */
 bool client_in_futex, doorbell_edge, work_event;
 bool woken_for_nothing;
+byte rung; /* the client's rung_sleep_ */
 /* Counters of the requests that a worker has in hand and has finished; 0: none. */
 byte work_due, work_done;
 
@@ -83,9 +84,14 @@ end:
 
 /* ------------------------------------------------------------------------------------------------ client */
 
+/* ClientPort::RingForSleep: once for each sleep. One load of the word decides. */
 inline RingDoorbell() {
   if
-  :: mem[SERVER_SLEEPING] -> doorbell_edge = true
+#ifdef TWIN_SLEEPS_NOT_NUMBERED
+  :: d_step { mem[SERVER_SLEEPING] && !rung -> rung = 1 }; doorbell_edge = true
+#else
+  :: d_step { mem[SERVER_SLEEPING] && mem[SERVER_SLEEPING] != rung -> rung = mem[SERVER_SLEEPING] }; doorbell_edge = true
+#endif
   :: else
   fi
 }
@@ -284,11 +290,14 @@ inline Turn() {
   item = 0
 }
 
+/* ServerPort::SetSleeping: each sleep has a number that was never used before. Numbers are only compared with the one that the client has
+ * rung for, so any other stands for it. */
+#define NEW_NUMBER (rung == 1 -> 2 : 1)
 inline SetSleeping() {
 #ifdef TWIN_SLEEPING_RELAXED
-  BUFFERED(server_stores, SERVER_SLEEPING, 1)
+  BUFFERED(server_stores, SERVER_SLEEPING, NEW_NUMBER)
 #else
-  SEQ_CST(server_stores, SERVER_SLEEPING, 1)
+  SEQ_CST(server_stores, SERVER_SLEEPING, NEW_NUMBER)
 #endif
 }
 

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <bit>
@@ -107,6 +109,46 @@ TEST_F(PortTest, TheDoorbellRingsOnlyForASleepingServer) {
   server_->SetSleeping(true);
   ASSERT_TRUE(client_->Push(RequestOf(2)));
   EXPECT_TRUE(DoorbellRang());
+}
+
+// True once for each write of the doorbell or several.
+bool TakeRing(int doorbell) {
+  uint64_t rings = 0;
+  return read(doorbell, &rings, sizeof rings) == sizeof rings;
+}
+
+TEST_F(PortTest, TheDoorbellRingsOnceForAllRequestsOfOneSleep) {
+  for (int sleep = 0; sleep < 3; ++sleep) {
+    server_->SetSleeping(true);
+    ASSERT_TRUE(client_->Push(RequestOf(1)));
+    EXPECT_TRUE(TakeRing(server_->doorbell_fd())) << sleep;
+    ASSERT_TRUE(client_->Push(RequestOf(2)));
+    EXPECT_FALSE(TakeRing(server_->doorbell_fd())) << sleep;
+    server_->SetSleeping(false);
+    ASSERT_TRUE(client_->Push(RequestOf(3)));
+    EXPECT_FALSE(TakeRing(server_->doorbell_fd())) << sleep;
+  }
+}
+
+TEST(ClientPort, AServerThatDoesNotNumberItsSleepsIsRungForEachRequest) {
+  auto submission = Segment::Create("submission", kChannelBytes, PeerAccess::kReadWrite);
+  auto completion = Segment::Create("completion", kChannelBytes, PeerAccess::kReadOnly);
+  ASSERT_TRUE(submission.ok() && completion.ok());
+  auto* down = new ((*submission)->data()) SubmissionHeader{};
+  down->magic = kSubmissionMagic;
+  down->abi = kAbiVersion;
+  auto* up = new ((*completion)->data()) CompletionHeader{};
+  up->magic = kCompletionMagic;
+  up->abi = kAbiVersion;
+  up->server_sleeping = kUnnumberedSleep;
+  const UniqueFd doorbell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  auto client =
+      ClientPort::Map(UniqueFd(dup((*submission)->fd())), UniqueFd(dup((*completion)->fd())), UniqueFd(dup(doorbell.get())), kAbiVersion);
+  ASSERT_TRUE(client.ok()) << client.status().Format();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE((*client)->Push(Request{}));
+    EXPECT_TRUE(TakeRing(doorbell.get())) << i;
+  }
 }
 
 TEST_F(PortTest, EndReachesAClientThatLooksOnlyAtItsRing) {
