@@ -114,6 +114,12 @@ const char* NameOf(PoolSpread spread) {
   return spread == PoolSpread::kInterleave ? "interleave" : "pieces";
 }
 
+std::vector<uint32_t> Places::WorkerCpus() const {
+  std::vector<uint32_t> cpus;
+  for (const WorkerPlace& worker : workers) cpus.push_back(worker.cpu);
+  return cpus;
+}
+
 uint64_t Places::PieceBytes(uint64_t total, uint64_t piece_max) const {
   if (spread == PoolSpread::kInterleave || pool_nodes.size() < 2) return piece_max;
   return std::min(piece_max, RoundUp(DivideUp(total, pool_nodes.size()), kHugePageBytes));

@@ -48,6 +48,8 @@ struct Places {
   std::vector<WorkerPlace> workers;  // by number of the worker; none: where the system puts them
   std::vector<StagingPlace> staging;
 
+  // CPU of each worker, in the order of the workers.
+  std::vector<uint32_t> WorkerCpus() const;
   // Size of a piece of a pool of `total` bytes, at most `piece_max`: each node gets the same number of pieces, but for the last.
   uint64_t PieceBytes(uint64_t total, uint64_t piece_max) const;
   // The nodes of piece `piece`: one, or all that are interleaved.

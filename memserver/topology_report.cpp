@@ -15,13 +15,6 @@ std::string CpusOf(const device::NumaNode& node) {
   return FormatNumberList(cpus);
 }
 
-// Workers in their order, not sorted: the order says which worker runs where.
-std::vector<uint32_t> WorkerCpus(const device::Places& places) {
-  std::vector<uint32_t> cpus;
-  for (const device::WorkerPlace& worker : places.workers) cpus.push_back(worker.cpu);
-  return cpus;
-}
-
 void WriteNodes(const device::Topology& topology, const device::Places& places, const PoolFacts* pool, JsonWriter* json) {
   json->Key("nodes").BeginArray();
   for (const device::NumaNode& node : topology.nodes) {
@@ -59,7 +52,7 @@ std::string TopologyReport(const device::Topology& topology, const device::Place
   json.Key("plan").BeginObject().Key("pool_nodes").BeginArray();
   for (const uint32_t node : places.pool_nodes) json.Uint(node);
   json.EndArray().Field("pool_spread", places.bind_pool ? NameOf(places.spread) : "system").Key("worker_cpus").BeginArray();
-  for (const uint32_t cpu : WorkerCpus(places)) json.Uint(cpu);
+  for (const uint32_t cpu : places.WorkerCpus()) json.Uint(cpu);
   json.EndArray().Key("staging").BeginArray();
   for (const device::StagingPlace& stage : places.staging) {
     json.BeginObject().Field("gpu", stage.gpu.address).Field("root_complex", stage.root).Field("node", stage.node);
@@ -74,7 +67,7 @@ std::string PlacesLine(const device::Topology& topology, const device::Places& p
   text += !places.bind_pool ? "on it"
                             : std::string(places.spread == device::PoolSpread::kInterleave ? "interleaved" : "in pieces") + " on " +
                                   FormatNumberList(places.pool_nodes);
-  text += places.workers.empty() ? ", workers where the system puts them" : ", workers on CPUs " + FormatNumberList(WorkerCpus(places));
+  text += places.workers.empty() ? ", workers where the system puts them" : ", workers on CPUs " + FormatNumberList(places.WorkerCpus());
   for (const device::StagingPlace& stage : places.staging) {
     text +=
         ", staging of " + stage.gpu.address + " on node " + std::to_string(stage.node) + (stage.nearest ? "" : " (unknown which is near)");

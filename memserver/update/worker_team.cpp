@@ -35,18 +35,6 @@ uint32_t WorkersOf(const WorkerTeamOptions& options) {
   return options.threads > 0 ? options.threads : options.inline_workers;
 }
 
-// CPUs that this process may use, in ascending order.
-std::vector<int> AllowedCpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
 }  // namespace
 
 uint64_t WorkerTeam::UndoBytes(uint32_t threads) {
@@ -67,8 +55,7 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
   SetTuning(options.tuning);
   queue_.reserve(queue_max_);
   for (uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this, i] { RunThread(i); });
-  if (!options.pin) return;
-  for (uint32_t i = 0; i < options.threads; ++i) Pin(i);
+  for (uint32_t i = 0; i < std::min<size_t>(options.threads, options.cpus.size()); ++i) Pin(i, options.cpus[i]);
 }
 
 WorkerTeam::~WorkerTeam() {
@@ -78,15 +65,12 @@ WorkerTeam::~WorkerTeam() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// Workers take the CPUs at the end of the allowed set, so that the first ones stay for the loop and the trainers' launchers.
-void WorkerTeam::Pin(uint32_t index) {
-  const std::vector<int> cpus = AllowedCpus();
-  if (cpus.size() <= threads_.size()) return;
+void WorkerTeam::Pin(uint32_t index, uint32_t cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(cpus[cpus.size() - 1 - index], &set);
+  if (cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
   if (pthread_setaffinity_np(threads_[index].native_handle(), sizeof set, &set) != 0) {
-    LogWarn("a worker could not be pinned to its CPU; it runs where the system puts it", {{"worker", index}});
+    LogWarn("a worker could not be pinned to its CPU; it runs where the system puts it", {{"worker", index}, {"cpu", cpu}});
   }
 }
 

@@ -25,9 +25,9 @@
 namespace tidepool::memserver {
 
 struct WorkerTeamOptions {
-  uint32_t threads = 0;         // 0: inline
-  uint32_t inline_workers = 1;  // of an inline team: each has undo areas of its own
-  bool pin = false;             // one CPU of the allowed set each; ignored where there are not more CPUs than workers
+  uint32_t threads = 0;             // 0: inline
+  uint32_t inline_workers = 1;      // of an inline team: each has undo areas of its own
+  std::vector<uint32_t> cpus = {};  // worker i runs on cpus[i]; workers beyond the end where the system puts them
   optim::IsaLevel isa = optim::BestIsa();
   // Work items a worker that may wait in the queue: enough that no worker idles for the length of a turn, few enough that the loop
   // decides late what comes next.
@@ -72,7 +72,7 @@ class WorkerTeam {
   void RunThread(uint32_t index);
   bool Take(Work* work);
   void Sleep();
-  void Pin(uint32_t index);
+  void Pin(uint32_t index, uint32_t cpu);
 
   // Fixed after construction.
   const optim::Kernels& kernels_;

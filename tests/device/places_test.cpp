@@ -27,23 +27,17 @@ Places Planned(const Topology& topology, const PlaceWishes& wishes) {
   return places.ok() ? *places : Places{};
 }
 
-std::vector<uint32_t> CpusOf(const Places& places) {
-  std::vector<uint32_t> cpus;
-  for (const WorkerPlace& worker : places.workers) cpus.push_back(worker.cpu);
-  return cpus;
-}
-
 TEST(Places, WorkersGoRoundTheSocketsOneACoreAndLeaveTheFirstCpu) {
   const Topology machine = Described("two_sockets.xml");
   const Places four = Planned(machine, {.pool_nodes = {}, .worker_cpus = {}, .workers = 4});
   EXPECT_THAT(four.pool_nodes, ElementsAre(0, 1));
   EXPECT_TRUE(four.bind_pool);
-  EXPECT_THAT(CpusOf(four), ElementsAre(3, 7, 2, 6));
+  EXPECT_THAT(four.WorkerCpus(), ElementsAre(3, 7, 2, 6));
   EXPECT_EQ(four.workers[0].node, 0u);
   EXPECT_EQ(four.workers[1].node, 1u);
   // 15 of 16: every CPU but the first, and no core twice before each had one (CPU 0's core is the loop's).
   const Places most = Planned(machine, {.pool_nodes = {}, .worker_cpus = {}, .workers = 15});
-  const std::vector<uint32_t> cpus = CpusOf(most);
+  const std::vector<uint32_t> cpus = most.WorkerCpus();
   ASSERT_EQ(cpus.size(), 15u);
   EXPECT_EQ(std::set<uint32_t>(cpus.begin(), cpus.end()).size(), 15u);
   EXPECT_THAT(cpus, testing::Not(testing::Contains(0u)));
@@ -59,7 +53,7 @@ TEST(Places, WishesWinOverTheRules) {
   const Topology machine = Described("two_sockets.xml");
   const Places places = Planned(machine, {.pool_nodes = {1}, .worker_cpus = {4, 12}, .workers = 3, .pin = false});
   EXPECT_THAT(places.pool_nodes, ElementsAre(1));
-  EXPECT_THAT(CpusOf(places), ElementsAre(4, 12, 4));
+  EXPECT_THAT(places.WorkerCpus(), ElementsAre(4, 12, 4));
   // The pool on one node: workers stay on it while it has CPUs.
   const Places near = Planned(machine, {.pool_nodes = {1}, .worker_cpus = {}, .workers = 9});
   for (size_t i = 0; i < 9; ++i) EXPECT_EQ(near.workers[i].node, i < 8 ? 1u : 0u) << i;

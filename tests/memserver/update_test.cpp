@@ -154,7 +154,7 @@ TEST(WorkerTeam, InlineDoesNothingUntilAskedAndInAnyOrder) {
 
 TEST(WorkerTeam, ThreadsDoAllWorkAndTheQueueIsBounded) {
   Undo undo;
-  WorkerTeam team({.threads = 2, .pin = true}, undo.bytes);
+  WorkerTeam team({.threads = 2, .cpus = {0, 65535}}, undo.bytes);
   const std::vector<float> one(1000, 1.0F);
   std::vector<std::vector<float>> sums(50, std::vector<float>(1000, 0.0F));
   std::vector<WorkDone> done;

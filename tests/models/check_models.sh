@@ -2,12 +2,12 @@
 # usage: check_models.sh WORK_FOLDER [--large] [MODEL...]
 #
 # Searches the full state space of each SPIN model (ring, commit, accumulate), then shows that each of its broken twins is caught: every
-# TWIN_ that a model names is one mistake, compiled in. --large searches larger bounds too (a minute more; 0.9 GB). One core.
+# TWIN_ that a model names is one mistake, compiled in. --large searches larger bounds too (two minutes more; 2.4 GB). One core.
 #
 # Exit codes: 0 the models hold and every twin was caught, 1 otherwise, 2 usage.
 set -euo pipefail
 models=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
-memory_mib=1400
+memory_mib=2600
 depth_max=20000
 failures=0
 
