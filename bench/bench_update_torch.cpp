@@ -21,6 +21,7 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kMi = 1 << 20;
+constexpr double kUpdateBytes = 28, kProbeBytes = 24;  // a parameter
 constexpr int64_t kSettleNs = 20 * kNsPerMs;
 constexpr const char* kHelp =
     "bench_update_torch [--json FILE] [--parameters MI] [--rounds N] [--deepspeed LIBRARY]\n"
@@ -89,6 +90,7 @@ class TorchBench {
     ways_->Fill({});
     half_ = rounds_.AddWay([&] { ways_->UpdateSafe(ways_->parameters()); });
     f32_ = rounds_.AddWay([&] { ways_->UpdateF32(); });
+    const size_t probe = rounds_.AddWay([&] { ways_->Probe(0); });
     const size_t fused = rounds_.AddWay([&] { torch_.FusedAdamW(); });
     const size_t converted = rounds_.AddWay([&] {
       torch_.WidenGradient();
@@ -109,7 +111,9 @@ class TorchBench {
     rounds_.Run(plan.rounds);
     Add({"update pass, bf16 gradient and copy", half_, "torch: fused AdamW, gradient and parameter conversion", converted, 1.9});
     Add({"fp32 update pass", f32_, "torch: fused AdamW", fused, 1.15});
+    AddAgainstProbe("torch: fused AdamW, fp32", fused, probe);
     if (deepspeed_ == nullptr) return;
+    AddAgainstProbe("DeepSpeed's CPUAdam, fp32", step, probe);
     Add({"update pass, bf16 gradient and copy", half_, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 2.0});
     Add({"fp32 update pass", f32_, "DeepSpeed's CPUAdam", step, 1.15});
     Add({"DeepSpeed's host passes, emulated", emulated, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, std::nullopt});
@@ -122,6 +126,7 @@ class TorchBench {
     const char* against;
     size_t peer;
     std::optional<double> target;
+    double factor = 1;
   };
   void Add(const Line& line) {
     AddComparison({.bench = "update_torch",
@@ -130,8 +135,13 @@ class TorchBench {
                    .unit = "Gparam/s",
                    .against = line.against,
                    .ratios = rounds_.Faster(line.way, line.peer),
+                   .factor = line.factor,
                    .target = line.target},
                   printer_);
+  }
+  // How near a peer is to what the memory can do: whoever moves the same bytes can be faster by the inverse, and no more.
+  void AddAgainstProbe(const char* row, size_t way, size_t probe) {
+    Add({row, way, "in-place read-modify-write probe, same pages", probe, std::nullopt, kUpdateBytes / kProbeBytes});
   }
 
   UpdateWays* ways_;

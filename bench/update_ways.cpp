@@ -161,21 +161,26 @@ void UpdateWays::UpdateByTeam() {
   }
 }
 
+// As OpenMP deals out a loop: one part of the whole a thread, a pass after the other.
+void UpdateWays::RunPass(const std::function<void(uint64_t, uint64_t)>& part) {
+  crew_->Run([&](uint32_t index) {
+    const auto [begin, end] = crew_->Share(index, parameters_, kPiece);
+    part(begin, end - begin);
+  });
+}
+
 void UpdateWays::DeepSpeedPasses() {
-  RunPieces([&](uint32_t, uint64_t begin, uint64_t count) { loops_.scale(planes_.gradient32 + begin, 1.0F, count); }, parameters_);
+  RunPass([&](uint64_t begin, uint64_t count) { loops_.scale(planes_.gradient32 + begin, 1.0F, count); });
   DeepSpeedAdam();
-  RunPieces([&](uint32_t, uint64_t begin, uint64_t count) { loops_.narrow(planes_.param16 + begin, planes_.master + begin, count); },
-            parameters_);
+  RunPass([&](uint64_t begin, uint64_t count) { loops_.narrow(planes_.param16 + begin, planes_.master + begin, count); });
 }
 
 void UpdateWays::DeepSpeedAdam() {
   const PeerAdam numbers = MakePeerAdam(kBenchLr, kBenchDecay, 1000);
-  RunPieces(
-      [&](uint32_t, uint64_t begin, uint64_t count) {
-        float* const planes[] = {planes_.master + begin, planes_.momentum + begin, planes_.variance + begin};
-        loops_.adam(numbers, planes, planes_.gradient32 + begin, count);
-      },
-      parameters_);
+  RunPass([&](uint64_t begin, uint64_t count) {
+    float* const planes[] = {planes_.master + begin, planes_.momentum + begin, planes_.variance + begin};
+    loops_.adam(numbers, planes, planes_.gradient32 + begin, count);
+  });
 }
 
 }  // namespace tidepool::bench

@@ -2,10 +2,11 @@
 // systems, and the probe that says what the memory can do.
 //
 // One thread, with its Crew. All ways run on the same threads and the same pages. Pieces of kPieceElements go to whoever is free, as the
-// daemon's workers take them.
+// daemon's workers take them; the emulated passes of others are cut into one part a thread, as OpenMP does.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -60,6 +61,7 @@ class UpdateWays {
  private:
   struct Pass;  // a run of the product's update
   void RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count);
+  void RunPass(const std::function<void(uint64_t, uint64_t)>& part);
   void Update(const Pass& pass);
   optim::UpdateSpan SpanOf(uint64_t begin, uint64_t count, bool half) const;
 

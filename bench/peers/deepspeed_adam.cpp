@@ -3,11 +3,7 @@
 
 #include <ATen/ATen.h>
 
-// Of DeepSpeed 0.19 (csrc/includes/cpu_adam.h); parameter lists as they are there.
-int create_adam_optimizer(int optimizer_id, float alpha, float betta1, float betta2, float eps, float weight_decay, bool adamw_mode,
-                          bool should_log);
-int ds_adam_step(int optimizer_id, size_t step, float lr, float beta1, float beta2, float epsilon, float weight_decay, bool bias_correction,
-                 at::Tensor& params, at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq);
+#include <cpu_adam.h>
 
 extern "C" __attribute__((visibility("default"))) void tidepool_deepspeed_adam_step(const tidepool::bench::DeepSpeedAdamCall& call) {
   static const int kCreated = create_adam_optimizer(0, 1e-3F, 0.9F, 0.999F, 1e-8F, 0, /*adamw_mode=*/true, /*should_log=*/false);
