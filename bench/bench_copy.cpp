@@ -1,19 +1,22 @@
 // bench_copy: the copy that chunks are copied with, against glibc's memcpy and against the best plain copy kernel that we know.
 //
-// Buffers of 1 GiB each way, so that nothing comes from a cache; one copy after another moves through them. One thread (a copy thread of
-// the daemon), and one on each CPU.
+// Buffers of 1 GiB each way, so that nothing comes from a cache; one copy after another moves through them. By one thread, and by one on
+// each CPU: the daemon's copy with its helpers, one chunk after the other; the peers a chunk each.
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/system_memory.h"
 #include "bench/crew.h"
 #include "bench/memory_loops.h"
 #include "bench/rounds.h"
 #include "bench/row.h"
 #include "device/copy_bytes.h"
+#include "device/copy_team.h"
+#include "device/copy_tuning.h"
 #include "memserver/residency/host_pool.h"
 
 namespace tidepool::bench {
@@ -23,11 +26,10 @@ constexpr const char* kHelp =
     "bench_copy [--json FILE] [--mebibytes N] [--rounds N]\n"
     "Copies of 4, 16 and 64 MiB between two buffers of N MiB (default 1024) against memcpy and against streaming copies.\n";
 
+constexpr int64_t kSpinNs = 100'000, kTuneNs = 100 * kNsPerMs;
+
 using CopyFunction = void (*)(std::byte* to, const std::byte* from, uint64_t bytes);
 
-void Product(std::byte* to, const std::byte* from, uint64_t bytes) {
-  device::CopyBytes(to, from, bytes, bytes);
-}
 void LibraryCopy(std::byte* to, const std::byte* from, uint64_t bytes) {
   std::memcpy(to, from, bytes);
 }
@@ -50,6 +52,7 @@ struct Setup {
   std::byte *to, *from;
   uint64_t bytes;
   uint64_t rounds;
+  device::CopyTeam* team;
 };
 
 // Each round's best of the plain kernels: the first way is the product's, the second memcpy.
@@ -66,16 +69,21 @@ std::vector<double> AgainstBest(const Rounds& rounds) {
 // `piece` bytes at a time, on all threads of the crew together.
 void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer) {
   Rounds rounds;
-  const auto add = [&](CopyFunction copy) {
+  // As the daemon copies: one thread, or one thread with its helpers.
+  rounds.AddWay([&setup, piece, crew] {
+    for (uint64_t at = 0; at + piece <= setup.bytes; at += piece) {
+      crew->size() == 1 ? device::CopyBytes(setup.to + at, setup.from + at, piece, piece)
+                        : setup.team->Copy(setup.to + at, setup.from + at, piece, piece);
+    }
+  });
+  for (const CopyFunction copy : kKernels) {
     rounds.AddWay([&setup, piece, crew, copy] {
       crew->Run([&](uint32_t i) {
         const auto [begin, end] = crew->Share(i, setup.bytes, piece);
         for (uint64_t at = begin; at + piece <= end; at += piece) copy(setup.to + at, setup.from + at, piece);
       });
     });
-  };
-  add(Product);
-  for (const CopyFunction kernel : kKernels) add(kernel);
+  }
   rounds.Run(setup.rounds);
   const std::string threads = crew->size() == 1 ? ", one thread" : ", a thread on each CPU";
   Comparison row;
@@ -105,8 +113,11 @@ int Main(int argc, char** argv) {
   const auto pool = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
   if (!pool->Take(std::array{bytes, bytes}, &extents)) Die("the pool does not hold what it was made for");
-  const Setup setup = {extents[0].data, extents[1].data, bytes, rounds};
   Crew one(1), all;
+  device::CopyTeam team(all.size() - 1, kSpinNs);
+  // The choice that the daemon makes at its start.
+  device::TuneCopies({extents[0].data, bytes}, nullptr, kTuneNs);
+  const Setup setup = {extents[0].data, extents[1].data, bytes, rounds, &team};
   for (const uint64_t piece : {4 * kMiB, 16 * kMiB, 64 * kMiB}) {
     if (piece > bytes) continue;
     Measure(setup, piece, &one, &printer);

@@ -32,7 +32,7 @@ struct SmallState {
     std::array<float, kElements> values{};
   };
   std::array<Plane, 4> planes;
-  decltype(optim::GroupRun::factors) factors = optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {});
+  optim::StepFactors factors = optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {});
   memserver::ParameterRun whole = {.begin = 0, .count = kElements, .group = 0};
   optim::ProgressWord progress;
   uint64_t version = 0;

@@ -16,14 +16,14 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kMi = 1 << 20;
-constexpr double kUpdateBytes = 28, kProbeBytes = 24;  // a parameter
+constexpr double kUpdateBytes = 28, kSmallBytes = 18, kProbeBytes = 24;  // a parameter
 constexpr uint64_t kProbeAhead = 1024;
 constexpr float kDenormal = 1e-40F, kNormal = 1e-4F;
 
 constexpr const char* kHelp =
     "bench_update [--json FILE] [--parameters MI] [--rounds N]\n"
     "The AdamW pass over host memory against a read-modify-write probe, against itself without crash safety, and against three passes.\n"
-    "MI: millions (2^20) of parameters, default 256, at 20 bytes each.\n";
+    "MI: millions (2^20) of parameters, default 256, at 28 bytes each.\n";
 
 struct Size {
   uint64_t parameters, rounds;
@@ -43,6 +43,7 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   const size_t ahead = rounds.AddWay([&] { ways->Probe(kProbeAhead); });
   const size_t passes = rounds.AddWay([&] { ways->DeepSpeedPasses(); });
   const size_t f32 = rounds.AddWay([&] { ways->UpdateF32(); });
+  const size_t small = rounds.AddWay([&] { ways->UpdateSmall(); });
   const size_t peer_f32 = rounds.AddWay([&] { ways->DeepSpeedAdam(); });
   rounds.Run(size.rounds);
 
@@ -61,10 +62,12 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
     size_t way;
     std::string row;
     std::optional<double> target;
+    double bytes = kUpdateBytes;
   };
   for (const AgainstProbe& line :
        {AgainstProbe{team, Described("update pass by the daemon's workers"), 0.95},
         AgainstProbe{safe, Described("update pass"), std::nullopt}, AgainstProbe{f32, "fp32 update pass", std::nullopt},
+        AgainstProbe{small, "update pass, split master and bf16 moments", std::nullopt, kSmallBytes},
         AgainstProbe{peer_f32, "DeepSpeed's CPUAdam, emulated, fp32", std::nullopt}}) {
     AddComparison({.bench = "update",
                    .row = line.row,
@@ -72,12 +75,13 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                    .unit = "Gparam/s",
                    .against = "in-place read-modify-write probe, same threads and pages",
                    .ratios = rounds.Faster(line.way, probe),
-                   .factor = kUpdateBytes / kProbeBytes,
+                   .factor = line.bytes / kProbeBytes,
                    .target = line.target},
                   printer);
   }
   add("update pass, crash-safe", safe, "the same without crash safety", plain, 1.0);
   add("update pass", team, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
+  add("update pass, split master and bf16 moments", small, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
   add("fp32 update pass", f32, "DeepSpeed's CPUAdam, emulated", peer_f32, std::nullopt);
   const double gb = static_cast<double>(size.parameters) * kProbeBytes / 1e9;
   printer->Add({.bench = "update",

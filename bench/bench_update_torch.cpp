@@ -26,7 +26,7 @@ constexpr int64_t kSettleNs = 20 * kNsPerMs;
 constexpr const char* kHelp =
     "bench_update_torch [--json FILE] [--parameters MI] [--rounds N] [--deepspeed LIBRARY]\n"
     "The AdamW pass over host memory against torch's fused AdamW on the CPU, with and without the conversions to and from bf16, and\n"
-    "against DeepSpeed's CPUAdam from LIBRARY. MI: millions (2^20) of parameters, default 256, at 20 bytes each.\n";
+    "against DeepSpeed's CPUAdam from LIBRARY. MI: millions (2^20) of parameters, default 256, at 28 bytes each.\n";
 
 // The planes as tensors.
 class TorchPeer {
@@ -90,6 +90,7 @@ class TorchBench {
     ways_->Fill({});
     half_ = rounds_.AddWay([&] { ways_->UpdateSafe(ways_->parameters()); });
     f32_ = rounds_.AddWay([&] { ways_->UpdateF32(); });
+    const size_t small = rounds_.AddWay([&] { ways_->UpdateSmall(); });
     const size_t probe = rounds_.AddWay([&] { ways_->Probe(0); });
     const size_t fused = rounds_.AddWay([&] { torch_.FusedAdamW(); });
     const size_t converted = rounds_.AddWay([&] {
@@ -115,6 +116,7 @@ class TorchBench {
     if (deepspeed_ == nullptr) return;
     AddAgainstProbe("DeepSpeed's CPUAdam, fp32", step, probe);
     Add({"update pass, bf16 gradient and copy", half_, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 2.0});
+    Add({"update pass, split master and bf16 moments", small, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, 3.0});
     Add({"fp32 update pass", f32_, "DeepSpeed's CPUAdam", step, 1.15});
     Add({"DeepSpeed's host passes, emulated", emulated, "DeepSpeed's host passes: mul_, CPUAdam, copy_", passes, std::nullopt});
   }

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/system_memory.h"
 #include "bench/row.h"
+#include "memserver/update/tuning.h"
 #include "optim/float_mode.h"
 #include "shm/job_spec.h"
 
@@ -25,7 +28,7 @@ uint16_t Bf16Of(float value) {
 
 struct UpdateWays::Pass {
   uint64_t count;
-  bool half;  // bf16 gradient and copy
+  Form form;
   bool safe;
 };
 
@@ -40,15 +43,20 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew)
       factors_(optim::MakeFactors({}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
       whole_{.begin = 0, .count = parameters_, .group = 0} {
   const uint64_t wide = parameters_ * sizeof(float), half = parameters_ * sizeof(uint16_t);
-  const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide};
+  const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide, half, half, half, half};
   memserver::HostPoolOptions options;
-  options.bytes = 4 * wide + 2 * half;
+  options.bytes = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
   if (!pool_->Take(sizes, &extents)) Die("the pool does not hold the planes that it was made for");
-  planes_ = {reinterpret_cast<float*>(extents[0].data),    reinterpret_cast<float*>(extents[1].data),
-             reinterpret_cast<float*>(extents[2].data),    reinterpret_cast<uint16_t*>(extents[3].data),
-             reinterpret_cast<uint16_t*>(extents[4].data), reinterpret_cast<float*>(extents[5].data)};
+  const auto wide_plane = [&](size_t i) { return reinterpret_cast<float*>(extents[i].data); };
+  const auto half_plane = [&](size_t i) { return reinterpret_cast<uint16_t*>(extents[i].data); };
+  planes_ = {
+      wide_plane(0), wide_plane(1), wide_plane(2), half_plane(3), half_plane(4), wide_plane(5), reinterpret_cast<int16_t*>(extents[6].data),
+      half_plane(7), half_plane(8), half_plane(9)};
+  const uint64_t scratch = std::min(wide, memserver::kTuningScratchWanted * crew->size());
+  const memserver::TuningOptions tuning{.workers = crew->size()};
+  tuning_ = memserver::MeasureTuning(tuning, {extents[5].data, scratch}, SteadyClock()).tuning;
 }
 
 void UpdateWays::RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count) {
@@ -77,6 +85,10 @@ void UpdateWays::Fill(const Filling& filling) {
           planes_.variance[at] = filling.variance;
           planes_.gradient16[at] = Bf16Of(planes_.gradient32[at]);
           planes_.param16[at] = 0;
+          planes_.split16[at] = Bf16Of(planes_.master[at]);
+          planes_.rest16[at] = 0;
+          planes_.momentum16[at] = Bf16Of(planes_.momentum[at]);
+          planes_.variance16[at] = Bf16Of(filling.variance);
         }
       },
       filling.count == 0 ? parameters_ : filling.count);
@@ -92,15 +104,24 @@ void UpdateWays::Probe(uint64_t ahead) {
       parameters_);
 }
 
-optim::UpdateSpan UpdateWays::SpanOf(uint64_t begin, uint64_t count, bool half) const {
+optim::UpdateSpan UpdateWays::SpanOf(uint64_t begin, uint64_t count, Form form) const {
   optim::UpdateSpan span;
+  span.count = count;
+  span.gradient = form == Form::kF32 ? static_cast<const void*>(planes_.gradient32 + begin) : planes_.gradient16 + begin;
+  span.gradient_dtype = form == Form::kF32 ? DType::kF32 : DType::kBF16;
+  span.prefetch = tuning_.prefetch_elements;
+  if (form == Form::kSmall) {
+    span.states = StateForm::kSplitBf16;
+    span.master = planes_.rest16 + begin;
+    span.momentum = planes_.momentum16 + begin;
+    span.variance = planes_.variance16 + begin;
+    span.param16 = planes_.split16 + begin;
+    return span;
+  }
   span.master = planes_.master + begin;
   span.momentum = planes_.momentum + begin;
   span.variance = planes_.variance + begin;
-  span.gradient = half ? static_cast<const void*>(planes_.gradient16 + begin) : planes_.gradient32 + begin;
-  span.gradient_dtype = half ? DType::kBF16 : DType::kF32;
-  span.param16 = half ? planes_.param16 + begin : nullptr;
-  span.count = count;
+  span.param16 = form == Form::kHalf ? planes_.param16 + begin : nullptr;
   return span;
 }
 
@@ -109,10 +130,11 @@ void UpdateWays::Update(const Pass& pass) {
   RunPieces(
       [&](uint32_t worker, uint64_t begin, uint64_t count) {
         const optim::FlushDenormals mode;
-        const optim::UpdateSpan span = SpanOf(begin, count, pass.half);
+        const optim::UpdateSpan span = SpanOf(begin, count, pass.form);
         if (!pass.safe) return kernels_.update(factors_, span);
-        optim::TileUpdate tiles(kernels_, std::span<optim::UndoArea, 2>(&areas_[2 * worker], 2));
-        const optim::GroupRun run = {0, count, factors_};
+        optim::TileUpdate tiles(kernels_, std::span<optim::UndoArea, 2>(&areas_[2 * worker], 2), tuning_);
+        optim::GroupRun run = {0, count, factors_};
+        run.random = {optim::RandomKey(1, version_), begin};
         optim::ProgressWord* word = &progress_[begin / kPiece];
         word->Store({version_ - 1, 0, optim::Progress::State::kFinished});
         tiles.Run({begin + 1, version_, span, std::span(&run, 1), word});
@@ -121,13 +143,16 @@ void UpdateWays::Update(const Pass& pass) {
 }
 
 void UpdateWays::UpdateSafe(uint64_t count) {
-  Update({count, true, true});
+  Update({count, Form::kHalf, true});
 }
 void UpdateWays::UpdatePlain(uint64_t count) {
-  Update({count, true, false});
+  Update({count, Form::kHalf, false});
 }
 void UpdateWays::UpdateF32() {
-  Update({parameters_, false, true});
+  Update({parameters_, Form::kF32, true});
+}
+void UpdateWays::UpdateSmall() {
+  Update({parameters_, Form::kSmall, true});
 }
 
 void UpdateWays::UpdateByTeam() {
@@ -136,6 +161,7 @@ void UpdateWays::UpdateByTeam() {
     memserver::WorkerTeamOptions options;
     options.threads = crew_->size();
     options.pin = true;
+    options.tuning = tuning_;
     team_ = std::make_unique<memserver::WorkerTeam>(options, undo);
   }
   ++version_;
@@ -146,7 +172,7 @@ void UpdateWays::UpdateByTeam() {
       work.name.kind = memserver::WorkKind::kUpdate;
       work.runs = std::span(&whole_, 1);
       work.begin = begin;
-      work.planes = SpanOf(begin, kPiece, true);
+      work.planes = SpanOf(begin, kPiece, Form::kHalf);
       work.factors = &factors_;
       work.progress = &progress_[begin / kPiece];
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});

@@ -26,6 +26,9 @@ struct BenchPlanes {
   float *master = nullptr, *momentum = nullptr, *variance = nullptr;
   uint16_t *gradient16 = nullptr, *param16 = nullptr;  // bf16
   float* gradient32 = nullptr;                         // what others keep beside or instead of gradient16
+  // Of the small form: rest of the split master, whose other half is split16, and bf16 moments.
+  int16_t* rest16 = nullptr;
+  uint16_t *momentum16 = nullptr, *variance16 = nullptr, *split16 = nullptr;
 };
 
 // Random parameters and momenta; gradients up to +-`gradient` / 2; every variance is `variance`.
@@ -37,7 +40,8 @@ struct Filling {
 
 class UpdateWays {
  public:
-  // 20 bytes a parameter. `parameters` is rounded up to whole pieces. Ends the program where the memory is short.
+  // 28 bytes a parameter. Tile and prefetch are measured, as the daemon does at its start. `parameters` is rounded up to whole pieces. Ends
+  // the program where the memory is short.
   UpdateWays(uint64_t parameters, Crew* crew);
 
   uint64_t parameters() const { return parameters_; }
@@ -53,17 +57,20 @@ class UpdateWays {
   void UpdateByTeam();               // by the daemon's workers
   // fp32 gradient in, no 16-bit copy: 28 B a parameter too.
   void UpdateF32();
+  // Split master and bf16 moments with stochastic rounding: 18 B a parameter.
+  void UpdateSmall();
   // Our own emulation of what DeepSpeed's host does for ZeRO-3 offload: three passes over fp32 gradients, 42 B a parameter; and its middle
   // pass alone.
   void DeepSpeedPasses();
   void DeepSpeedAdam();
 
  private:
-  struct Pass;  // a run of the product's update
+  enum class Form { kHalf, kF32, kSmall };  // bf16 gradient and copy; fp32 alone; split master
+  struct Pass;                              // a run of the product's update
   void RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count);
   void RunPass(const std::function<void(uint64_t, uint64_t)>& part);
   void Update(const Pass& pass);
-  optim::UpdateSpan SpanOf(uint64_t begin, uint64_t count, bool half) const;
+  optim::UpdateSpan SpanOf(uint64_t begin, uint64_t count, Form form) const;
 
   Crew* crew_;
   const uint64_t parameters_;
@@ -75,7 +82,8 @@ class UpdateWays {
   std::vector<optim::ProgressWord> progress_;
   std::vector<optim::UndoArea> team_areas_;
   std::unique_ptr<memserver::WorkerTeam> team_;
-  decltype(optim::GroupRun::factors) factors_;
+  optim::StepFactors factors_;
+  optim::Tuning tuning_;
   memserver::ParameterRun whole_;
   std::vector<memserver::WorkDone> done_;
   uint64_t version_ = 0;
