@@ -67,7 +67,7 @@ std::vector<double> TimeTeam(int count, const TwoCores& cores) {
   std::vector<optim::UndoArea> areas(2);
   memserver::WorkerTeamOptions options;
   options.threads = 1;
-  options.pin = true;
+  options.cpus = {static_cast<uint32_t>(cores.other)};
   memserver::WorkerTeam team(options, std::span(reinterpret_cast<std::byte*>(areas.data()), areas.size() * sizeof(optim::UndoArea)));
   std::vector<memserver::WorkDone> done;
   PinTo({cores.mine});
@@ -111,7 +111,7 @@ int Main(int argc, char** argv) {
   const std::vector<int> before = AllowedCpus();
   PinTo({cores.mine});
   const double direct = Median(TimeDirect(count));
-  PinTo(before);  // the team looks which CPUs the process has, and pins its worker to the last of them
+  PinTo(before);
   const std::vector<double> handed = TimeTeam(count, cores);
   const double semaphores = Median(TimeSemaphores(count / 10 + 1, cores));
   const double overhead = std::max(Median(handed) - direct, 1e-3);

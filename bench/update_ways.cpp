@@ -160,7 +160,7 @@ void UpdateWays::UpdateByTeam() {
     const std::span<std::byte> undo(reinterpret_cast<std::byte*>(team_areas_.data()), team_areas_.size() * sizeof(optim::UndoArea));
     memserver::WorkerTeamOptions options;
     options.threads = crew_->size();
-    options.pin = true;
+    for (const int cpu : AllowedCpus()) options.cpus.push_back(static_cast<uint32_t>(cpu));
     options.tuning = tuning_;
     team_ = std::make_unique<memserver::WorkerTeam>(options, undo);
   }
