@@ -4,7 +4,7 @@
 // 1. Every level gives the same bits for the same input, denormals included, as long as the threads run in the same float mode
 //    (optim/float_mode.h); all NaNs count as equal, for the CPU chooses which operand's payload lives on.
 // 2. An element's result depends on that element alone (8-bit states: on its scale block; stochastic rounding: on its place in its
-//    parameter too), never on `count`: a range may be cut anywhere, that of 8-bit states between blocks.
+//    parameter too), never on `count`: a range may be cut anywhere, that of 16- and 8-bit moments at multiples of kScaleBlockElements.
 // 3. No loop reads or writes outside the given counts; nothing is allocated.
 // Conversions round to nearest even; fp16 overflows to inf and has gradual underflow even where FTZ|DAZ is on; a NaN stays a (quiet) NaN.
 #pragma once

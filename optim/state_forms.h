@@ -1,8 +1,10 @@
 // The forms of the states in the wide loops: how a block of 64 elements is read, stepped and stored (see element_types.h for the rule about
 // what this may contain).
 //
-// Elementwise forms are one loop: read, step, store. The 8-bit form needs the largest moment of a block before it can store any, so it
-// steps 32 elements first and encodes them then. How numbers are encoded: base/split_float.h and optim/state_scalar.h say it in plain code.
+// Elementwise forms are one loop: read, step, store. Where every plane has 16 bits an element, the loop goes over words of two neighbours,
+// each of which is worked on in its own half: no lane of a vector ever moves to another one. The 8-bit form needs the largest moment of a
+// block before it can store any, so it steps 32 elements first and encodes them then. How numbers are encoded: base/split_float.h and
+// optim/state_scalar.h say it in plain code.
 #pragma once
 
 #include "optim/element_types.h"
@@ -23,22 +25,15 @@ struct Block {
   float* momentum_scales;
   float* variance_scales;
   uint32_t random_low, random_high;  // the halves of the key
-  uint32_t random_index;             // of the first element
+  uint32_t random_pair;              // of the first two elements
 };
 
-// 32 random bits of element `index`: low ones for the momentum, high ones for the variance. (Mixing steps of C. Wellons' "lowbias32".)
-inline uint32_t RandomBits(uint32_t index, uint32_t low, uint32_t high) {
-  uint32_t x = index + low;
+// 16 random bits for each of two neighbours, low ones for the even one. (Mixing steps of C. Wellons' "lowbias32".)
+inline uint32_t RandomPair(uint32_t pair, uint32_t low, uint32_t high) {
+  uint32_t x = pair + low;
   x = (x ^ (x >> 16)) * 0x7feb352dU;
   x = ((x ^ (x >> 15)) + high) * 0x846ca68bU;
   return x ^ (x >> 16);
-}
-
-// Rounds up with the probability that the cut-off part is worth. `random` has 16 bits. Infinity stays, NaN becomes the plain one.
-inline uint16_t NarrowRandomly(float value, uint32_t random) {
-  const uint32_t bits = BitsOf(value);
-  const uint32_t rounded = (bits + random) >> 16;
-  return static_cast<uint16_t>((bits & kF32Magnitude) > kF32Inf ? 0x7FC0U : rounded);
 }
 
 inline float JoinHalves(uint16_t high, int16_t rest) {
@@ -91,41 +86,22 @@ struct F32Moments {
   explicit F32Moments(const Block& b) : momentum(static_cast<float*>(b.momentum)), variance(static_cast<float*>(b.variance)) {}
   float LoadM(uint64_t i) const { return momentum[i]; }
   float LoadV(uint64_t i) const { return variance[i]; }
-  uint32_t Random(uint64_t /*i*/) const { return 0; }
-  void StoreM(uint64_t i, float m, uint32_t /*random*/) const { momentum[i] = m; }
-  void StoreV(uint64_t i, float v, uint32_t /*random*/) const { variance[i] = v; }
+  void StoreM(uint64_t i, float m) const { momentum[i] = m; }
+  void StoreV(uint64_t i, float v) const { variance[i] = v; }
   float* const momentum;
   float* const variance;
 };
 
-struct Bf16Moments {
-  static constexpr uint64_t kBytes = 2;
-  explicit Bf16Moments(const Block& b)
-      : momentum(static_cast<uint16_t*>(b.momentum)),
-        variance(static_cast<uint16_t*>(b.variance)),
-        index(b.random_index),
-        low(b.random_low),
-        high(b.random_high) {}
-  float LoadM(uint64_t i) const { return Bf16Element::Widen(momentum[i]); }
-  float LoadV(uint64_t i) const { return Bf16Element::Widen(variance[i]); }
-  uint32_t Random(uint64_t i) const { return RandomBits(index + static_cast<uint32_t>(i), low, high); }
-  void StoreM(uint64_t i, float m, uint32_t random) const { momentum[i] = NarrowRandomly(m, random & 0xFFFF); }
-  void StoreV(uint64_t i, float v, uint32_t random) const { variance[i] = NarrowRandomly(v, random >> 16); }
-  uint16_t* const momentum;
-  uint16_t* const variance;
-  const uint32_t index, low, high;
-};
-
-template <typename MasterForm, typename MomentForm>
+template <typename MasterForm>
 struct ElementForm {
   using Master = MasterForm;
-  static constexpr uint64_t kMomentBytes = MomentForm::kBytes;
+  static constexpr uint64_t kMomentBytes = F32Moments::kBytes;
   static constexpr bool kScaled = false;
 
   template <typename Gradient, typename Rule>
   __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& b) {
     const MasterForm master(b);
-    const MomentForm moments(b);
+    const F32Moments moments(b);
     const auto* const gradient = static_cast<const typename Gradient::Stored*>(b.gradient);
 // The planes do not overlap.
 #pragma GCC ivdep
@@ -136,9 +112,68 @@ struct ElementForm {
       if constexpr (Rule::kVariance) e.v = moments.LoadV(i);
       Rule::Step(f, Gradient::Widen(gradient[i]) * scale, &e);
       master.Store(i, e.p);
-      const uint32_t random = moments.Random(i);
-      if constexpr (Rule::kMomentum) moments.StoreM(i, e.m, random);
-      if constexpr (Rule::kVariance) moments.StoreV(i, e.v, random);
+      if constexpr (Rule::kMomentum) moments.StoreM(i, e.m);
+      if constexpr (Rule::kVariance) moments.StoreV(i, e.v);
+    }
+  }
+};
+
+// Two neighbours of a plane of 16-bit numbers; the even one lies in the low half.
+using Pair = uint32_t __attribute__((may_alias));
+constexpr uint32_t kTopHalf = 0xFFFF0000;
+
+inline float EvenOf(uint32_t pair) {
+  return FloatOf(pair << 16);
+}
+inline float OddOf(uint32_t pair) {
+  return FloatOf(pair & kTopHalf);
+}
+// Cuts both to 16 bits after adding to the part that is cut off. A NaN stays one: none in these loops has more than 16 bits.
+inline uint32_t CutPair(float even, uint32_t even_add, float odd, uint32_t odd_add) {
+  return ((BitsOf(even) + even_add) >> 16) | ((BitsOf(odd) + odd_add) & kTopHalf);
+}
+
+template <typename Gradient>
+struct GradientPairs;
+template <>
+struct GradientPairs<Bf16Element> {
+  static float Even(const void* gradient, uint64_t j) { return EvenOf(static_cast<const Pair*>(gradient)[j]); }
+  static float Odd(const void* gradient, uint64_t j) { return OddOf(static_cast<const Pair*>(gradient)[j]); }
+};
+template <>
+struct GradientPairs<F32Element> {
+  static float Even(const void* gradient, uint64_t j) { return FloatOf(PlainNan(static_cast<const float*>(gradient)[2 * j])); }
+  static float Odd(const void* gradient, uint64_t j) { return FloatOf(PlainNan(static_cast<const float*>(gradient)[2 * j + 1])); }
+};
+
+// Split master and bf16 moments, which are rounded up with the probability that the cut-off part is worth.
+struct PairForm {
+  using Master = SplitMaster;
+  static constexpr uint64_t kMomentBytes = 2;
+  static constexpr bool kScaled = false;
+
+  template <typename Gradient, typename Rule>
+  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& b) {
+    auto* const high = static_cast<Pair*>(b.param16);
+    auto* const rest = static_cast<Pair*>(b.master);
+    auto* const momentum = static_cast<Pair*>(b.momentum);
+    auto* const variance = static_cast<Pair*>(b.variance);
+#pragma GCC ivdep
+    for (uint64_t j = 0; j < kBlockElements / 2; ++j) {
+      Element even, odd;
+      const auto rests = static_cast<int32_t>(rest[j]);
+      even.p = FloatOf((high[j] << 16) + static_cast<uint32_t>(static_cast<int32_t>(rest[j] << 16) >> 16));
+      odd.p = FloatOf((high[j] & kTopHalf) + static_cast<uint32_t>(rests >> 16));
+      if constexpr (Rule::kMomentum) even.m = EvenOf(momentum[j]), odd.m = OddOf(momentum[j]);
+      if constexpr (Rule::kVariance) even.v = EvenOf(variance[j]), odd.v = OddOf(variance[j]);
+      Rule::Step(f, GradientPairs<Gradient>::Even(b.gradient, j) * scale, &even);
+      Rule::Step(f, GradientPairs<Gradient>::Odd(b.gradient, j) * scale, &odd);
+      // The rest is what the low half of the master says, read as a signed number.
+      high[j] = CutPair(even.p, 0x8000, odd.p, 0x8000);
+      rest[j] = (BitsOf(even.p) & ~kTopHalf) | (BitsOf(odd.p) << 16);
+      const uint32_t random = RandomPair(b.random_pair + static_cast<uint32_t>(j), b.random_low, b.random_high);
+      if constexpr (Rule::kMomentum) momentum[j] = CutPair(even.m, random & ~kTopHalf, odd.m, random >> 16);
+      if constexpr (Rule::kVariance) variance[j] = CutPair(even.v, random & ~kTopHalf, odd.v, random >> 16);
     }
   }
 };
@@ -240,12 +275,12 @@ struct Split8Form {
     if constexpr (Rule::kVariance) b.variance_scales[first / kScaleBlockElements] = FloatOf(stepped.root_max);
     const float m_inverse = InverseOf(FloatOf(stepped.m_max));
     const float root_inverse = InverseOf(FloatOf(stepped.root_max));
-    const uint32_t index = b.random_index + static_cast<uint32_t>(first);
+    const uint32_t first_pair = b.random_pair + static_cast<uint32_t>(first / 2);
 #pragma GCC ivdep
-    for (uint64_t k = 0; k < kScaleBlockElements; ++k) {
-      const uint32_t random = RandomBits(index + static_cast<uint32_t>(k), b.random_low, b.random_high);
-      if constexpr (Rule::kMomentum) momentum[first + k] = EncodeMomentum(stepped.m[k], m_inverse, random & 0xFFFF);
-      if constexpr (Rule::kVariance) variance[first + k] = EncodeRoot(stepped.root[k], root_inverse, random >> 16);
+    for (uint32_t k = 0; k < kScaleBlockElements; ++k) {
+      const uint32_t random = (RandomPair(first_pair + k / 2, b.random_low, b.random_high) >> (k % 2 * 16)) & 0xFFFF;
+      if constexpr (Rule::kMomentum) momentum[first + k] = EncodeMomentum(stepped.m[k], m_inverse, random);
+      if constexpr (Rule::kVariance) variance[first + k] = EncodeRoot(stepped.root[k], root_inverse, random);
     }
   }
 

@@ -17,15 +17,15 @@ float Bounded(float value, float limit) {
 
 }  // namespace
 
-uint32_t RandomBitsOf(uint64_t key, uint64_t index) {
-  uint32_t x = static_cast<uint32_t>(index) + static_cast<uint32_t>(key);
+uint32_t Random16Of(uint64_t key, uint64_t index) {
+  uint32_t x = static_cast<uint32_t>(index / 2) + static_cast<uint32_t>(key);
   x ^= x >> 16;
   x *= 0x7feb352d;
   x ^= x >> 15;
   x += static_cast<uint32_t>(key >> 32);
   x *= 0x846ca68b;
   x ^= x >> 16;
-  return x;
+  return index % 2 == 0 ? x & 0xFFFF : x >> 16;
 }
 
 uint16_t NarrowToBf16Randomly(float value, uint32_t random16) {

@@ -12,8 +12,9 @@
 
 namespace tidepool::optim {
 
-// Low 16 bits for the momentum, high ones for the variance.
-uint32_t RandomBitsOf(uint64_t key, uint64_t index);
+// 16 random bits of an element, by which both its moments are rounded: rounded the same way, their errors cancel in part in m / sqrt(v).
+// Two neighbours, at an even index and the next, share one hash.
+uint32_t Random16Of(uint64_t key, uint64_t index);
 uint16_t NarrowToBf16Randomly(float value, uint32_t random16);
 
 // `inverse` is InverseScale(s).

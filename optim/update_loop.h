@@ -51,7 +51,7 @@ struct UpdateLoop {
     if constexpr (Form::kScaled && Rule::kVariance) b.variance_scales = s.variance_scales + first / kScaleBlockElements;
     b.random_low = static_cast<uint32_t>(s.random.key);
     b.random_high = static_cast<uint32_t>(s.random.key >> 32);
-    b.random_index = static_cast<uint32_t>(s.random.index + first);
+    b.random_pair = static_cast<uint32_t>((s.random.index + first) / 2);
     return b;
   }
 
@@ -117,8 +117,8 @@ void RunRule(RuleList<Rules...> /*list*/, const StepFactors& factors, const Upda
 template <typename Gradient>
 void UpdateSplit(const StepFactors& factors, const UpdateSpan& span) {
   switch (span.states) {
-    case StateForm::kSplit: return RunRule<Gradient, ElementForm<SplitMaster, F32Moments>>(AllRules(), factors, span);
-    case StateForm::kSplitBf16: return RunRule<Gradient, ElementForm<SplitMaster, Bf16Moments>>(AllRules(), factors, span);
+    case StateForm::kSplit: return RunRule<Gradient, ElementForm<SplitMaster>>(AllRules(), factors, span);
+    case StateForm::kSplitBf16: return RunRule<Gradient, PairForm>(AllRules(), factors, span);
     case StateForm::kSplit8: return RunRule<Gradient, Split8Form>(AllRules(), factors, span);
     case StateForm::kF32: break;
   }
@@ -126,7 +126,7 @@ void UpdateSplit(const StepFactors& factors, const UpdateSpan& span) {
 
 template <typename Gradient, typename Param>
 void UpdateWhole(const StepFactors& factors, const UpdateSpan& span) {
-  return RunRule<Gradient, ElementForm<WholeMaster<Param>, F32Moments>>(AllRules(), factors, span);
+  return RunRule<Gradient, ElementForm<WholeMaster<Param>>>(AllRules(), factors, span);
 }
 
 // A job's gradients have the type of its parameters, or are fp32 sums.

@@ -41,7 +41,7 @@ StepFactors MakeFactors(const OptimizerSpec& spec, const StepScalars& step, cons
 // the result does not depend on chunks, tiles, workers or restarts.
 struct RandomPlace {
   uint64_t key = 0;    // RandomKey
-  uint64_t index = 0;  // of the first element, in its parameter
+  uint64_t index = 0;  // of the first element, in its parameter; even
 };
 // `parameter_seed` is RoundingSeedOf(spec, name of the parameter).
 uint64_t RandomKey(uint64_t parameter_seed, uint64_t version);
@@ -67,7 +67,8 @@ struct UpdateSpan {
   uint32_t prefetch = kPrefetchElements;
 };
 
-// Elements [first, first + count) of `span`, which must lie inside it. kSplit8: `first` begins a block.
+// Elements [first, first + count) of `span`, which must lie inside it. kSplitBf16, kSplit8: `first` begins a
+// scale block.
 UpdateSpan Slice(const UpdateSpan& span, uint64_t first, uint64_t count);
 
 }  // namespace tidepool::optim

@@ -57,9 +57,9 @@ void UpdateElements(const StepFactors& factors, const UpdateSpan& s) {
     Element e{LoadMaster(s, i), LoadMoment(s, s.momentum, i), LoadMoment(s, s.variance, i)};
     Rule::Reference(f, WidenElement(s.gradient, s.gradient_dtype, i) * factors.gradient_scale, &e);
     StoreMaster(s, i, e.p);
-    const uint32_t random = RandomBitsOf(s.random.key, s.random.index + i);
-    StoreMoment(s, s.momentum, i, e.m, random & 0xFFFF);
-    StoreMoment(s, s.variance, i, e.v, random >> 16);
+    const uint32_t random = Random16Of(s.random.key, s.random.index + i);
+    StoreMoment(s, s.momentum, i, e.m, random);
+    StoreMoment(s, s.variance, i, e.v, random);
   }
 }
 
@@ -93,9 +93,9 @@ void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t 
   if (Rule::kMomentum) *m_scale = LargestOf(m);
   if (Rule::kVariance) *root_scale = LargestOf(roots);
   for (uint64_t k = 0; k < count; ++k) {
-    const uint32_t random = RandomBitsOf(s.random.key, s.random.index + first + k);
-    if (Rule::kMomentum) momentum[first + k] = MomentumCode(m[k], InverseScale(*m_scale), random & 0xFFFF);
-    if (Rule::kVariance) variance[first + k] = RootCode(roots[k], InverseScale(*root_scale), random >> 16);
+    const uint32_t random = Random16Of(s.random.key, s.random.index + first + k);
+    if (Rule::kMomentum) momentum[first + k] = MomentumCode(m[k], InverseScale(*m_scale), random);
+    if (Rule::kVariance) variance[first + k] = RootCode(roots[k], InverseScale(*root_scale), random);
   }
 }
 

@@ -51,7 +51,7 @@ TEST(StochasticRounding, IsRightOnAverageAndNeverFurtherThanOneStep) {
     double sum = 0;
     constexpr int kTimes = 20'000;
     for (int k = 0; k < kTimes; ++k) {
-      const float rounded = WidenBf16(NarrowToBf16Randomly(value, RandomBitsOf(99, static_cast<uint64_t>(k)) & 0xFFFF));
+      const float rounded = WidenBf16(NarrowToBf16Randomly(value, Random16Of(99, static_cast<uint64_t>(k))));
       ASSERT_LT(std::fabs(rounded - value), std::fabs(value) / 127);
       sum += static_cast<double>(rounded);
     }
@@ -66,8 +66,8 @@ TEST(StochasticRounding, BitsDifferByStepParameterAndElement) {
   EXPECT_NE(key, RandomKey(RoundingSeedOf(spec, "a"), 2));
   EXPECT_NE(key, RandomKey(RoundingSeedOf(spec, "b"), 1));
   int ones = 0;
-  for (uint64_t i = 0; i < 10'000; ++i) ones += std::popcount(RandomBitsOf(key, i));
-  EXPECT_NEAR(ones, 160'000, 5 * 283) << "5 deviations of 320,000 fair coins";
+  for (uint64_t i = 0; i < 10'000; ++i) ones += std::popcount(Random16Of(key, i));
+  EXPECT_NEAR(ones, 80'000, 5 * 200) << "5 deviations of 160,000 fair coins";
 }
 
 TEST(Codes8, AreNoFurtherOffThanOneCode) {
