@@ -19,6 +19,7 @@ namespace tidepool::bench {
 namespace {
 
 constexpr size_t kPlaces = 1024;
+constexpr uint64_t kBatch = 16;
 
 struct alignas(64) Message {
   uint64_t words[8];
@@ -74,7 +75,8 @@ class ProductRing {
     shm::Request request{};
     request.counter = number;
     request.element_count = 7;
-    return client_->Push(request);
+    // As requests come: some at once, and one look at the doorbell for them.
+    return client_->Push(request, number % kBatch + 1 < kBatch ? shm::More::kYes : shm::More::kNo);
   }
   bool Pop(uint64_t* number) {
     shm::Request request{};

@@ -299,8 +299,9 @@ Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
 
 Result<size_t> MemClient::SendAgain() {
   const std::vector<shm::Request> requests = requests_.Renumber();
-  for (const shm::Request& request : requests) {
-    if (!session_.port->Push(request)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const shm::More more = i + 1 < requests.size() ? shm::More::kYes : shm::More::kNo;
+    if (!session_.port->Push(requests[i], more)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
   }
   if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again")) TP_RETURN_IF_ERROR(SendSchedule());
   if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());

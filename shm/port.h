@@ -21,6 +21,8 @@
 namespace tidepool::shm {
 
 enum class PopResult { kEmpty, kItem, kViolation };
+// Whether another request follows at once; then that one's Push rings the doorbell for both.
+enum class More { kNo, kYes };
 
 class ServerPort {
  public:
@@ -53,6 +55,7 @@ class ServerPort {
   uint64_t submissions_popped_ = 0, completions_pushed_ = 0;
   uint64_t completions_consumed_ = 0;  // last checked value of the client's position
   uint64_t submissions_published_ = 0;
+  uint32_t empty_looks_ = 0;           // since the client's position was read
   uint32_t sleep_ = kUnnumberedSleep;  // number of the last sleep
 };
 
@@ -62,8 +65,9 @@ class ClientPort {
   static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell,
                                                  uint32_t protocol = kOwnProtocols.highest);
 
-  // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in this sleep.
-  bool Push(const Request& request);
+  // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in this sleep; where more follows, the last
+  // Push of the batch does, or the one that finds the ring full.
+  bool Push(const Request& request, More more = More::kNo);
   bool Pop(Completion* completion);
   // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed; spins for `spin_ns` first.
   void WaitForCompletion(int64_t timeout_ns, int64_t spin_ns);
@@ -73,11 +77,14 @@ class ClientPort {
  private:
   ClientPort() = default;
   bool CompletionThere() const;
+  bool HasRoom();
+  void RingForSleep();
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
-  void RingForSleep();
   uint64_t submissions_pushed_ = 0, completions_popped_ = 0;
-  uint32_t rung_sleep_ = 0;  // number of the sleep that the doorbell was last rung for
+  uint64_t submissions_consumed_ = 0;  // last read value of the server's position
+  bool ring_owed_ = false;             // the last Push said that more follows
+  uint32_t rung_sleep_ = 0;            // number of the sleep that the doorbell was last rung for
 };
 
 }  // namespace tidepool::shm

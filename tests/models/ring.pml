@@ -60,16 +60,16 @@ end:
 }
 
 /* StoreItem of port.cpp: the words, then the sequence. */
-inline StoreItem(to, word, sequence, position, item) {
+inline StoreItem(to, word, sequence, position, item, ordered) {
 #ifdef TWIN_SEQUENCE_FIRST
   SEQ_CST(to, sequence, position + 1);
   BUFFERED(to, word, item)
-#elif defined(TWIN_SEQUENCE_RELEASE)
-  BUFFERED(to, word, item);
-  BUFFERED(to, sequence, position + 1)
 #else
   BUFFERED(to, word, item);
-  SEQ_CST(to, sequence, position + 1)
+  if
+  :: ordered -> SEQ_CST(to, sequence, position + 1)
+  :: !ordered -> BUFFERED(to, sequence, position + 1)
+  fi
 #endif
 }
 
@@ -96,15 +96,40 @@ inline RingDoorbell() {
   fi
 }
 
-/* ClientPort::Push, when there is room. */
+#ifdef TWIN_SEQUENCE_RELEASE
+#define ORDERED(more) false
+#else
+#define ORDERED(more) !(more)
+#endif
+
+/* ClientPort::Push, when there is room. Any request but the last that may be in flight can be one of a batch: then another Push follows. */
 inline ClientPush() {
 #ifdef TWIN_DOORBELL_BEFORE_ITEM
   RingDoorbell();
 #endif
-  StoreItem(client_stores, SUB_WORD(pushed), SUB_SEQUENCE(pushed), pushed, pushed + 1);
+  if
+  :: more = false
+  :: pushed + 1 < ITEMS && tickets + 1 < TICKETS -> more = true
+  fi;
+  StoreItem(client_stores, SUB_WORD(pushed), SUB_SEQUENCE(pushed), pushed, pushed + 1, ORDERED(more));
   d_step { in_flight = in_flight | (1 << pushed); tickets++; pushed++ };
 #ifndef TWIN_DOORBELL_BEFORE_ITEM
-  RingDoorbell()
+  if
+  :: !more -> RingDoorbell()
+  :: more
+  fi
+#endif
+}
+
+/* ClientPort::Push that finds no room: the doorbell of the batch before it, if it is owed. */
+inline RingWhatIsOwed() {
+#ifndef TWIN_BATCH_NOT_RUNG
+  if
+  :: more -> SEQ_CST(client_stores, SUB_SEQUENCE(pushed - 1), pushed); more = false; RingDoorbell()
+  :: !more
+  fi
+#else
+  more = false
 #endif
 }
 
@@ -175,14 +200,19 @@ active proctype Client() {
   byte tickets;       /* requests without an answer, and which: a bit each */
   byte in_flight;
   byte counter, seen;
-  bool found, ended;
+  byte room_until = ENTRIES; /* submissions_consumed_, and a ring more */
+  bool found, ended, more;
   do
   :: !ended && pushed < ITEMS && tickets < TICKETS ->
      if
-     :: pushed - mem[SUBMISSIONS_CONSUMED] < ENTRIES -> ClientPush()
-     :: else -> WaitForCompletion(); TakeCompletions() /* MemClient::PushWhenRoom */
+     :: pushed == room_until -> room_until = mem[SUBMISSIONS_CONSUMED] + ENTRIES
+     :: else
+     fi;
+     if
+     :: pushed < room_until -> ClientPush()
+     :: else -> RingWhatIsOwed(); WaitForCompletion(); TakeCompletions() /* MemClient::PushWhenRoom */
      fi
-  :: !ended && tickets > 0 -> WaitForCompletion(); TakeCompletions()
+  :: !ended && tickets > 0 && !more -> WaitForCompletion(); TakeCompletions()
   :: !ended && pushed == ITEMS && tickets == 0 -> assert(taken == ITEMS && in_flight == 0); break
   :: ended -> break
   od
@@ -210,7 +240,7 @@ inline ServerPush() {
   :: answered - consumed >= ENTRIES -> ReadConsumed(); assert(answered - consumed < ENTRIES)
   :: else
   fi;
-  StoreItem(server_stores, COMP_WORD(answered), COMP_SEQUENCE(answered), answered, item);
+  StoreItem(server_stores, COMP_WORD(answered), COMP_SEQUENCE(answered), answered, item, false);
   d_step { answered++; wake_due = true }
 }
 
@@ -259,7 +289,10 @@ inline Pop() {
      fi
   :: !has_item ->
      assert(sequence == (popped >= ENTRIES -> popped + 1 - ENTRIES : 0)); /* else an honest client would pass for a violator */
-     ReadConsumed();
+     if
+     :: ReadConsumed() /* once in many looks */
+     :: skip
+     fi;
      PublishPopped()
   fi;
   sequence = 0
