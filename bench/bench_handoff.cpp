@@ -74,7 +74,6 @@ std::vector<double> TimeTeam(int count, const TwoCores& cores) {
   return TimeRoundTrips(count, [&] {
     team.Push(state->NextWork());
     while (!team.TakeDone(&done)) __builtin_ia32_pause();
-    team.ClearDoneEvent();
   });
 }
 

@@ -182,7 +182,7 @@ void UpdateWays::UpdateByTeam() {
     }
     pollfd ready{team_->done_fd(), POLLIN, 0};
     poll(&ready, 1, 1000);
-    team_->ClearDoneEvent();
+    team_->ArmDoneEvent();
     if (team_->TakeDone(&done_)) done += done_.size();
   }
 }

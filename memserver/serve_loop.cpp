@@ -133,7 +133,7 @@ bool ServeLoop::WatchNewSeats() {
 void ServeLoop::ClearEvents() {
   parts_.events->ClearEvent();
   parts_.saved->ClearEvent();
-  parts_.team->ClearDoneEvent();
+  parts_.team->ArmDoneEvent();
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->lane().stream().ClearEvent();
   }

@@ -21,6 +21,8 @@ constexpr uint32_t kLooksPerClockRead = 32;
 // As the serve loop: where cores are few, spinning takes them from the trainers.
 constexpr int64_t kSpinNsMany = 100'000, kSpinNsFew = 20'000;
 constexpr uint32_t kFewCpus = 4;
+// Queues of work that may be begun before their ends are taken.
+constexpr uint32_t kTurnsAhead = 4;
 
 int64_t SpinNs(int64_t wanted) {
   if (wanted >= 0) return wanted;
@@ -45,6 +47,7 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
     : kernels_(optim::SelectKernels(options.isa)),
       queue_max_(WorkersOf(options) * (1 + options.ahead)),
       spin_ns_(SpinNs(options.spin_ns)),
+      done_(kTurnsAhead * queue_max_),
       ring_(queue_max_) {
   TP_CHECK(undo.size() >= UndoBytes(WorkersOf(options)), "the undo areas fit the memory given");
   TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0, "undo areas start on a cache line");
@@ -84,19 +87,27 @@ uint32_t WorkerTeam::waiting() const {
 }
 
 bool WorkerTeam::HasRoom() const {
-  return !TP_BUGGIFY("team.full") && waiting() < queue_max_ && (is_inline() || ring_.HasRoom());
+  const bool room = waiting() < queue_max_ && in_hand_ < done_.capacity() && (is_inline() || ring_.HasRoom());
+  return room && !TP_BUGGIFY("team.full");
 }
 
 void WorkerTeam::Push(const Work& work) {
-  TP_CHECK(waiting() < queue_max_ && (is_inline() || ring_.HasRoom()), "Push only when the team has room");
+  TP_CHECK(waiting() < queue_max_ && in_hand_ < done_.capacity(), "Push only when the team has room");
+  ++in_hand_;
   if (is_inline()) {
     queue_.push_back(work);
     return;
   }
-  ring_.Push(work);
+  TP_CHECK(ring_.TryPush(work), "Push only when the team has room");
   if (sleepers_.load(std::memory_order_seq_cst) == 0 || TP_PLANTED("update.sleeper_not_woken")) return;
   { const std::lock_guard lock(sleep_mutex_); }  // a worker that found the ring empty before this push sleeps now
   work_there_.notify_one();
+}
+
+bool WorkerTeam::TakeDone(std::vector<WorkDone>* done) {
+  if (!done_.TakeAll(done)) return false;
+  in_hand_ -= static_cast<uint32_t>(done->size());
+  return true;
 }
 
 void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {

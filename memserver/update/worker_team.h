@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/event_queue.h"
+#include "memserver/update/bounded_ring.h"
+#include "memserver/update/done_queue.h"
 #include "memserver/update/work.h"
-#include "memserver/update/work_ring.h"
 #include "memserver/update/worker.h"
 #include "optim/isa.h"
 
@@ -60,9 +60,10 @@ class WorkerTeam {
   bool HasRoom() const;
   void Push(const Work& work);
   // What was finished since the last call; cleared first. True when there was something.
-  bool TakeDone(std::vector<WorkDone>* done) { return done_.TakeAll(done); }
+  bool TakeDone(std::vector<WorkDone>* done);
+  // For poll: readable when something was finished after the last ArmDoneEvent. Before sleeping: ArmDoneEvent, then TakeDone once more.
   int done_fd() const { return done_.event_fd(); }
-  void ClearDoneEvent() { done_.ClearEvent(); }
+  void ArmDoneEvent() { done_.Arm(); }
 
   // Inline team: how much waits, and doing one item of it (0 is the oldest) on the calling thread, as one of the workers.
   uint32_t waiting() const;
@@ -83,9 +84,10 @@ class WorkerTeam {
   // Of the pushing thread.
   optim::Tuning tuning_;
   std::vector<Work> queue_;  // of an inline team: oldest first, at most queue_max_
+  uint32_t in_hand_ = 0;     // pushed, and its end not taken yet
   // Guard themselves.
-  EventQueue<WorkDone> done_;
-  WorkRing ring_;  // of a team with threads: at most queue_max_
+  DoneQueue done_;
+  BoundedRing<Work> ring_;  // of a team with threads: at most queue_max_
   std::atomic<bool> stopping_{false};
   // Workers that sleep, or are about to: announced before the last look at the ring, and read after a push.
   std::atomic<uint32_t> sleepers_{0};

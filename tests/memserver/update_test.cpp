@@ -1,12 +1,16 @@
 // The small parts of update/: step tracker, judging and sealing, the worker team.
 #include <gtest/gtest.h>
 
+#include <poll.h>
+
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <deque>
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -209,24 +213,90 @@ TEST(WorkerTeam, FindsWorkThatComesWhileItFallsAsleep) {
   }
 }
 
-TEST(WorkRing, KeepsTheOrderAndCountsWhatWaits) {
-  WorkRing ring(3);
-  Work work;
-  EXPECT_FALSE(ring.Pop(&work));
-  for (uint32_t turn = 0; turn < 10; ++turn) {
-    for (uint32_t i = 0; i < 4; ++i) {
+TEST(BoundedRing, KeepsTheOrderAndCountsWhatWaits) {
+  BoundedRing<int> ring(3);
+  int value = -1;
+  EXPECT_FALSE(ring.Pop(&value));
+  for (int turn = 0; turn < 10; ++turn) {
+    for (int i = 0; i < 4; ++i) {
       ASSERT_TRUE(ring.HasRoom());
-      work.name.chunk = 4 * turn + i;
-      ring.Push(work);
+      ASSERT_TRUE(ring.TryPush(4 * turn + i));
     }
     EXPECT_EQ(ring.size(), 4U);
     EXPECT_FALSE(ring.HasRoom());
-    for (uint32_t i = 0; i < 4; ++i) {
-      ASSERT_TRUE(ring.Pop(&work));
-      EXPECT_EQ(work.name.chunk, 4 * turn + i);
+    EXPECT_FALSE(ring.TryPush(0));
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(ring.Pop(&value));
+      EXPECT_EQ(value, 4 * turn + i);
     }
     EXPECT_TRUE(ring.Empty());
   }
+}
+
+// Every value comes once, and those of one pusher in their order.
+TEST(BoundedRing, LosesNothingBetweenManyThreads) {
+  constexpr int kPushers = 3, kEach = 20'000;
+  BoundedRing<int> ring(8);
+  std::vector<std::thread> pushers;
+  for (int p = 0; p < kPushers; ++p) {
+    pushers.emplace_back([&ring, p] {
+      for (int i = 0; i < kEach; ++i) {
+        while (!ring.TryPush(p * kEach + i)) std::this_thread::yield();
+      }
+    });
+  }
+  std::vector<int> next(kPushers, 0);
+  for (int taken = 0; taken < kPushers * kEach; ++taken) {
+    int value = -1;
+    while (!ring.Pop(&value)) std::this_thread::yield();
+    ASSERT_EQ(value % kEach, next[static_cast<size_t>(value / kEach)]++);
+  }
+  for (std::thread& pusher : pushers) pusher.join();
+  EXPECT_TRUE(ring.Empty());
+}
+
+// The owner sleeps before each notice: one that did not make the descriptor readable would cost the whole time limit.
+TEST(DoneQueue, WakesAnOwnerThatSaidItSleeps) {
+  constexpr int kLimitMs = 10'000;
+  constexpr uint32_t kNotices = 2'000;
+  DoneQueue queue(4);
+  std::atomic<uint32_t> room{4};
+  std::thread worker([&] {
+    for (uint32_t i = 0; i < kNotices; ++i) {
+      while (room.load() == 0) std::this_thread::yield();
+      room.fetch_sub(1);
+      WorkDone done;
+      done.name.chunk = i;
+      queue.Push(done);
+    }
+  });
+  std::vector<WorkDone> done;
+  for (uint32_t seen = 0; seen < kNotices;) {
+    queue.Arm();
+    if (!queue.TakeAll(&done)) {
+      pollfd ready{queue.event_fd(), POLLIN, 0};
+      ASSERT_EQ(poll(&ready, 1, kLimitMs), 1) << "after " << seen;
+      continue;
+    }
+    for (const WorkDone& notice : done) ASSERT_EQ(notice.name.chunk, seen++);
+    room.fetch_add(static_cast<uint32_t>(done.size()));
+  }
+  worker.join();
+}
+
+TEST(DoneQueue, WritesNoEventWhileNobodySleeps) {
+  DoneQueue queue(4);
+  pollfd ready{queue.event_fd(), POLLIN, 0};
+  queue.Push({});
+  EXPECT_EQ(poll(&ready, 1, 0), 1) << "armed from the start";
+  queue.Arm();
+  queue.Push({});
+  EXPECT_EQ(poll(&ready, 1, 0), 1);
+  std::vector<WorkDone> done;
+  EXPECT_TRUE(queue.TakeAll(&done));
+  EXPECT_EQ(done.size(), 2U);
+  queue.Arm();
+  EXPECT_EQ(poll(&ready, 1, 0), 0);
 }
 
 TEST(Tuning, IsOneOfTheCandidatesAndTakesNoLongerThanItMay) {

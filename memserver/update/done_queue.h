@@ -1,0 +1,38 @@
+// DoneQueue: what workers have finished, on its way back to the one thread that hands out work.
+//
+// Workers Push; the owner of the team takes. While the owner looks for itself nothing is written to the eventfd: only who says that it will
+// sleep (Arm) is woken, once, by the next Push.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "memserver/update/bounded_ring.h"
+#include "memserver/update/work.h"
+
+namespace tidepool::memserver {
+
+class DoneQueue {
+ public:
+  // `most`: notices that can be there at once; the owner sees to it that no more work is in hand.
+  explicit DoneQueue(uint32_t most);
+
+  uint32_t capacity() const { return ring_.capacity(); }
+  void Push(const WorkDone& done);
+  // Moves everything that was pushed into `out` (cleared first); true when there was something.
+  bool TakeAll(std::vector<WorkDone>* out);
+
+  // Readable after a Push that comes after the last Arm. Armed from the start.
+  int event_fd() const { return event_.get(); }
+  // Before sleeping: Arm, then TakeAll once more. What was pushed before is there by then, what comes later makes event_fd() readable.
+  void Arm();
+
+ private:
+  BoundedRing<WorkDone> ring_;
+  const UniqueFd event_;
+  std::atomic<bool> armed_{true};
+};
+
+}  // namespace tidepool::memserver
