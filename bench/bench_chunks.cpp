@@ -16,8 +16,8 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_chunks [--json FILE] [--chunks N] [--elements N] [--rounds N]\n"
-    "CPU time of the server for a step of N chunks (default 60000; a job has at most 65536 parameters) of N elements (default 6400)\n"
-    "against a tenth of the chunks with ten times the elements. Needs about 40 bytes an element, 15 GiB.\n";
+    "CPU time of the server for a step of N chunks (default 100000) of N elements (default 4000) against a tenth of the chunks with ten\n"
+    "times the elements. Needs about 40 bytes an element, 15 GiB.\n";
 constexpr uint32_t kFold = 10;
 
 // A server, its job, and what its last step cost.
@@ -42,7 +42,7 @@ class Side {
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
-  const uint64_t chunks = printer.Number("--chunks", 60'000), elements = printer.Number("--elements", 6400);
+  const uint64_t chunks = printer.Number("--chunks", 100'000), elements = printer.Number("--elements", 4000);
   const uint64_t rounds = printer.Number("--rounds", 7);
   printer.NoMoreArguments();
   if (chunks % kFold != 0 || elements % 16 != 0) Die("error[TP1001]: --chunks is a multiple of 10, --elements of 16");

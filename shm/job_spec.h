@@ -28,7 +28,7 @@ namespace tidepool::shm {
 
 inline constexpr uint32_t kRanksMax = 64;         // ranks of one job on one node: a rank set is one 64-bit mask
 inline constexpr uint32_t kChunksMax = 1u << 20;  // 64 MiB chunks: 64 TiB
-inline constexpr uint32_t kParametersMax = 1u << 16;
+inline constexpr uint32_t kParametersMax = 1u << 18;
 inline constexpr uint32_t kParameterGroupsMax = 64;
 inline constexpr uint32_t kDataGroupsMax = 64;
 inline constexpr uint32_t kMicroBatchesMax = 1u << 16;
