@@ -52,7 +52,7 @@ inline constexpr uint32_t kPrefetchElements = 512;
 // Equal element ranges of the planes of one chunk. The caller owns the memory; planes do not overlap. Planes start at a multiple of 64 B
 // (their blocks of 64 elements then do too); slower, but right, otherwise. A plane that the rule does not need is null.
 struct UpdateSpan {
-  void* master = nullptr;          // kF32: fp32[count]; else int16[count], the rest of the split master; changed
+  void* master = nullptr;          // kF32: fp32[count]; else int16[count], the rest of the split master, 0 beside a NaN; changed
   void* momentum = nullptr;        // kF32, kSplit: fp32[count]; kSplitBf16: bf16[count]; kSplit8: int8[count]; changed
   void* variance = nullptr;        // as momentum; kSplit8: uint8[count], of the root
   const void* gradient = nullptr;  // gradient_dtype[count], only read: it is the redo log

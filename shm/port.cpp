@@ -209,11 +209,11 @@ void ClientPort::WaitForCompletion(int64_t timeout_ns, int64_t spin_ns) {
   const int64_t start = clock.NowNs();
   const int64_t spin_end = start + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
   do {
-    if (Ended()) return;
     for (uint32_t i = 0; i < kLooksPerSideLook; ++i) {
       if (CompletionThere()) return;
       Pause();
     }
+    if (Ended()) return;
   } while (clock.NowNs() < spin_end);
 
   // The order is: remember the word, look at the ring, say that we wait, look at the word again. The server changes the word before it

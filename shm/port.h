@@ -3,6 +3,7 @@
 // Each port belongs to one thread: ServerPort to the serve loop, ClientPort to the trainer's main thread.
 // Invariants of ServerPort: it never waits for the client, never reads a word of client memory twice for one decision, and reports any
 // number that an honest client cannot write as kViolation; the caller then ends the session.
+// Both fill cache lines of their own: two ends in one process (tests, benchmarks) would else slow each other down.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ enum class PopResult { kEmpty, kItem, kViolation };
 // Whether another request follows at once; then that one's Push rings the doorbell for both.
 enum class More { kNo, kYes };
 
-class ServerPort {
+class alignas(64) ServerPort {
  public:
   // Makes both segments and the doorbell eventfd. Errors: kMemoryMapFailed, kInternal (no descriptors left).
   // The headers name the session's version of the protocol.
@@ -59,7 +60,7 @@ class ServerPort {
   uint32_t sleep_ = kUnnumberedSleep;  // number of the last sleep
 };
 
-class ClientPort {
+class alignas(64) ClientPort {
  public:
   // Maps what the server sent for a session of the version `protocol`. Errors: kHandshakeBad, kAbiMismatch, kMemoryMapFailed.
   static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell,

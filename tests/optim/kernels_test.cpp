@@ -1,3 +1,4 @@
+#include "base/split_float.h"
 #include "optim/kernels.h"
 
 #include <gtest/gtest.h>
@@ -67,12 +68,24 @@ struct Planes {
     const std::vector<float> values = RandomFloats(1, all, 0.1F, Values::kSpecial);
     if (c.param != DType::kF32) param16.assign(2 * all, 0xA5);
     if (IsSplit(form)) param16 = Stored(values, DType::kBF16);
-    master = IsSplit(form) ? Bytes(11, all * 2) : Stored(values, DType::kF32);
+    master = IsSplit(form) ? Rests(all) : Stored(values, DType::kF32);
     if (NeedsMomentum(c.spec)) momentum = Moment(2, all, 0.01F, &momentum_scales);
     if (NeedsVariance(c.spec)) variance = Moment(3, all, 0.001F, &variance_scales);
     gradient = Stored(RandomFloats(4, all, 30.0F, Values::kSpecial), gradient_dtype);
   }
 
+  // Of any value, but 0 where the two halves make no number, as weights and updates leave it.
+  std::vector<uint8_t> Rests(uint64_t all) const {
+    std::vector<uint8_t> rests = Bytes(11, all * 2);
+    for (uint64_t i = 0; i < all; ++i) {
+      uint16_t high = 0;
+      int16_t rest = 0;
+      std::memcpy(&high, &param16[2 * i], sizeof high);
+      std::memcpy(&rest, &rests[2 * i], sizeof rest);
+      if (!std::isfinite(Join(high, rest))) rests[2 * i] = rests[2 * i + 1] = 0;
+    }
+    return rests;
+  }
   static std::vector<uint8_t> Bytes(uint64_t seed, uint64_t bytes) {
     SplitMix64 random(seed);
     std::vector<uint8_t> values(bytes);
@@ -102,7 +115,7 @@ struct Planes {
     span.states = form;
     span.momentum_scales = momentum_scales.empty() ? nullptr : momentum_scales.data();
     span.variance_scales = variance_scales.empty() ? nullptr : variance_scales.data();
-    span.random = {0x123456789abcdef0, 77};
+    span.random = {0x123456789abcdef0, 78};
     return span;
   }
 
