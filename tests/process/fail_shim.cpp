@@ -26,6 +26,10 @@ namespace {
 FailPage* page = nullptr;  // of the process whose calls count; of others it stays null
 // hwloc, which memserver asks once as it starts, does not look at what its own allocations return: inside of it they do not count.
 thread_local bool in_hwloc = false;
+struct InHwloc {
+  InHwloc() { in_hwloc = true; }
+  ~InHwloc() { in_hwloc = false; }
+};
 
 template <typename Function>
 Function* Real(Function* /*same type*/, const char* name) {
@@ -87,12 +91,15 @@ void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
   return Fails(FailCall::kMalloc, ENOMEM) ? nullptr : __libc_memalign(alignment, bytes);
 }
 
+int hwloc_topology_init(void** topology) {
+  REAL(hwloc_topology_init);
+  const InHwloc here;
+  return real(topology);
+}
 int hwloc_topology_load(void* topology) {
   REAL(hwloc_topology_load);
-  in_hwloc = true;
-  const int result = real(topology);
-  in_hwloc = false;
-  return result;
+  const InHwloc here;
+  return real(topology);
 }
 
 // mmap under a name of our own, with its parameters as the calling convention brings them.
