@@ -202,7 +202,8 @@ class Run {
     if (!good()) return;
     if (trainer->Wait(0)->exit_code != 0) return Fail("the second job failed");
     ExpectBits(*trainer);
-    if (WaitForHoldings(sockets_.path(), kNothing, kLimit) != kNothing) Fail("something is still held");
+    if (WaitForHoldings(sockets_.path(), kNothing, kLimit) == kNothing) return;
+    Fail("something is still held: " + AskAdmin(sockets_.path(), "/v1/status"));
   }
 
   std::vector<std::string> JobCommand(const char* name) const {
