@@ -4,6 +4,7 @@
 // `position + 1` for who pops, and `position + capacity` when it was emptied.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
@@ -15,7 +16,8 @@ template <typename T>
 class BoundedRing {
  public:
   explicit BoundedRing(uint32_t capacity_min)
-      : mask_(std::bit_ceil(uint64_t{capacity_min}) - 1), slots_(std::make_unique<Slot[]>(mask_ + 1)) {
+      : mask_(std::bit_ceil(std::max<uint64_t>(capacity_min, 2)) - 1),  // with one slot, full and free would have the same number
+        slots_(std::make_unique<Slot[]>(mask_ + 1)) {
     for (uint64_t i = 0; i <= mask_; ++i) slots_[i].sequence.store(i, std::memory_order_relaxed);
   }
 
