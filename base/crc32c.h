@@ -1,6 +1,6 @@
 // Crc32c: the CRC-32C (Castagnoli) of a range of bytes, as iSCSI, ext4 and NVMe tools compute it: "123456789" gives 0xe3069283.
 //
-// Any thread. For records and headers (a few hundred MB/s), not for bulk data.
+// Any thread. At the speed of memory (ISA-L; the processor's instruction where it has one).
 #pragma once
 
 #include <cstddef>
