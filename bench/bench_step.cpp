@@ -9,7 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "base/clock.h"
 #include "base/log.h"

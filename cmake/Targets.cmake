@@ -10,13 +10,15 @@ function(tidepool_only_if_used name)
   endif()
 endfunction()
 
-# tidepool_door(a.cpp ...): files that open the door to a large header-only package (Asio, Beast, CLI11, toml++). Sanitizers instrument all of
-# it, and optimising that took a quarter of such a build; none of these files is ever in a hurry. Clang 14 cannot put its check of function
-# pointers into coroutines.
+# tidepool_door(a.cpp ...): files that open the door to a large package of headers (Asio, Beast, JSON, CLI11, spdlog, toml++). None of them is
+# ever in a hurry, and optimising the packages took a tenth of the release build and a quarter of one for sanitizers, which instrument all of
+# it. Clang 14 cannot put its check of function pointers into coroutines.
 function(tidepool_door)
   if(TIDEPOOL_SANITIZE)
     set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-O0;$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>")
     tidepool_plain(${ARGN})
+  else()
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1)
   endif()
 endfunction()
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include "base/point.h"
 #include "trainer/cache/weight_put.h"

@@ -9,7 +9,8 @@
 #include <iostream>
 #include <thread>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/version.h>
 
 #include "base/safetensors.h"
 #include "base/unique_fd.h"

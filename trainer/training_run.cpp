@@ -11,7 +11,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "base/log.h"
 #include "base/units.h"

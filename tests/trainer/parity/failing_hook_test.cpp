@@ -3,7 +3,8 @@
 #include <utility>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "base/units.h"
 #include "tests/fakes/memory_chunk_service.h"

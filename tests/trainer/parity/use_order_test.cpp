@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tests/fakes/memory_chunk_service.h"
 #include "trainer/engine.h"
