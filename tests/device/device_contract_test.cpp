@@ -299,7 +299,7 @@ TEST_P(DeviceContract, ExportableMemoryIsZeroAndSealed) {
   ASSERT_EQ(memory->bytes(), kBytes);
   ASSERT_TRUE(fd.valid());
   if (memory->is_host()) {
-    for (uint64_t i = 0; i < kBytes; ++i) ASSERT_EQ(memory->data()[i], std::byte{0});
+    EXPECT_EQ(static_cast<uint64_t>(std::count(memory->data(), memory->data() + kBytes, std::byte{0})), kBytes);
   }
   EXPECT_NE(ftruncate(fd.get(), 0), 0) << "the file could be shrunk under its users";
   EXPECT_NE(ftruncate(fd.get(), 1 << 30), 0) << "the file could be grown";
@@ -418,7 +418,8 @@ TEST_P(DeviceContract, FlagsOrderStreamsOfTwoProcesses) {
   });
   EXPECT_TRUE(run(device_.get(), memory->data(), true));
   ASSERT_TRUE(child.Succeeded());
-  for (uint64_t i = 0; i < kBlock; ++i) ASSERT_EQ(static_cast<uint8_t>(memory->data()[kPageBytes + i]), uint8_t(2 * kRounds));
+  const std::byte* block = memory->data() + kPageBytes;
+  EXPECT_EQ(static_cast<uint64_t>(std::count(block, block + kBlock, static_cast<std::byte>(2 * kRounds))), kBlock);
 }
 
 TEST_P(DeviceContract, AWaiterOfADeadProcessIsFreedByPoison) {

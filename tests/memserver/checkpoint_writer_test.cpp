@@ -11,7 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -61,8 +60,9 @@ class Checkpoint : public testing::Test {
   Status Write(const SaveRequest& request) { return WriteWeightsFile(request, {.clock = &clock_, .deadline_ns = INT64_MAX}); }
 
   std::vector<char> Contents(const std::string& name) const {
-    std::ifstream file(directory_ / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    std::vector<char> bytes(fs::file_size(directory_ / name));
+    std::ifstream(directory_ / name, std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return bytes;
   }
 
   std::vector<std::string> Files() const {
