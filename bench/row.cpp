@@ -102,7 +102,7 @@ int RowPrinter::Finish() {
     file << "\n]\n";
     if (!file.flush()) Die("cannot write " + json_file_);
   }
-  return std::all_of(rows_.begin(), rows_.end(), Holds) ? 0 : 1;
+  return std::all_of(rows_.begin(), rows_.end(), Holds) ? 0 : kExitTargetMissed;
 }
 
 void Die(const std::string& message) {

@@ -38,6 +38,9 @@ Spread SpreadOf(const std::vector<double>& values);
 std::string ToJson(const Row& row);
 std::string ToJson(const Row& row, const Spread& spread);
 
+// The exit code of a benchmark that ran to its end, but has a row whose target does not hold.
+inline constexpr int kExitTargetMissed = 3;
+
 class RowPrinter {
  public:
   // Takes "--json FILE" out of the arguments; with any other word starting in "--help" prints `help` and ends the program.
@@ -52,7 +55,7 @@ class RowPrinter {
   std::string Word(std::string_view flag, std::string_view fallback);
   // Ends the program when arguments are left that nobody took.
   void NoMoreArguments() const;
-  // Writes the file of --json; returns the program's exit code: 0 when every target holds.
+  // Writes the file of --json; returns the program's exit code: 0 when every target holds, else kExitTargetMissed.
   int Finish();
 
  private:

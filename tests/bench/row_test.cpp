@@ -26,7 +26,7 @@ TEST(BenchRow, ATargetThatIsMissedEndsTheProgramWithOne) {
   printer.Add({.bench = "b", .row = "good", .value = 1, .unit = "x", .against = "y", .ratio = 1.0, .target = 0.9});
   EXPECT_EQ(printer.Finish(), 0);
   printer.Add({.bench = "b", .row = "bad", .value = 1, .unit = "x", .against = "y", .ratio = 0.8, .target = 0.9});
-  EXPECT_EQ(printer.Finish(), 1);
+  EXPECT_EQ(printer.Finish(), kExitTargetMissed);
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   EXPECT_EQ(text.find("[\n{\"bench\":\"b\",\"row\":\"good\""), 0u);
