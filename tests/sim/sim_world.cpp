@@ -294,7 +294,9 @@ bool SimWorld::FollowJobs() {
     report_.steps_sealed += sealed;
     report_.steps_skipped += sealed > 0 && !actor.job->last_step_taken() ? 1 : 0;
     if (!job->IsRecorded()) continue;
-    changed |= !actor.there;
+    uint64_t published = 0;
+    for (const Chunk& chunk : job->states->chunks()) published += chunk.version;
+    changed |= !actor.there || std::exchange(actor.published, published) != published;
     actor.there = true;
     actor.ready = job->states->weights_ready();
     if (job->HasRanks()) actor.ranks_seen_ns = world_->clock().NowNs();

@@ -3,8 +3,9 @@
 //
 // One thread; everything that happens is chosen by the seed, so a seed repeats exactly. Which faults it makes says FaultPlan; rare paths of
 // the production code are forced by TP_BUGGIFY. A broken invariant (invariants.h) stops the process with its text. Checked after every
-// turn: bytes, places in the pool, and the versions of jobs and chunks; after every turn in which a job came, went, was sealed or began
-// another attempt, after every recovery, and now and then: the index and every byte of every plane as well.
+// turn: bytes, places in the pool, and the versions of jobs and chunks; after every turn in which a job came, went, was sealed, published
+// a chunk or began another attempt, after every recovery, and now and then: the index and every byte of every plane as well. That nothing
+// of dead ranks is left is checked at the end, when all have gone.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,7 @@ class SimWorld {
     bool there = false, ready = false;
     int64_t ranks_seen_ns = 0;  // when it last had ranks, or awaited them
     uint64_t seals = 0;
+    uint64_t published = 0;  // the sum of its chunks' versions
     uint64_t said_goodbye = 0;  // by rank: this incarnation, or the one before
   };
   struct RunningSave {
