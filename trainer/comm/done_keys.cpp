@@ -9,15 +9,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/log.h"
+#include "trainer/comm/first_line.h"
 
 namespace tidepool::trainer {
 namespace {
 
 constexpr std::chrono::seconds kAnswerWithin(10);
-
-std::string FirstLine(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
 
 // Runs `body` with the store; a store that fails is logged, since its absence changes only what happens after a death.
 template <typename Body>

@@ -19,15 +19,12 @@
 #include "trainer/comm/meeting_port.h"
 #include "trainer/comm/rank_sum.h"
 #include "trainer/comm/solo_collective.h"
+#include "trainer/comm/first_line.h"
 
 namespace tidepool::trainer {
 namespace {
 
 using WorkList = std::vector<c10::intrusive_ptr<c10d::Work>>;
-
-std::string FirstLine(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
 
 // Runs `body`, which may throw anything of c10, c10d or Gloo; `doing` says what failed.
 template <typename Body>

@@ -11,32 +11,27 @@
 #include "base/units.h"
 
 namespace tidepool::trainer {
-namespace {
-
-// Pages of one kind, unmapped at destruction.
-class Pages {
- public:
-  static Result<std::unique_ptr<Pages>> Map(uint64_t bytes, int protection) {
-    void* address = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (address == MAP_FAILED) {
-      return Status(ErrorId::kMemoryMapFailed, "cannot reserve " + FormatBytes(bytes) + " of address space for evicted parameters");
-    }
-    return std::make_unique<Pages>(address, bytes);
-  }
-  Pages(void* address, uint64_t bytes) : address_(address), bytes_(bytes) {}
-  ~Pages() { munmap(address_, bytes_); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  void* address() const { return address_; }
-
- private:
-  void* address_;
-  uint64_t bytes_;
-};
-
-}  // namespace
-
 struct StorageBinding::State {
+  // Pages of one kind, unmapped at destruction.
+  class Pages {
+   public:
+    static Result<std::unique_ptr<Pages>> Map(uint64_t bytes, int protection) {
+      void* address = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (address == MAP_FAILED) {
+        return Status(ErrorId::kMemoryMapFailed, "cannot reserve " + FormatBytes(bytes) + " of address space for evicted parameters");
+      }
+      return std::make_unique<Pages>(address, bytes);
+    }
+    Pages(void* address, uint64_t bytes) : address_(address), bytes_(bytes) {}
+    ~Pages() { munmap(address_, bytes_); }
+    Pages(const Pages&) = delete;
+    Pages& operator=(const Pages&) = delete;
+    void* address() const { return address_; }
+
+   private:
+    void* address_;
+    uint64_t bytes_;
+  };
   struct Start {
     uint64_t element;
     uint32_t parameter;
@@ -74,8 +69,8 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<u
                                                              const std::vector<BoundParameter>& places) {
   auto state = std::make_unique<State>();
   const uint64_t largest = RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()), kPageBytes);
-  TP_ASSIGN_OR_RETURN(state->fault, Pages::Map(largest, PROT_NONE));
-  TP_ASSIGN_OR_RETURN(state->spare, Pages::Map(largest, PROT_READ | PROT_WRITE));
+  TP_ASSIGN_OR_RETURN(state->fault, State::Pages::Map(largest, PROT_NONE));
+  TP_ASSIGN_OR_RETURN(state->spare, State::Pages::Map(largest, PROT_READ | PROT_WRITE));
   state->starts.resize(chunk_bytes.size());
   for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     // No allocator and not resizable: LibTorch can never move or grow what we place.
