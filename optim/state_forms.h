@@ -55,6 +55,7 @@ template <typename Param>
 struct WholeMaster {
   static constexpr uint64_t kBytes = 4;
   static constexpr uint64_t kParamBytes = __is_same(Param, NoElement) ? 0 : 2;
+  static constexpr bool kIsSplit = false;
   explicit WholeMaster(const Block& b) : master(static_cast<float*>(b.master)), param(static_cast<uint16_t*>(b.param16)) {}
   float Load(uint64_t i) const { return master[i]; }
   void Store(uint64_t i, float p) const {
@@ -69,6 +70,7 @@ struct WholeMaster {
 struct SplitMaster {
   static constexpr uint64_t kBytes = 2;
   static constexpr uint64_t kParamBytes = 2;
+  static constexpr bool kIsSplit = true;
   explicit SplitMaster(const Block& b) : rest(static_cast<int16_t*>(b.master)), high(static_cast<uint16_t*>(b.param16)) {}
   float Load(uint64_t i) const { return JoinHalves(high[i], rest[i]); }
   void Store(uint64_t i, float p) const {

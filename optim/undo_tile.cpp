@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/planted.h"
@@ -126,13 +127,15 @@ TileUpdate::TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas, con
     : kernels_(kernels), areas_(areas), tuning_(tuning) {}
 
 void TileUpdate::Run(const Piece& piece) {
-  RunTiles(TilesOf(piece), [&](uint64_t first, uint64_t count) { UpdateTile(piece, first, count); });
+  const Tiles tiles = TilesOf(piece);
+  RunTiles(tiles, [&](uint64_t first, uint64_t count, UndoArea* next) { return UpdateTile(piece, tiles, first, count, next); });
 }
 
 void TileUpdate::Add(const AddPiece& piece) {
   const auto* addend = static_cast<const std::byte*>(piece.addend);
-  RunTiles(TilesOf(piece), [&](uint64_t first, uint64_t count) {
+  RunTiles(TilesOf(piece), [&](uint64_t first, uint64_t count, UndoArea* /*next*/) {
     kernels_.accumulate_gradient(piece.sum + first, addend + first * tidepool::BytesOf(piece.dtype), piece.dtype, count);
+    return false;
   });
 }
 
@@ -141,14 +144,16 @@ void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
   const Progress at = tiles.progress->Load();
   if (at.state == Progress::State::kFinished && at.version == tiles.version && !TP_PLANTED("optim.finished_piece_again")) return;
   const uint64_t length = tuning_.tile_elements;
+  const auto area = [&](uint64_t turn) { return &areas_[TP_PLANTED("optim.one_undo_area") ? 0 : turn % 2]; };
   uint64_t turn = 0;
+  bool saved = false;
   for (uint64_t first = FirstElement(tiles, at); first < tiles.count; first += length, ++turn) {
     const uint64_t count = std::min(length, tiles.count - first);
-    SaveTile(tiles, first, count, &areas_[TP_PLANTED("optim.one_undo_area") ? 0 : turn % 2]);
+    if (!saved) SaveTile(tiles, first, count, area(turn));
     TP_POINT("optim.tile_saved");
     if (!TP_PLANTED("optim.tile_not_opened")) tiles.progress->Store({tiles.version, first, Progress::State::kOpen, length});
     TP_POINT("optim.tile_progress");
-    apply(first, count);
+    saved = apply(first, count, area(turn + 1));
     TP_POINT("optim.tile_written");
   }
   tiles.progress->Store({tiles.version, 0, Progress::State::kFinished});
@@ -156,30 +161,55 @@ void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
 }
 
 // The area is empty while it is written: a half-written one must not pass for the tile that it held before.
-void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const {
+static void BeginArea(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) {
   if (!TP_PLANTED("optim.undo_not_emptied")) area->piece.store(0, std::memory_order_relaxed);
   OrderForKill();
   area->version = tiles.version;
   area->begin = first;
   area->count = count;
-  ForEachPlane(tiles.planes, first, count, [&](std::byte* plane, uint64_t at, uint64_t bytes) {
-    if (at > 0 && TP_PLANTED("optim.plane_without_undo")) return;
-    kernels_.copy(area->values + at, plane, bytes);
-  });
+}
+static void EndArea(const Tiles& tiles, UndoArea* area) {
   OrderForKill();
   area->piece.store(tiles.identity, std::memory_order_release);
 }
 
-void TileUpdate::UpdateTile(const Piece& piece, uint64_t first, uint64_t count) const {
+void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const {
+  BeginArea(tiles, first, count, area);
+  ForEachPlane(tiles.planes, first, count, [&](std::byte* plane, uint64_t at, uint64_t bytes) {
+    if (at > 0 && TP_PLANTED("optim.plane_without_undo")) return;
+    kernels_.copy(area->values + at, plane, bytes);
+  });
+  EndArea(tiles, area);
+}
+
+// Where the values of a whole tile lie in an area: plane behind plane, as ForEachPlane goes.
+static SaveAhead PlacesIn(const UpdateSpan& span, uint64_t count, UndoArea* area) {
+  std::byte* at = area->values;
+  const auto place = [&at](const void* plane, uint64_t bytes) { return plane == nullptr ? nullptr : std::exchange(at, at + bytes); };
+  SaveAhead save;
+  save.master = place(span.master, MasterBytes(span.states, count));
+  save.momentum = place(span.momentum, MomentBytes(span.states, count));
+  save.variance = place(span.variance, MomentBytes(span.states, count));
+  if (span.states != StateForm::kF32) save.param16 = place(span.param16, count * tidepool::BytesOf(span.param16_dtype));
+  return save;
+}
+
+bool TileUpdate::UpdateTile(const Piece& piece, const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* next) const {
   const uint64_t end = first + count;
   auto run = std::partition_point(piece.runs.begin(), piece.runs.end(), [first](const GroupRun& r) { return r.end <= first; });
+  const bool one_run = run != piece.runs.end() && run->begin <= first && run->end >= end;
+  const bool saves = one_run && tiles.count - end >= count && piece.planes.states != StateForm::kSplit8;
+  if (saves) BeginArea(tiles, end, count, next);
   for (; run != piece.runs.end() && run->begin < end; ++run) {
     const uint64_t begin = std::max(run->begin, first);
     UpdateSpan span = Slice(piece.planes, begin, std::min(run->end, end) - begin);
     span.random = {run->random.key, run->random.index + (begin - run->begin)};
     span.prefetch = tuning_.prefetch_elements;
+    if (saves) span.save = PlacesIn(piece.planes, count, next);
     kernels_.update(run->factors, span);
   }
+  if (saves) EndArea(tiles, next);
+  return saves;
 }
 
 static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea> areas) {

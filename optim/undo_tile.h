@@ -8,10 +8,13 @@
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
 //
-//   tile      0          1          2
-//   area 0    save 0 ............   save 2       An area is overwritten only when the progress word has left its tile, so at every
-//   area 1               save 1 ............     instruction the open tile, the only one that may be torn, has its old values in an area.
-//   progress       0 open    1 open     2 open  finished
+//   tile      0              1              2
+//   area 0    save 0 ....... (save 2) .......     An area is overwritten only when the progress word has left its tile, so at every
+//   area 1    (save 1) .............              instruction the open tile, the only one that may be torn, has its old values in an area.
+//   progress        0 open         1 open        2 open  finished
+//
+// In brackets: where a whole tile of one parameter is updated, the next one is saved block by block meanwhile (SaveAhead), into the area
+// whose tile the progress word has left. So memory is asked for the next elements all the time; a copy between two tiles would let it rest.
 //
 // Invariants:
 // 1. A tile is written only while the progress word says that it is open.
@@ -146,7 +149,8 @@ class TileUpdate {
   template <typename Apply>
   void RunTiles(const Tiles& tiles, Apply apply);
   void SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const;
-  void UpdateTile(const Piece& piece, uint64_t first, uint64_t count) const;
+  // True when the next tile was saved as well, into `next`.
+  bool UpdateTile(const Piece& piece, const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* next) const;
 
   const Kernels& kernels_;
   const std::span<UndoArea, 2> areas_;

@@ -22,6 +22,14 @@ __attribute__((always_inline)) inline void PrefetchBlock(const void* plane, uint
   for (uint64_t offset = 0; offset < kBlockElements * bytes; offset += kLineBytes) __builtin_prefetch(line + offset);
 }
 
+// Copies kBlockElements of `bytes` each.
+template <uint64_t bytes>
+__attribute__((always_inline)) inline void CopyBlock(void* to, const void* from) {
+  using Line = unsigned char __attribute__((vector_size(kLineBytes), aligned(1), may_alias));
+#pragma GCC unroll 4
+  for (uint64_t i = 0; i < kBlockElements * bytes / kLineBytes; ++i) static_cast<Line*>(to)[i] = static_cast<const Line*>(from)[i];
+}
+
 // Copies of the planes of a last, short block.
 struct ShortBlock {
   alignas(64) unsigned char master[kBlockElements * 4];
@@ -63,6 +71,16 @@ struct UpdateLoop {
     if constexpr (Master::kParamBytes > 0) PrefetchBlock<Master::kParamBytes>(s.param16, element);
   }
 
+  // The block that lies as far behind this one as the span is long.
+  __attribute__((always_inline)) static inline void SaveBlockAhead(const UpdateSpan& s, uint64_t first) {
+    const Block from = At(s, first + s.count);
+    CopyBlock<Master::kBytes>(static_cast<char*>(s.save.master) + first * Master::kBytes, from.master);
+    if constexpr (kMBytes > 0) CopyBlock<kMBytes>(static_cast<char*>(s.save.momentum) + first * kMBytes, from.momentum);
+    if constexpr (kVBytes > 0) CopyBlock<kVBytes>(static_cast<char*>(s.save.variance) + first * kVBytes, from.variance);
+    if constexpr (Master::kIsSplit)
+      CopyBlock<Master::kParamBytes>(static_cast<char*>(s.save.param16) + first * Master::kParamBytes, from.param16);
+  }
+
   // Between the planes at `there` and their copies, whichever way.
   template <bool kBack>
   static inline void Exchange(const Block& there, uint64_t count, ShortBlock* here) {
@@ -99,6 +117,9 @@ struct UpdateLoop {
         b.variance_scales = copies.variance_scales;
       } else {
         Prefetch(span, first + span.prefetch);
+        if constexpr (!Form::kScaled) {
+          if (span.save.master != nullptr) SaveBlockAhead(span, first);
+        }
       }
       Form::template Update<Gradient, Rule>(f, scale, b);
       if (left < kBlockElements) Exchange<true>(there, left, &copies);

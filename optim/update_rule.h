@@ -49,6 +49,15 @@ uint64_t RandomKey(uint64_t parameter_seed, uint64_t version);
 // Distance at which the loops prefetch where nobody has measured a better one.
 inline constexpr uint32_t kPrefetchElements = 512;
 
+// Old values of what comes next, copied while a span is updated (optim/undo_tile.h): elements [count, 2 * count) of each plane that changes
+// in place go to where its pointer says. The span's count is a multiple of 64 then, and its planes are as long as that.
+struct SaveAhead {
+  void* master = nullptr;  // null: nothing is copied
+  void* momentum = nullptr;
+  void* variance = nullptr;
+  void* param16 = nullptr;  // of a split master
+};
+
 // Equal element ranges of the planes of one chunk. The caller owns the memory; planes do not overlap. Planes start at a multiple of 64 B
 // (their blocks of 64 elements then do too); slower, but right, otherwise. A plane that the rule does not need is null.
 struct UpdateSpan {
@@ -65,6 +74,7 @@ struct UpdateSpan {
   float* variance_scales = nullptr;
   RandomPlace random = {};  // kSplitBf16, kSplit8
   uint32_t prefetch = kPrefetchElements;
+  SaveAhead save = {};  // not for kSplit8
 };
 
 // Elements [first, first + count) of `span`, which must lie inside it. kSplitBf16, kSplit8: `first` begins a

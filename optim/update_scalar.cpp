@@ -114,6 +114,13 @@ void UpdateByList(RuleList<Rules...> /*list*/, const StepFactors& factors, const
 
 void Update(const StepFactors& factors, const UpdateSpan& s) {
   UpdateByList(AllRules(), factors, s);
+  const auto save = [](void* to, const void* plane, uint64_t bytes) {
+    if (to != nullptr) std::memcpy(to, static_cast<const std::byte*>(plane) + bytes, bytes);
+  };
+  save(s.save.master, s.master, MasterBytes(s.states, s.count));
+  save(s.save.momentum, s.momentum, MomentBytes(s.states, s.count));
+  save(s.save.variance, s.variance, MomentBytes(s.states, s.count));
+  save(s.save.param16, s.param16, s.count * BytesOf(s.param16_dtype));
 }
 
 double BlockSum(const void* gradient, DType dtype, uint64_t first, uint64_t end) {

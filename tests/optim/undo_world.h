@@ -17,8 +17,8 @@ namespace tidepool::optim {
 
 inline constexpr uint64_t kTileElements = kTileElementsMin;
 inline constexpr uint64_t kPieces = 3;
-inline constexpr uint64_t kPieceCounts[kPieces] = {2 * kTileElements + 75, kTileElements + 1, kTileElements + 40};
-inline constexpr uint64_t kPieceRoom = 3 * kTileElements;
+inline constexpr uint64_t kPieceCounts[kPieces] = {3 * kTileElements + 75, kTileElements + 1, kTileElements + 40};
+inline constexpr uint64_t kPieceRoom = 4 * kTileElements;
 inline constexpr uint64_t kWorkers = 2;
 inline constexpr uint64_t kNewVersion = 8;
 
