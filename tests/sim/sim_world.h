@@ -51,7 +51,7 @@ class SimWorld {
     bool there = false, ready = false;
     int64_t ranks_seen_ns = 0;  // when it last had ranks, or awaited them
     uint64_t seals = 0;
-    uint64_t published = 0;  // the sum of its chunks' versions
+    uint64_t published = 0;     // the sum of its chunks' versions
     uint64_t said_goodbye = 0;  // by rank: this incarnation, or the one before
   };
   struct RunningSave {
