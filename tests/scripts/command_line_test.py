@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SCRIPTS = ("setup", "test", "quickstart", "bench", "convergence", "nightly", "tidy")
+SCRIPTS = ("setup", "test", "quickstart", "bench", "convergence", "nightly", "tidy", "chaos", "fuzz", "planted", "torchrun_check")
 
 
 def run(name, *arguments):
@@ -25,11 +25,18 @@ class CommandLine(unittest.TestCase):
             done = run(name, "--no-such-flag")
             self.assertEqual(done.returncode, 2, name)
             self.assertIn("--no-such-flag", done.stderr, name)
+            self.assertRegex(done.stderr, rf"usage: scripts/{name}|{name} --help", "where to read on")
+            self.assertEqual(done.stdout, "", name)
 
     def test_bad_values_are_refused(self):
         for arguments in [("quickstart", "--steps", "many"), ("quickstart", "--ranks", "0"), ("quickstart", "--data", "/no/such/file"), ("quickstart", "--json"),
-                          ("test", "--jobs", "x"), ("test", "--filter")]:
-            self.assertEqual(run(*arguments).returncode, 2, arguments)
+                          ("test", "--jobs", "x"), ("test", "--filter"), ("chaos", "--steps", "many"), ("chaos", "--kills"), ("fuzz", "--seconds", "x"),
+                          ("fuzz", "--target", "fz_none"), ("planted",), ("planted", "--sample", "0"), ("planted", "--bug", "no.such.bug"),
+                          ("planted", "--all", "--jobs", "0"), ("torchrun_check", "--steps", "0"), ("torchrun_check", "--out")]:
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn("error: ", done.stderr, arguments)
+            self.assertNotIn("Traceback", done.stderr, arguments)
 
 
 if __name__ == "__main__":
