@@ -14,7 +14,16 @@
 namespace tidepool::testing {
 namespace {
 
-class Durability : public DurableDaemon {};
+class Durability : public DurableDaemon {
+ protected:
+  // That the states of its job are lost.
+  static void ExpectTold(ChildProcess* trainer) {
+    const auto ended = trainer->Wait(kLimit);
+    ASSERT_TRUE(ended.has_value()) << trainer->Output();
+    EXPECT_EQ(ended->exit_code, 7) << trainer->Output();
+    EXPECT_NE(trainer->Output().find("TP3014"), std::string::npos) << trainer->Output();
+  }
+};
 
 pid_t PidIn(const std::string& text, const std::string& key) {
   const size_t at = text.rfind(key);
@@ -51,33 +60,38 @@ TEST_F(Durability, ServerAndKeeperKilledTogetherLoseTheJobAndSaySo) {
   first->Signal(SIGKILL);
   ASSERT_TRUE(first->Wait(kLimit).has_value());
   const Process next = Serve();
-  const auto ended = trainer->Wait(kLimit);
-  ASSERT_TRUE(ended.has_value()) << trainer->Output();
-  EXPECT_EQ(ended->exit_code, 7) << trainer->Output();
-  EXPECT_NE(trainer->Output().find("TP3014"), std::string::npos) << trainer->Output();
+  ExpectTold(trainer.get());
   EXPECT_EQ(HoldingsOf(directory_.path()), kNothing) << "the next daemon starts clean";
   next->Signal(SIGINT);
   EXPECT_EQ(next->Wait(kLimit)->exit_code, 0);
   EXPECT_TRUE(WaitForFilesToGo());
 }
 
-// The keeper dies while it hands the memory to the next server, and while it starts it: with nobody left to hold it, the memory is gone,
-// and the next server starts clean at once.
+// The keeper dies while it hands the memory to the next server, and while it starts it: with nobody left to hold it, the memory is gone;
+// the rank is told, and the next server starts clean at once.
 TEST_F(Durability, AKeeperThatDiesAtTheHandOverLeavesACleanStart) {
+  const std::string expected = UndisturbedHash();
   for (int i = 0; i < 10; ++i) {
     const char* const point = i % 2 == 0 ? "keeper.given:1" : "keeper.respawning:1";
+    SCOPED_TRACE(point);
     const bool respawns = std::string(point) == "keeper.respawning:1";
     const Process first =
         Serve(respawns ? std::vector<std::string>{} : std::vector<std::string>{"--no-respawn"}, {std::string("TIDEPOOL_KILL_AT=") + point});
+    const Process trainer = Train({"--persistent", "--norms", "--steps", "100000"});
+    ASSERT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
     const pid_t keeper = PidIn(first->Output(), "\"keeper_pid\":");
     first->Signal(SIGKILL);
     ASSERT_TRUE(first->Wait(kLimit).has_value());
     const Process next = Serve();
     ExpectGone(keeper);
-    EXPECT_EQ(HoldingsOf(directory_.path()), kNothing) << point;
+    ExpectTold(trainer.get());
+    EXPECT_EQ(HoldingsOf(directory_.path()), kNothing);
+    const Process heir = Train({"--persistent", "--pause-ms", "0"});
+    ASSERT_EQ(heir->Wait(kLimit)->exit_code, 0) << heir->Output();
+    EXPECT_EQ(HashIn(heir->Output()), expected);
     next->Signal(SIGINT);
     EXPECT_EQ(next->Wait(kLimit)->exit_code, 0) << next->Output();
-    EXPECT_TRUE(WaitForFilesToGo()) << point;
+    EXPECT_TRUE(WaitForFilesToGo());
   }
 }
 
