@@ -49,10 +49,16 @@ Status StoppedBySignal() {
 
 Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, SessionTask task) {
   std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
+  const RunOptions& options = session->task_.options;
+  if (!options.pool.empty()) {
+    const Result<uint64_t> pool = ParseSize(options.pool);
+    if (!pool.ok()) return Status(pool.status()).Where("--pool");
+    session->pool_bytes_ = pool.value();
+  }
   // A private server's states end with it: there is nothing to wait for.
   if (!session->standalone()) {
-    TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, DurationOf("--server-timeout", session->task_.options.server_timeout));
-    TP_ASSIGN_OR_RETURN(session->rejoin_timeout_ns_, DurationOf("--rejoin-timeout", session->task_.options.rejoin_timeout));
+    TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, DurationOf("--server-timeout", options.server_timeout));
+    TP_ASSIGN_OR_RETURN(session->rejoin_timeout_ns_, DurationOf("--rejoin-timeout", options.rejoin_timeout));
   }
   return session;
 }
@@ -78,12 +84,8 @@ Status RunSession::StartPrivateServer() {
 }
 
 Status RunSession::LaunchServer() {
-  const RunOptions& options = task_.options;
   StandaloneOptions standalone;
-  standalone.pool_bytes = RoundUp(client::StateBytesOf(task_.spec).total(), kMiB);
-  if (!options.pool.empty()) {
-    TP_ASSIGN_OR_RETURN(standalone.pool_bytes, ParseSize(options.pool));
-  }
+  standalone.pool_bytes = pool_bytes_.value_or(RoundUp(client::StateBytesOf(task_.spec).total(), kMiB));
   standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
   TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(standalone));
   socket_dir_ = server_->socket_dir();

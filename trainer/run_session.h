@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,7 @@ struct SessionTask {
 
 class RunSession {
  public:
-  // Nothing is contacted yet. Errors: kConfigBadValue (--server-timeout,
-  // --rejoin-timeout).
+  // Nothing is contacted yet. Errors: kConfigBadValue (--pool, --server-timeout, --rejoin-timeout).
   static Result<std::unique_ptr<RunSession>> Make(const RankPlace& place, SessionTask task);
   // Make, Attach and Meet.
   static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
@@ -87,6 +87,7 @@ class RunSession {
 
   const RankPlace place_;
   const SessionTask task_;
+  std::optional<uint64_t> pool_bytes_;  // as asked for
   int64_t server_timeout_ns_ = 0, rejoin_timeout_ns_ = 0;
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<RendezvousStore> store_;

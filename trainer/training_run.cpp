@@ -86,11 +86,7 @@ Status TrainingRun::Plan() {
   return {};
 }
 
-Status TrainingRun::Prepare() {
-  if (place_.rank == 0) {
-    TP_RETURN_IF_ERROR(PrepareDirectory("--out", options_.out_dir));
-    TP_RETURN_IF_ERROR(PrepareDirectory("--save", options_.save_dir));
-  }
+Status TrainingRun::MakeSession() {
   SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
   task.resumes = resume_;
   task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
@@ -98,6 +94,12 @@ Status TrainingRun::Prepare() {
   if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
   TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
   return {};
+}
+
+Status TrainingRun::PrepareDirectories() const {
+  if (place_.rank != 0) return {};
+  TP_RETURN_IF_ERROR(PrepareDirectory("--out", options_.out_dir));
+  return PrepareDirectory("--save", options_.save_dir);
 }
 
 Status TrainingRun::TakeSeat() {
@@ -255,12 +257,13 @@ Status TrainingRun::Explained(Status ended) const {
 
 Status TrainingRun::All() {
   TP_RETURN_IF_ERROR(Plan());
+  TP_RETURN_IF_ERROR(MakeSession());
   if (options_.dry_run) {
     if (options_.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
     Say("dry run   nothing was started\n");
     return {};
   }
-  TP_RETURN_IF_ERROR(Prepare());
+  TP_RETURN_IF_ERROR(PrepareDirectories());
   if (session_->DoneBefore()) {
     Say("done      every rank had come to its end before torchrun started them again\n");
     return {};

@@ -47,7 +47,8 @@ class TrainingRun {
 
  private:
   Status Plan();
-  Status Prepare();
+  Status MakeSession();
+  Status PrepareDirectories() const;
   // From a seat at the server to trained and saved weights.
   Status Attempt();
   Status TakeSeat();
