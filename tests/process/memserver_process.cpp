@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -74,16 +75,23 @@ pid_t FindServer(const std::string& socket_dir) {
   return pid;
 }
 
-pid_t FindKeeper(const std::string& socket_dir) {
+std::vector<pid_t> ProcessesNaming(const std::string& text) {
+  std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
-    std::ifstream comm(entry.path() / "comm"), words(entry.path() / "cmdline");
-    std::string first, all;
-    std::getline(comm, first);
-    if (first != "tp-keeper") continue;
-    std::getline(words, all);
-    if (all.find(socket_dir) != std::string::npos) return static_cast<pid_t>(std::stol(name));
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string words{std::istreambuf_iterator<char>(file), {}};
+    if (words.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(std::stol(name)));
+  }
+  return found;
+}
+
+pid_t FindKeeper(const std::string& socket_dir) {
+  for (const pid_t pid : ProcessesNaming(socket_dir)) {
+    std::string name;
+    std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+    if (name == "tp-keeper") return pid;
   }
   return 0;
 }

@@ -10,6 +10,8 @@
 
 namespace tidepool::testing {
 
+// Processes whose command line has `text` somewhere.
+std::vector<pid_t> ProcessesNaming(const std::string& text);
 // The keeper of a socket directory, by its name and its command line; 0 when there is none.
 pid_t FindKeeper(const std::string& socket_dir);
 // The memserver of a socket directory, by its lock file; 0 when there is none.

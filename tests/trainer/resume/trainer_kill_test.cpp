@@ -9,10 +9,11 @@
 #include <sstream>
 
 #include "base/clock.h"
-#include "base/random.h"
+#include "base/error_catalog.h"
 #include "shm/socket_path.h"
 #include "tests/process/daemon_fixture.h"
 #include "tests/process/memserver_process.h"
+#include "tests/trainer/program/trainer_runs.h"
 #include "trainer/comm/gloo_collective.h"
 
 namespace tidepool::testing {
@@ -20,32 +21,25 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kRunNs = 120 * kNsPerSecond;
-constexpr uint64_t kSteps = 30;
-
 std::string ReadText(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
 
-uint64_t Lines(const std::string& text) {
-  return static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
 // A memserver with a keeper, which starts it again when it is killed.
 class KeptServer {
  public:
-  KeptServer() : first_({"--keeper", "process", "--lease", "60s"}) {}
+  KeptServer() : first_(Settings()) {}
   // The orderly end of server and keeper; whichever server lives by now.
   ~KeptServer() {
     SteadyClock clock;
     const int64_t end_ns = clock.NowNs() + 20 * kNsPerSecond;
-    while (std::filesystem::exists(shm::KeeperSocketPath(first_.socket_dir())) && clock.NowNs() < end_ns) {
+    while (std::filesystem::exists(shm::KeeperSocketPath(socket_dir())) && clock.NowNs() < end_ns) {
       if (const pid_t pid = Pid(); pid > 0) kill(pid, SIGINT);
       clock.SleepNs(50 * kNsPerMs);
     }
-    EXPECT_FALSE(std::filesystem::exists(shm::KeeperSocketPath(first_.socket_dir()))) << "the keeper has not ended";
+    EXPECT_FALSE(std::filesystem::exists(shm::KeeperSocketPath(socket_dir()))) << "the keeper has not ended";
   }
   // SIGKILL, whoever serves now; waits until the next one has taken over.
   void Kill() const {
@@ -57,95 +51,39 @@ class KeptServer {
     while ((Pid() <= 0 || Pid() == pid) && clock.NowNs() < end_ns) clock.SleepNs(5 * kNsPerMs);
     EXPECT_NE(Pid(), pid) << "no memserver came after the one that was killed";
   }
+  // SIGKILL for the first server and its keeper: what they held is gone. Returns when another server is ready.
+  void KillWithKeeper() {
+    const pid_t keeper = FindKeeper(socket_dir());
+    ASSERT_GT(keeper, 0);
+    first_.process().Signal(SIGSTOP);  // while it ran it would start another keeper
+    kill(keeper, SIGKILL);
+    first_.process().Signal(SIGKILL);
+    ASSERT_TRUE(first_.process().Wait(20 * kNsPerSecond));
+    next_ = std::make_unique<ChildProcess>(MemserverCommand(socket_dir(), Settings()));
+    EXPECT_TRUE(next_->WaitForOutput("\"message\":\"ready\"", 20 * kNsPerSecond)) << next_->Output();
+  }
   const std::string& socket_dir() const { return first_.socket_dir(); }
 
  private:
-  // From the lock file; 0 when there is none.
-  pid_t Pid() const {
-    pid_t pid = 0;
-    std::ifstream(shm::LockFilePath(first_.socket_dir())) >> pid;
-    return pid;
-  }
+  static std::vector<std::string> Settings() { return {"--keeper", "process", "--lease", "60s"}; }
+  pid_t Pid() const { return FindServer(socket_dir()); }
+
   MemserverProcess first_;
+  std::unique_ptr<ChildProcess> next_;  // after both were killed
 };
 
-class TrainerKillTest : public ::testing::Test {
+class TrainerKillTest : public TrainerRuns {
  protected:
-  void SetUp() override {
-    SplitMix64 random(5);
-    std::ofstream text(data_.path() + "/words.txt");
-    for (int i = 0; i < 60000; ++i) text.put(random.Below(6) == 0 ? ' ' : static_cast<char>('a' + random.Below(12)));
-  }
-
-  std::string Out(const std::string& name) const { return data_.path() + "/" + name; }
-  std::vector<std::string> Run(const std::string& name) const {
-    return {"run",
-            "--preset",
-            "tiny",
-            "--context",
-            "32",
-            "--batch",
-            "4",
-            "--rcache",
-            "50%",
-            "--steps",
-            std::to_string(kSteps),
-            "--threads",
-            "1",
-            "--eval-every",
-            "10",
-            "--job",
-            "j",
-            "--resume",
-            "auto",
-            "--data",
-            data_.path() + "/words.txt",
-            "--socket-dir",
-            server_.socket_dir(),
-            "--out",
-            Out(name),
-            "--save",
-            Out(name) + "/weights"};
-  }
-  std::unique_ptr<ChildProcess> Start(std::vector<std::string> words, const std::vector<std::string>& environment = {}) const {
-    words.insert(words.begin(), TIDEPOOL_TRAINER);
-    return std::make_unique<ChildProcess>(words, environment);
+  std::vector<std::string> Run(const std::string& name, Flags more = {}) const {
+    more.insert({{"--job", "j"}, {"--resume", "auto"}, {"--socket-dir", server_.socket_dir()}});
+    return Words(name, more);
   }
   static bool Ignores(int signal, pid_t pid) {
     const std::string status = ReadText("/proc/" + std::to_string(pid) + "/status");
     const uint64_t mask = std::stoull("0" + status.substr(status.find("SigIgn:") + 8, 16), nullptr, 16);
     return (mask >> (signal - 1) & 1) != 0;
   }
-  static void ExpectDone(ChildProcess* trainer) {
-    const auto end = trainer->Wait(kRunNs);
-    ASSERT_TRUE(end) << trainer->Output();
-    EXPECT_EQ(end->exit_code, 0) << trainer->Output();
-  }
-  // False when the trainer ended before it had reported so many lines.
-  bool WaitForLines(const std::string& name, uint64_t lines, ChildProcess* trainer) const {
-    SteadyClock clock;
-    while (Lines(ReadText(Out(name) + "/metrics.jsonl")) < lines) {
-      if (trainer->Wait(0)) return false;
-      clock.SleepNs(kNsPerMs);
-    }
-    return true;
-  }
-  std::string Weights(const std::string& name) const { return ReadText(Out(name) + "/weights/model.safetensors"); }
-  // Steps and losses.
-  std::vector<std::string> Losses(const std::string& name) const {
-    std::vector<std::string> losses;
-    std::istringstream lines(ReadText(Out(name) + "/metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) losses.push_back(line.substr(0, line.find(",\"grad_norm\"")));
-    return losses;
-  }
-  void ExpectSame(const std::string& name, const std::string& reference) const {
-    EXPECT_GT(Weights(reference).size(), 400'000U);
-    EXPECT_TRUE(Weights(name) == Weights(reference)) << "the weights differ";
-    EXPECT_EQ(Losses(reference).size(), kSteps + 1);
-    EXPECT_EQ(Losses(name), Losses(reference));
-  }
 
-  TemporaryDirectory data_;
   KeptServer server_;
 };
 
@@ -273,12 +211,28 @@ TEST_F(TrainerKillTest, ARunWhoseRankIsKilledBehindItsGoodbyeIsNotBegunAnew) {
   }
 }
 
+// Then nobody holds the states; the trainer is told, by the server that comes next, and a new run has nothing to do with the old one.
+TEST_F(TrainerKillTest, AServerThatIsKilledWithItsKeeperLosesTheJob) {
+  const auto whole = Start(Run("whole"));
+  ExpectDone(whole.get());
+  const auto trainer = Start(Run("lost", {{"--steps", "100000"}}));
+  ASSERT_TRUE(WaitForLines("lost", 5, trainer.get())) << trainer->Output();
+  server_.KillWithKeeper();
+  const auto end = trainer->Wait(kRunNs);
+  ASSERT_TRUE(end) << trainer->Output();
+  EXPECT_EQ(end->exit_code, kExitCorrupt) << trainer->Output();
+  EXPECT_THAT(trainer->Output(), HasSubstr("error[TP3014]"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("memserver and its keeper ended together"));
+  EXPECT_EQ(HoldingsOf(server_.socket_dir()), kNothing);
+  const auto again = Start(Run("again"));
+  ExpectDone(again.get());
+  EXPECT_THAT(again->Output(), HasSubstr("starting at step 1"));
+  ExpectSame("again", "whole");
+}
+
 TEST_F(TrainerKillTest, AServerThatDoesNotComeBackEndsTheTrainerWithTheJobKept) {
-  std::vector<std::string> words = Run("alone");
-  words.insert(words.end(), {"--server-timeout", "300ms"});
   auto alone = std::make_unique<MemserverProcess>(std::vector<std::string>{"--keeper", "none", "--lease", "60s"});
-  *std::find(words.begin(), words.end(), server_.socket_dir()) = alone->socket_dir();
-  const auto trainer = Start(words);
+  const auto trainer = Start(Run("alone", {{"--server-timeout", "300ms"}, {"--socket-dir", alone->socket_dir()}}));
   ASSERT_TRUE(WaitForLines("alone", 3, trainer.get())) << trainer->Output();
   alone->process().Signal(SIGKILL);
   const auto end = trainer->Wait(kRunNs);

@@ -1,0 +1,156 @@
+// `trainer run` with nobody else on the machine: a private memserver comes and goes with the run, and a dry run starts nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error_catalog.h"
+#include "tests/process/memserver_process.h"
+#include "tests/trainer/program/trainer_runs.h"
+
+namespace tidepool::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class PrivateServer : public TrainerRuns {
+ protected:
+  static constexpr size_t kGuardAndServer = 2;
+
+  std::unique_ptr<ChildProcess> StartAlone(const std::string& name, const std::string& steps) const {
+    return Start(Words(name, {{"--standalone", ""}, {"--steps", steps}, {"--eval-every", "1"}}), {"TMPDIR=" + place_.path()});
+  }
+  // Waits until neither a process nor a file of the private memserver is left.
+  void ExpectNothingSoon() const {
+    SteadyClock clock;
+    const int64_t end_ns = clock.NowNs() + kRunNs;
+    while (!(ProcessesNaming(place_.path()).empty() && std::filesystem::is_empty(place_.path())) && clock.NowNs() < end_ns)
+      clock.SleepNs(kNsPerMs);
+    ExpectNothing();
+  }
+  void ExpectNothing() const {
+    EXPECT_THAT(ProcessesNaming(place_.path()), IsEmpty());
+    EXPECT_TRUE(std::filesystem::is_empty(place_.path())) << std::filesystem::directory_iterator(place_.path())->path();
+  }
+
+  const TemporaryDirectory place_;  // where private memservers have their directories, and nothing else is
+};
+
+TEST_F(PrivateServer, TrainsAndHasEndedWithTheRun) {
+  const auto trainer = StartAlone("alone", "2");
+  size_t most = 0;
+  while (!trainer->Wait(0)) most = std::max(most, ProcessesNaming(place_.path()).size());
+  ExpectNothing();
+  EXPECT_GE(most, kGuardAndServer) << "this test looks in the wrong place";
+  ExpectDone(trainer.get());
+  EXPECT_THAT(trainer->Output(), HasSubstr("step 2/2  loss "));
+  EXPECT_THAT(trainer->Output(), HasSubstr("done      2 steps in "));
+  const std::vector<std::string> losses = Losses("alone");
+  ASSERT_EQ(losses.size(), 3U);
+  for (size_t step = 0; step < losses.size(); ++step) {
+    EXPECT_THAT(losses[step], HasSubstr("\"step\":" + std::to_string(step) + ",\"loss\":"));
+    EXPECT_THAT(losses[step], HasSubstr(",\"val_loss\":"));
+  }
+  const auto held_out = [&losses](size_t step) { return std::stod(losses[step].substr(losses[step].find("\"val_loss\":") + 11)); };
+  EXPECT_LT(held_out(2), held_out(0)) << "it did not learn";
+  EXPECT_GT(Weights("alone").size(), 400'000U);
+}
+
+// A killed trainer can clean up nothing itself.
+TEST_F(PrivateServer, EndsHoweverTheRunEnds) {
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
+    SCOPED_TRACE(signal);
+    const std::string name = "signal-" + std::to_string(signal);
+    const auto trainer = StartAlone(name, "100000");
+    ASSERT_TRUE(WaitForLines(name, 2, trainer.get())) << trainer->Output();
+    EXPECT_GE(ProcessesNaming(place_.path()).size(), kGuardAndServer);
+    trainer->Signal(signal);
+    const auto end = trainer->Wait(kRunNs);
+    ASSERT_TRUE(end) << trainer->Output();
+    if (signal == SIGKILL) {
+      ExpectNothingSoon();
+    } else {
+      ExpectNothing();
+      EXPECT_EQ(end->exit_code, 128 + signal) << trainer->Output();
+      EXPECT_THAT(trainer->Output(), HasSubstr("stopped by a signal; the last step is sealed"));
+    }
+  }
+}
+
+TEST_F(PrivateServer, ThatIsKilledEndsTheRunWithAnError) {
+  const auto trainer = StartAlone("orphan", "100000");
+  ASSERT_TRUE(WaitForLines("orphan", 2, trainer.get())) << trainer->Output();
+  const std::string directory = std::filesystem::directory_iterator(place_.path())->path();
+  const pid_t server = FindServer(directory);
+  ASSERT_GT(server, 0) << directory;
+  kill(server, SIGKILL);
+  const auto end = trainer->Wait(kRunNs);
+  ASSERT_TRUE(end) << trainer->Output();
+  ExpectNothing();
+  EXPECT_EQ(end->exit_code, kExitJobKept) << trainer->Output();
+  EXPECT_THAT(trainer->Output(), HasSubstr("error[TP3009]"));
+}
+
+class DryRun : public PrivateServer {
+ protected:
+  // Checks, and no more: with a memserver of its own or one that is not there.
+  std::string DryOutput(Flags more) const {
+    more.insert({{"--dry-run", ""}});
+    const auto trainer = Start(Words("dry", more), {"TMPDIR=" + place_.path()});
+    ExpectDone(trainer.get());
+    return trainer->Output();
+  }
+  static std::string Estimate(const std::vector<std::string>& more) {
+    std::vector<std::string> words{"estimate", "--preset", "tiny", "--context", "32", "--batch", "4", "--rcache", "50%"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto trainer = Start(words);
+    ExpectDone(trainer.get());
+    return trainer->Output();
+  }
+};
+
+TEST_F(DryRun, ShowsThePlanAndStartsNothing) {
+  for (const Flags& where : {Flags{{"--standalone", ""}}, Flags{{"--socket-dir", "/nowhere"}, {"--job", "d"}, {"--resume", "auto"}}}) {
+    const std::string output = DryOutput(where);
+    EXPECT_THAT(output, HasSubstr(Estimate({}))) << "what `trainer estimate` says";
+    for (const char* line : {"model     tiny: ", "\nrcache    ", "\nhost      ", "\ndata      ", "\ndry run   nothing was started\n"})
+      EXPECT_THAT(output, HasSubstr(line));
+    EXPECT_THAT(output, Not(HasSubstr("server    ")));
+    EXPECT_THAT(output, Not(HasSubstr("step ")));
+    EXPECT_FALSE(std::filesystem::exists(Out("dry"))) << "neither metrics nor weights have a place yet";
+    ExpectNothing();
+  }
+}
+
+TEST_F(DryRun, GivesThePlanAsJsonAlone) {
+  const std::string plan = DryOutput({{"--standalone", ""}, {"--json", ""}, {"--quiet", ""}});
+  EXPECT_EQ(plan, Estimate({"--json"}));
+  EXPECT_THAT(plan, HasSubstr("\"preset\":\"tiny\""));
+  ExpectNothing();
+}
+
+TEST_F(DryRun, FindsWhatTheRunWouldEndWith) {
+  struct Bad {
+    std::string flag, value;
+    int exit_code;
+  };
+  for (const Bad& bad : {Bad{"--data", "/nowhere", kExitNotFound}, Bad{"--rcache", "1KiB", kExitDeviceMemory},
+                         Bad{"--server-timeout", "soon", kExitUsage}, Bad{"--pool", "lots", kExitUsage}}) {
+    const auto trainer = Start(Words("bad", {{"--dry-run", ""}, {bad.flag, bad.value}}));
+    const auto end = trainer->Wait(kRunNs);
+    ASSERT_TRUE(end) << trainer->Output();
+    EXPECT_EQ(end->exit_code, bad.exit_code) << trainer->Output();
+    EXPECT_THAT(trainer->Output(), HasSubstr(bad.flag));
+    EXPECT_THAT(trainer->Output(), Not(HasSubstr("dry run   ")));
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::testing
