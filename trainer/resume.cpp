@@ -66,4 +66,14 @@ Status ExplainEnd(Status ended, const std::string& job, bool resume) {
   }
 }
 
+Status ExplainPrivateEnd(Status ended, const std::string& log_tail) {
+  if (ended.id() != ErrorId::kServerGone) return ended;
+  return Status(ErrorId::kStatesLost, "the private memserver has ended during the run, and the states with it")
+      .Where(ended.where())
+      .Why(log_tail.empty() ? ended.what() : "the end of its log:\n" + log_tail)
+      .Fix(
+          "there is nothing to continue: the same command starts at step 1. A run that shall outlive its server needs one with a keeper "
+          "(`memserver run`), and --resume auto");
+}
+
 }  // namespace tidepool::trainer

@@ -29,5 +29,8 @@ bool EndsAttemptOnly(const Status& ended);
 
 // `ended` with advice on how `job`, which lies with a shared server, is continued or begun anew.
 Status ExplainEnd(Status ended, const std::string& job, bool resume);
+// The same for a run with a private server, whose states end with it: kServerGone becomes kStatesLost. `log_tail`: what that server logged
+// last; may be empty.
+Status ExplainPrivateEnd(Status ended, const std::string& log_tail);
 
 }  // namespace tidepool::trainer

@@ -252,7 +252,8 @@ void TrainingRun::LeaveStuck(const Status& ended) {
 }
 
 Status TrainingRun::Explained(Status ended) const {
-  return options_.standalone ? ended : ExplainEnd(std::move(ended), plan_.spec.name, resume_);
+  if (options_.standalone) return ExplainPrivateEnd(std::move(ended), session_->ServerLogTail());
+  return ExplainEnd(std::move(ended), plan_.spec.name, resume_);
 }
 
 Status TrainingRun::All() {

@@ -84,7 +84,7 @@ TEST_F(PrivateServer, EndsHoweverTheRunEnds) {
   }
 }
 
-TEST_F(PrivateServer, ThatIsKilledEndsTheRunWithAnError) {
+TEST_F(PrivateServer, TakesTheStatesWithItWhenItIsKilled) {
   const auto trainer = StartAlone("orphan", "100000");
   ASSERT_TRUE(WaitForLines("orphan", 2, trainer.get())) << trainer->Output();
   const std::string directory = std::filesystem::directory_iterator(place_.path())->path();
@@ -94,8 +94,10 @@ TEST_F(PrivateServer, ThatIsKilledEndsTheRunWithAnError) {
   const auto end = trainer->Wait(kRunNs);
   ASSERT_TRUE(end) << trainer->Output();
   ExpectNothing();
-  EXPECT_EQ(end->exit_code, kExitJobKept) << trainer->Output();
-  EXPECT_THAT(trainer->Output(), HasSubstr("error[TP3009]"));
+  EXPECT_EQ(end->exit_code, kExitCorrupt) << "no job is kept for a run to continue:\n" << trainer->Output();
+  EXPECT_THAT(trainer->Output(), HasSubstr("error[TP3014]"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("the private memserver has ended"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("rank attached")) << "the end of its log";
 }
 
 class DryRun : public PrivateServer {

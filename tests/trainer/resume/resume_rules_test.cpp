@@ -90,6 +90,16 @@ TEST(ExplainEnd, LostStatesCannotGoOn) {
   EXPECT_THAT(told.Format(), HasSubstr("anew at step 1"));
 }
 
+TEST(ExplainPrivateEnd, AServerThatEndedTookTheStatesWithIt) {
+  const Status told = ExplainPrivateEnd(Status(ErrorId::kServerGone, "it ended").Where("there"), "last words");
+  EXPECT_EQ(told.id(), ErrorId::kStatesLost);
+  EXPECT_EQ(told.where(), "there");
+  EXPECT_THAT(told.Format(), HasSubstr("last words"));
+  EXPECT_THAT(told.Format(), HasSubstr("nothing to continue"));
+  EXPECT_EQ(ExplainPrivateEnd(Status(ErrorId::kServerGone, "it ended"), "").why(), "it ended");
+  EXPECT_EQ(ExplainPrivateEnd(Status(ErrorId::kPoolFull, "full"), "last words").id(), ErrorId::kPoolFull);
+}
+
 TEST(ExplainEnd, LeavesOtherErrorsAsTheyAre) {
   const Status told = ExplainEnd(Status(ErrorId::kNonFinite, "not finite"), "j", true);
   EXPECT_EQ(told.Format(), Status(ErrorId::kNonFinite, "not finite").Format());
