@@ -2,7 +2,8 @@
 //
 // The loop pushes SaveRequest into one queue and takes SaveResult from the other; nothing else is shared but the planes named in a
 // request, which the loop leaves unchanged until the result. Requests are served one at a time, in order, each with a deadline counted
-// from its beginning. Every request is answered exactly once, also those that are still queued when the writer is destroyed.
+// from its beginning and looked at between two writes: one that the kernel does not return from holds up all that come after it. Every
+// request is answered exactly once, also those that are still queued when the writer is destroyed.
 #pragma once
 
 #include <atomic>

@@ -5,7 +5,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -81,7 +80,8 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
     const std::string name = entry.path().filename();
     if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
     std::ifstream file(entry.path() / "cmdline");
-    const std::string words{std::istreambuf_iterator<char>(file), {}};
+    std::string words;
+    std::getline(file, words);  // empty where the process has just ended (its buffer alone would throw)
     if (words.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(std::stol(name)));
   }
   return found;
