@@ -233,6 +233,14 @@ TEST(BoundedRing, KeepsTheOrderAndCountsWhatWaits) {
   }
 }
 
+TEST(BoundedRing, IsFullInTimeHoweverSmall) {
+  BoundedRing<int> ring(1);
+  uint32_t pushed = 0;
+  while (ring.HasRoom() && pushed < 10) pushed += ring.TryPush(7) ? 1 : 0;
+  EXPECT_EQ(pushed, ring.capacity());
+  EXPECT_FALSE(ring.TryPush(7));
+}
+
 // Every value comes once, and those of one pusher in their order.
 TEST(BoundedRing, LosesNothingBetweenManyThreads) {
   constexpr int kPushers = 3, kEach = 20'000;

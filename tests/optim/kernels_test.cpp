@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -220,6 +221,43 @@ TEST_P(WideKernels, UpdateTouchesNothingBehindTheSpan) {
       ASSERT_EQ(behind(planes.param16, 2), behind(before.param16, 2)) << c.Name();
       for (uint64_t i = DivideUp(count, kScaleBlockElements); i < planes.momentum_scales.size(); ++i) {
         ASSERT_TRUE(Same(planes.momentum_scales[i], before.momentum_scales[i])) << c.Name();
+      }
+    }
+  }
+}
+
+// What the undo of the next tile will hold: the old values behind the span, whole and no byte more, and an update that is none the
+// different.
+TEST_P(WideKernels, UpdateSavesWhatLiesBehindTheSpanWhereAsked) {
+  for (const Case& c : AllCases()) {
+    if (c.spec.states == StateForm::kSplit8) continue;
+    for (const uint64_t count : {64, 256, 1024}) {
+      for (const Kernels* kernels : {&kernels_, &reference_}) {
+        Planes saving(2 * count, c);
+        const Planes before = saving;
+        Planes plain = saving;
+        UpdateSpan span = Slice(saving.Span(), 0, count);
+        std::vector<uint8_t> master, momentum, variance, param16;
+        const auto place = [](const std::vector<uint8_t>& plane, uint64_t bytes, std::vector<uint8_t>* to) -> void* {
+          if (plane.empty()) return nullptr;
+          to->assign(bytes + 64, 0x5A);
+          return to->data();
+        };
+        const auto holds = [](const std::vector<uint8_t>& saved, const std::vector<uint8_t>& plane) {
+          if (saved.empty()) return true;
+          const auto bytes = static_cast<ptrdiff_t>(saved.size() - 64);
+          return std::equal(saved.begin(), saved.begin() + bytes, plane.begin() + bytes) &&
+                 std::all_of(saved.begin() + bytes, saved.end(), [](uint8_t byte) { return byte == 0x5A; });
+        };
+        span.save.master = place(saving.master, MasterBytes(c.spec.states, count), &master);
+        span.save.momentum = place(saving.momentum, MomentBytes(c.spec.states, count), &momentum);
+        span.save.variance = place(saving.variance, MomentBytes(c.spec.states, count), &variance);
+        if (IsSplit(c.spec.states)) span.save.param16 = place(saving.param16, 2 * count, &param16);
+        kernels->update(Factors(c), span);
+        kernels->update(Factors(c), Slice(plain.Span(), 0, count));
+        ASSERT_TRUE(holds(master, before.master) && holds(momentum, before.momentum)) << c.Name() << " " << count;
+        ASSERT_TRUE(holds(variance, before.variance) && holds(param16, before.param16)) << c.Name() << " " << count;
+        ASSERT_TRUE(SamePlanes(saving, plain)) << c.Name() << " " << count;
       }
     }
   }
