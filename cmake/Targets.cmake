@@ -11,8 +11,8 @@ function(tidepool_only_if_used name)
 endfunction()
 
 # tidepool_door(a.cpp ...): files that open the door to a large package of headers (Asio, Beast, JSON, CLI11, spdlog, toml++). None of them is
-# ever in a hurry, and optimising the packages took a tenth of the release build and a quarter of one for sanitizers, which instrument all of
-# it. Clang 14 cannot put its check of function pointers into coroutines.
+# ever in a hurry, and optimising the packages takes long, most of all for sanitizers, which instrument all of it. Clang 14 cannot put its
+# check of function pointers into coroutines.
 function(tidepool_door)
   if(TIDEPOOL_SANITIZE)
     set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-O0;$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>")
