@@ -14,7 +14,7 @@ cmake --install "$build" --prefix "$prefix" > "$prefix/install.log" || fail "cma
 for program in memserver memctl; do
   [[ -x $prefix/bin/$program ]] || fail "bin/$program was not installed"
   "$prefix/bin/$program" --help > /dev/null || fail "bin/$program --help failed"
-  if [[ $(ldd "$prefix/bin/$program") =~ torch|c10 ]]; then fail "bin/$program links LibTorch"; fi
+  if [[ $(ldd "$prefix/bin/$program") =~ libtorch|libc10 ]]; then fail "bin/$program links LibTorch"; fi
 done
 if [[ -e $build/bin/trainer ]]; then "$prefix/bin/trainer" --help > /dev/null || fail "bin/trainer --help failed"; fi
 
