@@ -172,7 +172,10 @@ class Run {
   void Lie(HostileRank* rank) {
     const ConnectionId connection = rank->here() ? rank->rank_side().connection() : input_->Byte();
     switch (input_->Choice(7)) {
-      case 0: return world_.Post(DeclareSchedule{connection, {input_->Choice(3), input_->Choice(2)}});
+      case 0:
+        // A rank that declares chunks which its job does not have is ended, rightly; nobody does so in the honest one's name.
+        if (connection == honest_.rank(0).connection()) return;
+        return world_.Post(DeclareSchedule{connection, {input_->Choice(3), input_->Choice(2)}});
       case 1: return world_.Post(SaveWeights{connection, UniqueFd(), "weights", input_->Choice(3)});
       case 2: return AnswerSaves();
       case 3: return world_.Post(SnapshotWanted{});
