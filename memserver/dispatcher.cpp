@@ -51,7 +51,12 @@ const char* CheckFetchRequest(Seat* seat, const Request& request) {
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
   if (seat->job->run_broken() && request.version > seat->job->states->sealed_version()) return Start::kPeerLost;
-  return StartFetch(seat->job->states.get(), seat->session.get(), request);
+  const Start start = StartFetch(seat->job->states.get(), seat->session.get(), request);
+  if (start == Start::kStarted) {
+    ++seat->job->open_traffic.fetches;
+    seat->job->open_traffic.bytes += request.element_count * BytesOf(seat->job->spec().dtype);
+  }
+  return start;
 }
 
 void EndFetchRequest(Seat* seat, const Copy& copy) {
@@ -233,7 +238,13 @@ bool Dispatcher::RetryParked(Seat* seat) {
   if (session.seen_changes == changes) return false;
   session.seen_changes = changes;
   if (session.waiting().size() == 0) return false;
-  session.waiting().Retry([seat](const Request& request) { return seat->violation == nullptr && StartOrWait(seat, request); });
+  session.waiting().Retry([seat](const Request& request) {
+    if (seat->violation != nullptr) return false;
+    const uint64_t fetches = seat->job->open_traffic.fetches;
+    const bool waits = StartOrWait(seat, request);
+    seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
+    return waits;
+  });
   return true;
 }
 

@@ -72,6 +72,7 @@ void AbandonOpenStep(Job* job) {
   }
   job->step.Clear();
   job->intake.Drop();
+  job->open_traffic = {};
   ++job->changes;
 }
 

@@ -57,6 +57,13 @@ struct WaitingSave {
   std::string name;
 };
 
+// What came out of the pool for one step, for all ranks.
+struct StepTraffic {
+  uint64_t fetches = 0;
+  uint64_t fetches_waited = 0;  // of them: for the update of their chunk
+  uint64_t bytes = 0;           // of all of them
+};
+
 struct NarrowTask {  // a shard of weights whose 16-bit form is to be made
   ChunkId chunk = 0;
   Rank rank = 0;
@@ -92,6 +99,7 @@ struct Job {
   int64_t last_seal_ns = 0;
   double step_seconds = 0;
   uint64_t steps_skipped = 0;
+  StepTraffic open_traffic, sealed_traffic;  // of the open step so far; of the last sealed one
   uint64_t parameters_updated = 0;
 
   const shm::JobSpec& spec() const { return states->spec(); }

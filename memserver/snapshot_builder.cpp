@@ -1,5 +1,6 @@
 #include "memserver/snapshot_builder.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tidepool::memserver {
@@ -43,6 +44,54 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   return row;
 }
 
+// The gradients that ranks have sent tell where the open step stands; fetches do not: they come in both passes.
+void CountGradients(const Job& job, StepProgress* step) {
+  const uint32_t all = job.spec().micro_batches;
+  uint32_t least = all, most = 0;
+  const auto intakes_of = [&](const Chunk& chunk) { return job.states->intakes().subspan(chunk.first_intake, chunk.shards); };
+  for (const Chunk& chunk : job.states->chunks()) {
+    for (const ShardIntake& intake : intakes_of(chunk)) {
+      least = std::min(least, intake.micro_batches_accepted);
+      most = std::max(most, intake.micro_batches_accepted);
+    }
+  }
+  step->phase = least == all ? "ending" : least == most ? "forward" : "backward";
+  step->micro_batches = all;
+  step->micro_batch = least == most ? std::min(most + 1, all) : most;
+  for (const Chunk& chunk : job.states->chunks()) {
+    const auto intakes = intakes_of(chunk);
+    const auto in = [&](const ShardIntake& intake) { return intake.micro_batches_accepted >= step->micro_batch; };
+    step->chunks_done += std::all_of(intakes.begin(), intakes.end(), in) ? 1 : 0;
+  }
+}
+
+StepProgress ProgressOf(const Job& job) {
+  StepProgress step;
+  step.fetches = job.sealed_traffic.fetches;
+  step.fetches_waited = job.sealed_traffic.fetches_waited;
+  step.bytes_fetched = job.sealed_traffic.bytes;
+  if (!job.IsRecorded() || !job.states->weights_ready()) return step;
+  if (!job.updates.active()) {
+    CountGradients(job, &step);
+    return step;
+  }
+  step.phase = "updating";
+  for (const Chunk& chunk : job.states->chunks()) step.chunks_done += chunk.version == job.states->sealed_version() ? 1 : 0;
+  return step;
+}
+
+void MarkUnanswered(const shm::Request& request, Rank rank, std::vector<ChunkRow>* chunks) {
+  ChunkRow& row = (*chunks)[request.chunk];
+  (request.op == static_cast<uint32_t>(shm::Op::kFetch) ? row.ranks_fetching : row.ranks_sending) |= uint64_t{1} << rank;
+}
+
+// Both lists hold only requests whose chunk was checked.
+void MarkUnanswered(Seat& seat, std::vector<ChunkRow>* chunks) {
+  const CopyLane& lane = seat.session->lane();
+  for (uint32_t i = 0; i < lane.size(); ++i) MarkUnanswered(lane.at(i).request, seat.rank, chunks);
+  for (const shm::Request& request : seat.session->waiting().requests()) MarkUnanswered(request, seat.rank, chunks);
+}
+
 JobRow RowOf(const Job& job) {
   const shm::JobSpec& spec = job.spec();
   JobRow row;
@@ -57,15 +106,18 @@ JobRow RowOf(const Job& job) {
   row.rcache_bytes = RcacheOf(job);
   row.step_seconds = job.step_seconds;
   row.steps_skipped = job.steps_skipped;
+  row.step = ProgressOf(job);
   if (job.IsRecorded()) {
     row.version = job.states->sealed_version();
     row.grad_norm = job.states->last_step().grad_norm;
   }
-  for (Seat* seat : job.seats) {
-    if (seat != nullptr) row.sessions.push_back(RowOf(*seat));
-  }
   row.chunks.reserve(job.states->chunks().size());
   for (ChunkId id = 0; id < spec.chunks.size(); ++id) row.chunks.push_back(RowOf(job, id));
+  for (Seat* seat : job.seats) {
+    if (seat == nullptr) continue;
+    row.sessions.push_back(RowOf(*seat));
+    if (seat->session != nullptr) MarkUnanswered(*seat, &row.chunks);
+  }
   return row;
 }
 

@@ -1,5 +1,7 @@
 #include "memserver/step_desk.h"
 
+#include <utility>
+
 #include "base/buggify.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -46,6 +48,7 @@ void StepDesk::FinishStep(Job* job) {
   const int64_t now = parts_.clock->NowNs();
   if (job->last_seal_ns != 0) job->step_seconds = static_cast<double>(now - job->last_seal_ns) / kNsPerSecond;
   job->last_seal_ns = now;
+  job->sealed_traffic = std::exchange(job->open_traffic, {});
 }
 
 void StepDesk::AnswerStep(Job* job, const StepRecord& record, ErrorId error) {

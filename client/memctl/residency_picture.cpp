@@ -12,13 +12,15 @@ constexpr size_t kLabelWidth = 14;
 constexpr size_t kUsedWidth = 25;  // at least; of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
 // When several chunks share a column, the letter that stands furthest left here is shown: what moves matters more than what rests.
-constexpr const char* kPriority = "AOgG_C.";
+constexpr const char* kPriority = "AO><gG_C.";
 
 // ANSI colour of a state letter; null for the terminal's own.
 const char* ColorOf(char letter) {
   switch (letter) {
     case 'C':
     case 'c': return "\033[32m";  // green: at a rank
+    case '>':
+    case '<': return "\033[36m";  // cyan: between a rank and the pool
     case 'g':
     case 'G': return "\033[33m";  // yellow: gradients
     case 'O':
@@ -103,9 +105,18 @@ void AppendLegend(const ResidencyView& residency, bool folded, const Style& styl
   lines->push_back(line);
 }
 
+// "backward of micro-batch 2/4: 7/20 chunks"; what the state says already is left out.
+std::string ProgressOf(const ResidencyJob& job) {
+  if (job.phase.empty()) return "";
+  std::string text = job.phase == job.state ? "" : " " + Printable(job.phase);
+  if (job.micro_batches > 1) text += " of micro-batch " + std::to_string(job.micro_batch) + "/" + std::to_string(job.micro_batches);
+  if (job.phase == "forward" || job.phase == "ending") return text;
+  return text + ": " + std::to_string(job.chunks_done) + "/" + std::to_string(job.chunks) + " chunks";
+}
+
 std::string TitleOf(const ResidencyJob& job, size_t fold) {
   std::string title = "job " + Printable(job.name) + " (" + std::to_string(job.id) + ")   " + Printable(job.state) + ", step " +
-                      std::to_string(job.version) + "   " + std::to_string(job.chunks) + " chunks of up to " +
+                      std::to_string(job.version) + ProgressOf(job) + "   " + std::to_string(job.chunks) + " chunks of up to " +
                       FormatBytes(job.chunk_bytes_max);
   if (job.step_seconds > 0) title += "   " + FormatDuration(job.step_seconds) + " a step";
   if (fold > 1) title += "   1 column = " + std::to_string(fold) + " chunks";
@@ -129,6 +140,10 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   for (const ResidencyRow& row : job.rows) {
     const std::string letters = Folded(row.letters, fold);
     lines->push_back(Padded(LabelOf(row), label_width) + Colored(letters, style) + std::string(picture_width - columns, ' ') + UseOf(row));
+  }
+  if (style.header && job.fetches > 0) {
+    lines->push_back("last step: " + std::to_string(job.fetches) + " fetches, " + FormatBytes(job.bytes_fetched) + " to ranks; " +
+                     std::to_string(job.fetches_waited) + " waited for their update");
   }
   return fold;
 }

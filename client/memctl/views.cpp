@@ -169,6 +169,10 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
   Fields fields(value, wrong);
   fields.Read("id", &job->id).Read("name", &job->name).Read("state", &job->state).Read("version", &job->version);
   fields.Read("step_seconds", &job->step_seconds).Read("chunks", &job->chunks).Read("chunk_bytes_max", &job->chunk_bytes_max);
+  fields.Object("step").Read("phase", &job->phase).Read("chunks_done", &job->chunks_done);
+  fields.Object("step").Read("micro_batch", &job->micro_batch).Read("micro_batches", &job->micro_batches);
+  fields.Object("last_step").Read("fetches", &job->fetches).Read("fetches_waited", &job->fetches_waited);
+  fields.Object("last_step").Read("bytes_fetched", &job->bytes_fetched);
   fields.Array("rows", [&](const json::value& row) { ReadResidencyRow(row, wrong, &job->rows.emplace_back()); });
   for (const ResidencyRow& row : job->rows) {
     if (row.letters.size() != job->chunks && wrong->empty()) *wrong = "a row of the residency picture has another length than its job";

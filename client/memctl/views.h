@@ -63,7 +63,9 @@ struct ResidencyRow {
 
 struct ResidencyJob {
   uint64_t id = 0, version = 0, chunks = 0, chunk_bytes_max = 0;
-  std::string name, state;
+  std::string name, state, phase;  // phase of the open step; empty while there is none
+  uint64_t chunks_done = 0, micro_batch = 0, micro_batches = 0;
+  uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;  // of the last sealed step
   double step_seconds = 0;
   std::vector<ResidencyRow> rows;
 };

@@ -51,13 +51,16 @@ void WriteRuns(size_t count, LetterAt letter_at, JsonWriter* json) {
 }
 
 void WriteRcacheRow(const JobRow& job, const SessionRow& session, JsonWriter* json) {
-  const auto fetched = [&](size_t i) { return (job.chunks[i].ranks_cached >> session.rank & 1) != 0; };
+  const auto in = [&](uint64_t ranks) { return (ranks >> session.rank & 1) != 0; };
+  const auto letter_of = [&](const ChunkRow& chunk) {
+    return in(chunk.ranks_fetching) ? '>' : in(chunk.ranks_sending) ? '<' : in(chunk.ranks_cached) ? 'C' : '.';
+  };
   uint64_t chunks = 0;
-  for (size_t i = 0; i < job.chunks.size(); ++i) chunks += fetched(i) ? 1 : 0;
+  for (const ChunkRow& chunk : job.chunks) chunks += in(chunk.ranks_cached) ? 1 : 0;
   json->BeginObject().Field("kind", "rcache").Field("rank", session.rank);
   json->Field("chunks_held", chunks).Field("bytes_limit", session.rcache_bytes);
   WriteRuns(
-      job.chunks.size(), [&](size_t i) { return fetched(i) ? 'C' : '.'; }, json);
+      job.chunks.size(), [&](size_t i) { return letter_of(job.chunks[i]); }, json);
   json->EndObject();
 }
 
@@ -66,6 +69,13 @@ void WritePoolRow(const Snapshot& snapshot, const JobRow& job, JsonWriter* json)
   WriteRuns(
       job.chunks.size(), [&](size_t i) { return LetterOf(job.chunks[i].state); }, json);
   json->EndObject();
+}
+
+void WriteStep(const StepProgress& step, JsonWriter* json) {
+  json->Key("step").BeginObject().Field("phase", step.phase).Field("chunks_done", step.chunks_done);
+  json->Field("micro_batch", step.micro_batch).Field("micro_batches", step.micro_batches).EndObject();
+  json->Key("last_step").BeginObject().Field("fetches", step.fetches).Field("fetches_waited", step.fetches_waited);
+  json->Field("bytes_fetched", step.bytes_fetched).EndObject();
 }
 
 void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
@@ -138,7 +148,7 @@ std::string JobReport(const JobRow& job) {
 std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs) {
   JsonWriter json;
   json.BeginObject().Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
-  json.Key("legend").BeginObject().Field("C", "in rCache");
+  json.Key("legend").BeginObject().Field("C", "in rCache").Field(">", "on its way in").Field("<", "gradient on its way out");
   for (const ChunkState state : kStates) json.Field(std::string(1, LetterOf(state)), NameOf(state));
   json.EndObject().Key("jobs").BeginArray();
   for (const JobRow* job : jobs) {
@@ -146,7 +156,9 @@ std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const Jo
     json.Field("step_seconds", job->step_seconds).Field("chunks", static_cast<uint64_t>(job->chunks.size()));
     uint64_t largest = 0;
     for (const ChunkRow& chunk : job->chunks) largest = std::max(largest, chunk.elements * BytesOf(job->dtype));
-    json.Field("chunk_bytes_max", largest).Key("rows").BeginArray();
+    json.Field("chunk_bytes_max", largest);
+    WriteStep(job->step, &json);
+    json.Key("rows").BeginArray();
     for (const SessionRow& session : job->sessions) WriteRcacheRow(*job, session, &json);
     WritePoolRow(snapshot, *job, &json);
     json.EndArray().EndObject();

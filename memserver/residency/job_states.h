@@ -106,6 +106,8 @@ class JobStates {
   const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
   std::span<Chunk> chunks() { return chunks_; }
   ShardIntake& intake(ChunkId id, Rank rank) { return intakes_[chunks_[id].first_intake + spec_->ShardIndex(id, rank)]; }
+  // Of all chunks: those of one begin at its first_intake, one a shard.
+  std::span<const ShardIntake> intakes() const { return intakes_; }
   // First element of `rank`'s shard.
   uint64_t ShardBegin(ChunkId id, Rank rank) const { return spec_->ShardIndex(id, rank) * chunks_[id].shard_elements; }
   // What a fetch reads: param16, or master for fp32 jobs.

@@ -31,6 +31,8 @@ struct ChunkRow {
   uint64_t bytes = 0;  // of all its planes
   Version version = 0;
   uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version, and nothing was fetched over it since
+  // Bit r: rank r has asked for it, or has sent a gradient (or first weights) of it, and has no answer yet.
+  uint64_t ranks_fetching = 0, ranks_sending = 0;
   uint64_t fetches = 0;
 };
 
@@ -41,6 +43,15 @@ struct SessionRow {
   uint64_t rcache_bytes = 0;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // since attach
   uint64_t requests = 0, requests_parked = 0;
+};
+
+// Where a job's step stands. A micro-batch is in its forward pass until the first of its gradients comes.
+struct StepProgress {
+  const char* phase = "";  // "forward", "backward", "ending" (all gradients are in, the verdict is not), "updating"; "" while loading
+  uint32_t micro_batch = 0, micro_batches = 0;  // from 1; 0 while updating
+  uint64_t chunks_done = 0;                     // whose gradients of this micro-batch are in; while updating, whose update is
+  // Of the last sealed step, for all ranks; of the fetches, `fetches_waited` waited for the update of their chunk.
+  uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;
 };
 
 struct JobRow {
@@ -56,6 +67,7 @@ struct JobRow {
   double step_seconds = 0;  // between the last two seals
   double grad_norm = 0;
   uint64_t steps_skipped = 0;
+  StepProgress step;
   std::vector<SessionRow> sessions;
   std::vector<ChunkRow> chunks;
 };

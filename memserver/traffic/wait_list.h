@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -42,6 +43,7 @@ class WaitList {
 
   uint32_t size() const { return static_cast<uint32_t>(requests_.size()); }
   bool holds_gradients() const { return gradients_ > 0; }
+  std::span<const shm::Request> requests() const { return requests_; }
 
  private:
   static bool IsGradient(const shm::Request& request) { return request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient); }

@@ -26,7 +26,9 @@ std::string Joined(const Lines& lines) {
 std::string Residency(int chunks, const std::string& rcache_runs, const std::string& pool_runs) {
   return R"({"pool":{"bytes":68719476736,"bytes_used":35000000000},"legend":{"C":"in rCache","_":"empty",".":"resident","g":"gradients"},)"
          R"("jobs":[{"id":7,"name":"gpt2-xl","state":"training","version":412,"step_seconds":2.25,"chunks":)" +
-         std::to_string(chunks) + R"(,"chunk_bytes_max":268435456,"rows":[)" +
+         std::to_string(chunks) +
+         R"(,"chunk_bytes_max":268435456,"step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":1},)" +
+         R"("last_step":{"fetches":22,"fetches_waited":3,"bytes_fetched":1048576},"rows":[)" +
          R"({"kind":"rcache","rank":0,"chunks_held":2,"bytes_limit":2147483648,"runs":)" + rcache_runs + "}," +
          R"({"kind":"host_pool","bytes_used":35000000000,"bytes_limit":68719476736,"runs":)" + pool_runs + "}]}]}";
 }
@@ -38,12 +40,13 @@ Lines Rendered(const std::string& json, const Style& style) {
 }
 
 TEST(MemctlResidency, OneColumnAChunkWhileThereIsRoom) {
-  const std::string json = Residency(24, R"([["C",2],[".",22]])", R"([[".",12],["g",4],[".",8]])");
+  const std::string json = Residency(24, R"([["C",2],[".",2],[">",1],[".",19]])", R"([[".",12],["g",4],[".",8]])");
   EXPECT_EQ(Joined(Rendered(json, {})), R"(
-job gpt2-xl (7)   training, step 412   24 chunks of up to 256 MiB   2.2 s a step
+job gpt2-xl (7)   training, step 412 backward: 4/24 chunks   24 chunks of up to 256 MiB   2.2 s a step
               0         10        20    used / limit
-rank 0 rCache CC......................  2 held / 2.00 GiB
+rank 0 rCache CC..>...................  2 held / 2.00 GiB
 host pool     ............gggg........  32.6 GiB / 64.0 GiB
+last step: 22 fetches, 1.00 MiB to ranks; 3 waited for their update
 C in rCache   _ empty   . resident   g gradients
 )");
 }
@@ -62,6 +65,27 @@ TEST(MemctlResidency, ManyChunksAreFoldedToTheWidth) {
   EXPECT_THAT(lines[2], StartsWith("rank 0 rCache Cc.")) << "32 chunks fill one column and most of a second";
 }
 
+TEST(MemctlResidency, TheTitleTellsWhereTheStepStands) {
+  ResidencyJob job;
+  job.name = "gpt";
+  job.state = "training";
+  job.chunks = 20;
+  job.chunks_done = 7;
+  const auto title = [&](const char* phase, uint64_t micro_batches) {
+    job.phase = phase;
+    job.micro_batch = micro_batches > 1 ? 2 : 1;
+    job.micro_batches = micro_batches;
+    ResidencyView view;
+    view.jobs = {job};
+    return RenderResidency(view, {})[0];
+  };
+  EXPECT_THAT(title("", 0), HasSubstr("training, step 0   20 chunks"));
+  EXPECT_THAT(title("forward", 1), HasSubstr("training, step 0 forward   20 chunks"));
+  EXPECT_THAT(title("backward", 4), HasSubstr("training, step 0 backward of micro-batch 2/4: 7/20 chunks   20 chunks"));
+  job.state = "updating";
+  EXPECT_THAT(title("updating", 0), HasSubstr("updating, step 0: 7/20 chunks   20 chunks"));
+}
+
 TEST(MemctlResidency, ColoursAreOnlyThereWhenAskedFor) {
   const std::string json = Residency(3, R"([["C",1],[".",2]])", R"([["g",3]])");
   EXPECT_EQ(Joined(Rendered(json, {})).find('\033'), std::string::npos);
@@ -76,7 +100,7 @@ TEST(MemctlResidency, WithoutHeaderOnlyTheRowsRemain) {
 }
 
 TEST(MemctlResidency, AJobWithoutChunksAndANarrowTerminalStillRender) {
-  EXPECT_THAT(Rendered(Residency(0, "[]", "[]"), {}), SizeIs(5));
+  EXPECT_THAT(Rendered(Residency(0, "[]", "[]"), {}), SizeIs(6));
   EXPECT_THAT(Rendered(Residency(500, R"([[".",500]])", R"([[".",500]])"), {.width = 1})[2], HasSubstr("rank 0 rCache .........."));
 }
 

@@ -72,10 +72,13 @@ TEST_F(AdminApiTest, OneJobIsFoundByNumberOrName) {
 
 TEST_F(AdminApiTest, ResidencyIsRunLengthEncoded) {
   const std::string body = BodyOf("/v1/residency?job=gpt");
-  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",4]]})"));
-  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",3]]})"));
+  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",3],[">",1]]})"));
+  EXPECT_THAT(
+      body, HasSubstr(R"({"kind":"rcache","rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",1],["<",1],[">",1]]})"));
   EXPECT_THAT(body, HasSubstr(R"("runs":[["_",1],[".",1],["g",1],["G",1],["O",1],["A",1]])"));
-  EXPECT_THAT(body, HasSubstr(R"("legend":{"C":"in rCache","_":"empty",".":"resident")"));
+  EXPECT_THAT(body, HasSubstr(R"("legend":{"C":"in rCache",">":"on its way in","<":"gradient on its way out","_":"empty")"));
+  EXPECT_THAT(body, HasSubstr(R"("step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":2})"));
+  EXPECT_THAT(body, HasSubstr(R"("last_step":{"fetches":9,"fetches_waited":2,"bytes_fetched":36864})"));
   EXPECT_THAT(BodyOf("/v1/residency"), HasSubstr(R"("runs":[[".",2]])")) << "without a job, all of them";
 }
 

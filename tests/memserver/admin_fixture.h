@@ -42,6 +42,13 @@ inline Snapshot TwoJobs() {
   gpt.pool_bytes = 200'000;
   gpt.rcache_bytes = 2048;
   gpt.grad_norm = 1.5;
+  gpt.step = {.phase = "backward",
+              .micro_batch = 1,
+              .micro_batches = 2,
+              .chunks_done = 4,
+              .fetches = 9,
+              .fetches_waited = 2,
+              .bytes_fetched = 36'864};
   gpt.sessions = {{.session = 8, .rank = 0, .pid = 100, .rcache_bytes = 1024}, {.session = 9, .rank = 1, .pid = 101, .rcache_bytes = 1024}};
   for (int state = 0; state < 6; ++state) {
     gpt.chunks.push_back({.state = static_cast<ChunkState>(state),
@@ -53,6 +60,8 @@ inline Snapshot TwoJobs() {
                                                        : 0u,
                           .fetches = 5});
   }
+  gpt.chunks[4].ranks_sending = 2;
+  gpt.chunks[5].ranks_fetching = 3;
   JobRow other;
   other.job = 5;
   other.name = "7";
