@@ -163,9 +163,8 @@ constexpr std::array<Setting, 20> kSettings{{
      ParseWorkerCpus},
     {"--isa", "optimizer.isa", "auto|v2|v3|v4", "auto", "instruction set of the optimizer loops; the bits are the same with each",
      ParseIsa},
-    {"--tile", "optimizer.tile", "auto|N,N", "auto",
-     "elements of an undo tile and of the prefetch distance, such as 256,512; auto: measured at start; the bits are the same with each",
-     ParseTuning},
+    {"--update-prefetch", "optimizer.prefetch", "auto|N", "auto",
+     "how many elements ahead updates ask for memory, such as 512; auto: measured at start; the bits are the same with each", ParseTuning},
     {"--copy-threads", "copy.threads", "N|auto", "auto",
      "0: the serve loop copies; else each session has a copy thread, and N of them copy a large range together; auto: by the number of "
      "CPUs",

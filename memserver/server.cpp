@@ -101,8 +101,7 @@ optim::Tuning TuningFor(const ServerOptions& options, const WorkerTeam& team, Ho
   if (free < kTuningScratchMin * tuning.workers || !pool->Take(std::array{free / kPageBytes * kPageBytes}, &scratch)) return {};
   const TuningResult result = MeasureTuning(tuning, {scratch.front().data, scratch.front().bytes}, SteadyClock());
   pool->Release(scratch);
-  LogInfo("update tuned", {{"tile", result.tuning.tile_elements},
-                           {"prefetch", result.tuning.prefetch_elements},
+  LogInfo("update tuned", {{"prefetch", result.tuning.prefetch_elements},
                            {"gain", result.gain},
                            {"rounds", result.rounds},
                            {"seconds", static_cast<double>(result.took_ns) / kNsPerSecond}});

@@ -134,7 +134,6 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->pool_touch_seconds = parts.pool->facts().touch_seconds;
   snapshot->rcache_limit = options.rcache_limit;
   snapshot->workers = parts.team->threads();
-  snapshot->tile = parts.team->tuning().tile_elements;
   snapshot->prefetch = parts.team->tuning().prefetch_elements;
   snapshot->turns = tables.counters.turns;
   snapshot->bytes_h2d = tables.counters.bytes_h2d;

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include "base/check.h"
 #include "base/planted.h"
@@ -19,10 +18,15 @@ constexpr int kBeginShift = 3;
 constexpr uint64_t kVersionLimit = 1ULL << (64 - kVersionShift);
 constexpr uint64_t kBeginLimit = 1ULL << (kVersionShift - kBeginShift);
 constexpr uint64_t kStateMask = 7;
-// States as they are stored; an open tile of 256 << n elements is kStoredOpen + n.
+// States as they are stored; an open tile of 64 << n elements is kStoredOpen + n.
 constexpr uint64_t kStoredClosed = 0, kStoredFinished = 1, kStoredOpen = 2;
 constexpr uint64_t kStoredOpenMax = kStoredOpen + 2;
 static_assert(kTileElementsMin << (kStoredOpenMax - kStoredOpen) == kTileElementsMax);
+// What the loops write (BlockUndo): the layout of an area, and the word of the next tile.
+static_assert(kUpdateTileElements == kTileElementsMin && kNextBlockWord == 1 << kBeginShift);
+static_assert(offsetof(UndoArea, piece) == kAreaPiece * 8 && offsetof(UndoArea, version) == kAreaVersion * 8);
+static_assert(offsetof(UndoArea, begin) == kAreaBegin * 8 && offsetof(UndoArea, count) == kAreaCount * 8);
+static_assert(offsetof(UndoArea, values) == kAreaValues * 8);
 
 // Keeps the compiler from moving stores over this place. A killed thread has done its instructions in program order, as a signal handler
 // on the same thread would see them, so no instruction is needed.
@@ -84,8 +88,31 @@ Tiles TilesOf(const AddPiece& piece) {
   return {piece.identity, piece.sequence, piece.count, piece.progress, {{{reinterpret_cast<std::byte*>(piece.sum), 32}}}};
 }
 
+bool IsFinished(const Tiles& tiles) {
+  const Progress at = tiles.progress->Load();
+  return at.state == Progress::State::kFinished && at.version == tiles.version && !TP_PLANTED("optim.finished_piece_again");
+}
+
+void Finish(const Tiles& tiles) {
+  tiles.progress->Store({tiles.version, 0, Progress::State::kFinished});
+  TP_POINT("optim.piece_finished");
+}
+
+// The first run that ends behind `element`; the end of the runs where there is none.
+const GroupRun* RunFrom(const Piece& piece, uint64_t element) {
+  return std::partition_point(piece.runs.data(), piece.runs.data() + piece.runs.size(),
+                              [=](const GroupRun& run) { return run.end <= element; });
+}
+
+// The run that `element` lies in, or null.
+const GroupRun* RunAt(const Piece& piece, uint64_t element) {
+  const GroupRun* run = RunFrom(piece, element);
+  return run != piece.runs.data() + piece.runs.size() && run->begin <= element ? run : nullptr;
+}
+
 // The first element that has its old value.
-uint64_t FirstElement(const Tiles& tiles, const Progress& at) {
+uint64_t FirstElement(const Tiles& tiles) {
+  const Progress at = tiles.progress->Load();
   TP_CHECK(tiles.identity != 0, "piece identity 0 means an empty undo area");
   TP_CHECK(at.state != Progress::State::kOpen, "restore the open tile before the update goes on");
   TP_CHECK(at.version <= tiles.version, "the piece is newer than its update");
@@ -115,11 +142,16 @@ Progress ProgressWord::Load() const {
   return progress;
 }
 
-void ProgressWord::Store(const Progress& progress) {
+uint64_t ProgressWord::BitsOf(const Progress& progress) {
   const uint64_t begin = progress.begin / kTileElementsMin;
   TP_CHECK(progress.version < kVersionLimit && begin < kBeginLimit, "version or tile does not fit the progress word");
+  return progress.version << kVersionShift | begin << kBeginShift | StoredState(progress);
+}
+
+void ProgressWord::Store(const Progress& progress) {
+  const uint64_t bits = BitsOf(progress);
   OrderForKill();
-  bits_.store(progress.version << kVersionShift | begin << kBeginShift | StoredState(progress), std::memory_order_release);
+  bits_.store(bits, std::memory_order_release);
   OrderForKill();
 }
 
@@ -128,88 +160,87 @@ TileUpdate::TileUpdate(const Kernels& kernels, std::span<UndoArea, 2> areas, con
 
 void TileUpdate::Run(const Piece& piece) {
   const Tiles tiles = TilesOf(piece);
-  RunTiles(tiles, [&](uint64_t first, uint64_t count, UndoArea* next) { return UpdateTile(piece, tiles, first, count, next); });
+  if (IsFinished(tiles)) return;
+  for (uint64_t first = FirstElement(tiles); first < tiles.count;) {
+    const GroupRun* run = RunAt(piece, first);
+    uint64_t count = run == nullptr ? 0 : (std::min(run->end, tiles.count) - first) / kUpdateTileElements * kUpdateTileElements;
+    if (points_armed.load(std::memory_order_relaxed)) count = std::min(count, kUpdateTileElements);  // so that tests see each tile
+    if (count > 0 && kernels_.isa != IsaLevel::kScalarReference) {
+      UpdateWholeTiles(piece, *run, first, count);
+    } else {
+      count = std::min(kUpdateTileElements, tiles.count - first);
+      OpenTile(tiles, first, count, kUpdateTileElements);
+      UpdateCutTile(piece, first, count);
+    }
+    TP_POINT("optim.tile_written");
+    first += count;
+  }
+  Finish(tiles);
 }
 
 void TileUpdate::Add(const AddPiece& piece) {
+  const Tiles tiles = TilesOf(piece);
+  if (IsFinished(tiles)) return;
   const auto* addend = static_cast<const std::byte*>(piece.addend);
-  RunTiles(TilesOf(piece), [&](uint64_t first, uint64_t count, UndoArea* /*next*/) {
+  for (uint64_t first = FirstElement(tiles), count = 0; first < tiles.count; first += count) {
+    count = std::min(kAddTileElements, tiles.count - first);
+    OpenTile(tiles, first, count, kAddTileElements);
     kernels_.accumulate_gradient(piece.sum + first, addend + first * tidepool::BytesOf(piece.dtype), piece.dtype, count);
-    return false;
-  });
-}
-
-template <typename Apply>
-void TileUpdate::RunTiles(const Tiles& tiles, Apply apply) {
-  const Progress at = tiles.progress->Load();
-  if (at.state == Progress::State::kFinished && at.version == tiles.version && !TP_PLANTED("optim.finished_piece_again")) return;
-  const uint64_t length = tuning_.tile_elements;
-  const auto area = [&](uint64_t turn) { return &areas_[TP_PLANTED("optim.one_undo_area") ? 0 : turn % 2]; };
-  uint64_t turn = 0;
-  bool saved = false;
-  for (uint64_t first = FirstElement(tiles, at); first < tiles.count; first += length, ++turn) {
-    const uint64_t count = std::min(length, tiles.count - first);
-    if (!saved) SaveTile(tiles, first, count, area(turn));
-    TP_POINT("optim.tile_saved");
-    if (!TP_PLANTED("optim.tile_not_opened")) tiles.progress->Store({tiles.version, first, Progress::State::kOpen, length});
-    TP_POINT("optim.tile_progress");
-    saved = apply(first, count, area(turn + 1));
     TP_POINT("optim.tile_written");
   }
-  tiles.progress->Store({tiles.version, 0, Progress::State::kFinished});
-  TP_POINT("optim.piece_finished");
+  Finish(tiles);
+}
+
+UndoArea* TileUpdate::AreaOf(uint64_t first, uint64_t length) const {
+  return &areas_[TP_PLANTED("optim.one_undo_area") ? 0 : first / length % 2];
+}
+
+void TileUpdate::OpenTile(const Tiles& tiles, uint64_t first, uint64_t count, uint64_t length) const {
+  SaveTile(tiles, first, count, AreaOf(first, length));
+  TP_POINT("optim.tile_saved");
+  if (!TP_PLANTED("optim.tile_not_opened")) tiles.progress->Store({tiles.version, first, Progress::State::kOpen, length});
+  TP_POINT("optim.tile_progress");
 }
 
 // The area is empty while it is written: a half-written one must not pass for the tile that it held before.
-static void BeginArea(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) {
+void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const {
   if (!TP_PLANTED("optim.undo_not_emptied")) area->piece.store(0, std::memory_order_relaxed);
   OrderForKill();
   area->version = tiles.version;
   area->begin = first;
   area->count = count;
-}
-static void EndArea(const Tiles& tiles, UndoArea* area) {
-  OrderForKill();
-  area->piece.store(tiles.identity, std::memory_order_release);
-}
-
-void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const {
-  BeginArea(tiles, first, count, area);
   ForEachPlane(tiles.planes, first, count, [&](std::byte* plane, uint64_t at, uint64_t bytes) {
     if (at > 0 && TP_PLANTED("optim.plane_without_undo")) return;
     kernels_.copy(area->values + at, plane, bytes);
   });
-  EndArea(tiles, area);
+  OrderForKill();
+  area->piece.store(tiles.identity, std::memory_order_release);
 }
 
-// Where the values of a whole tile lie in an area: plane behind plane, as ForEachPlane goes.
-static SaveAhead PlacesIn(const UpdateSpan& span, uint64_t count, UndoArea* area) {
-  std::byte* at = area->values;
-  const auto place = [&at](const void* plane, uint64_t bytes) { return plane == nullptr ? nullptr : std::exchange(at, at + bytes); };
-  SaveAhead save;
-  save.master = place(span.master, MasterBytes(span.states, count));
-  save.momentum = place(span.momentum, MomentBytes(span.states, count));
-  save.variance = place(span.variance, MomentBytes(span.states, count));
-  if (span.states != StateForm::kF32) save.param16 = place(span.param16, count * tidepool::BytesOf(span.param16_dtype));
-  return save;
+void TileUpdate::UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint64_t first, uint64_t count) const {
+  UpdateSpan span = Slice(piece.planes, first, count);
+  span.random = {run.random.key, run.random.index + (first - run.begin)};
+  span.prefetch = tuning_.prefetch_elements;
+  span.undo.areas[0] = reinterpret_cast<uint64_t*>(AreaOf(0, kUpdateTileElements));
+  span.undo.areas[1] = reinterpret_cast<uint64_t*>(AreaOf(kUpdateTileElements, kUpdateTileElements));
+  span.undo.progress = reinterpret_cast<uint64_t*>(piece.progress);
+  span.undo.identity = piece.identity;
+  span.undo.version = piece.version;
+  span.undo.begin = first;
+  span.undo.first_word = ProgressWord::BitsOf({piece.version, first, Progress::State::kOpen, kUpdateTileElements});
+  kernels_.update(run.factors, span);
 }
 
-bool TileUpdate::UpdateTile(const Piece& piece, const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* next) const {
+// Of several parameters, or the last of a piece.
+void TileUpdate::UpdateCutTile(const Piece& piece, uint64_t first, uint64_t count) const {
   const uint64_t end = first + count;
-  auto run = std::partition_point(piece.runs.begin(), piece.runs.end(), [first](const GroupRun& r) { return r.end <= first; });
-  const bool one_run = run != piece.runs.end() && run->begin <= first && run->end >= end;
-  const bool saves = one_run && tiles.count - end >= count && piece.planes.states != StateForm::kSplit8;
-  if (saves) BeginArea(tiles, end, count, next);
-  for (; run != piece.runs.end() && run->begin < end; ++run) {
+  for (const GroupRun* run = RunFrom(piece, first); run != piece.runs.data() + piece.runs.size() && run->begin < end; ++run) {
     const uint64_t begin = std::max(run->begin, first);
     UpdateSpan span = Slice(piece.planes, begin, std::min(run->end, end) - begin);
     span.random = {run->random.key, run->random.index + (begin - run->begin)};
     span.prefetch = tuning_.prefetch_elements;
-    if (saves) span.save = PlacesIn(piece.planes, count, next);
     kernels_.update(run->factors, span);
   }
-  if (saves) EndArea(tiles, next);
-  return saves;
 }
 
 static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea> areas) {

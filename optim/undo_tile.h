@@ -2,26 +2,23 @@
 // Areas, progress words and planes lie in kept memory, which outlives a killed process.
 //
 // One worker thread per TileUpdate and its two areas; one worker at a time per piece; recovery runs before any worker starts.
-// For each tile of a piece:
+// For each tile of a piece (whole tiles of one parameter: in the loops themselves, UpdateLoop::Open; others and additions: here):
 //   1. save the old values of every plane that changes into the other area     optim.tile_saved
 //   2. progress word := (version, first element, open)                       optim.tile_progress
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
 //
-//   tile      0              1              2
-//   area 0    save 0 ....... (save 2) .......     An area is overwritten only when the progress word has left its tile, so at every
-//   area 1    (save 1) .............              instruction the open tile, the only one that may be torn, has its old values in an area.
-//   progress        0 open         1 open        2 open  finished
-//
-// In brackets: where a whole tile of one parameter is updated, the next one is saved block by block meanwhile (SaveAhead), into the area
-// whose tile the progress word has left. So memory is asked for the next elements all the time; a copy between two tiles would let it rest.
+//   tile      0          1          2
+//   area 0    save 0 ............   save 2       An area is overwritten only when the progress word has left its tile, so at every
+//   area 1               save 1 ............     instruction the open tile, the only one that may be torn, has its old values in an area.
+//   progress       0 open    1 open     2 open  finished
 //
 // Invariants:
 // 1. A tile is written only while the progress word says that it is open.
 // 2. While a piece has an open tile, some area names (piece, version, tile) and holds the tile's old values whole.
 // 3. The gradient is not changed before the piece is finished: it is the redo log (write-ahead logging with undo and redo, per tile).
 // 4. The progress word belongs to the piece, not to the worker: a finished piece stays finished when its worker takes the next one.
-// 5. The progress word says where a tile begins, in elements, and how large an open one is: the next server may have tiles of another size.
+// 5. The progress word says where a tile begins, in elements, and how large an open one is: tiles of updates and of additions differ.
 // A crash here is a killed process: stores take effect in program order. Power loss ends the memory itself and is not covered.
 // A 16-bit copy beside an fp32 master needs no undo (a repeated tile writes it again); that of a split master is half of it, and has one.
 #pragma once
@@ -38,14 +35,16 @@
 
 namespace tidepool::optim {
 
-// Tiles begin at multiples of this many elements; a scale block never lies in two of them.
-inline constexpr uint64_t kTileElementsMin = 256;
-inline constexpr uint64_t kTileElementsMax = 1024;
+// Tiles begin at multiples of their length; a scale block never lies in two of them. That of an update is a block of the loops: what was
+// saved a moment ago is still in the first cache when it is changed. An addition changes a third as much, and its tiles are saved by a
+// call.
+inline constexpr uint64_t kUpdateTileElements = 64;
+inline constexpr uint64_t kAddTileElements = 256;
+inline constexpr uint64_t kTileElementsMin = 64;
+inline constexpr uint64_t kTileElementsMax = 256;
 
 // How the update runs; bits never depend on it. Measured at start (memserver/update/tuning.h), or given.
 struct Tuning {
-  uint32_t tile_elements = 256;  // kTileElementsMin times a power of two, at most kTileElementsMax
-  // Twice the tile's length or more, so that a tile has arrived in the first cache when it is saved.
   uint32_t prefetch_elements = kPrefetchElements;
 
   bool operator==(const Tuning&) const = default;
@@ -59,21 +58,22 @@ struct Progress {
     kFinished = 2,  // all elements hold the new values
   };
   uint64_t version = 0;  // below 2^39
-  uint64_t begin = 0;    // a multiple of kTileElementsMin, below 2^30; 0 where finished
+  uint64_t begin = 0;    // a multiple of kTileElementsMin, below 2^28; 0 where finished
   State state = State::kClosed;
   uint64_t open = 0;  // elements of the open tile, unless the piece ends in it; 0 where none is open
 
   bool operator==(const Progress&) const = default;
 };
 
-// The progress word of a piece, in its chunk's record. Layout: version in bits 25-63, begin / 256 in bits 3-24, and in bits 0-2 the
-// state: 0 closed, 1 finished, 2, 3, 4 open with 256, 512, 1,024 elements. Bits 5 to 7 of the state are impossible.
+// The progress word of a piece, in its chunk's record. Layout: version in bits 25-63, begin / 64 in bits 3-24, and in bits 0-2 the
+// state: 0 closed, 1 finished, 2, 3, 4 open with 64, 128, 256 elements. States 5 to 7 are impossible.
 class ProgressWord {
  public:
   // State 5 to 7 is read as an open tile of 0 elements, which nobody can restore.
   Progress Load() const;
   // All earlier stores of this thread come before it, all later ones after it.
   void Store(const Progress& progress);
+  static uint64_t BitsOf(const Progress& progress);
 
  private:
   std::atomic<uint64_t> bits_{0};
@@ -146,11 +146,13 @@ class TileUpdate {
   void Add(const AddPiece& piece);
 
  private:
-  template <typename Apply>
-  void RunTiles(const Tiles& tiles, Apply apply);
+  UndoArea* AreaOf(uint64_t first, uint64_t length) const;
+  // Steps 1 and 2 for the tile at `first`, which has `count` elements, and `length` unless the piece ends in it.
+  void OpenTile(const Tiles& tiles, uint64_t first, uint64_t count, uint64_t length) const;
   void SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const;
-  // True when the next tile was saved as well, into `next`.
-  bool UpdateTile(const Piece& piece, const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* next) const;
+  // `count` elements of one parameter: whole tiles, each opened by the loops.
+  void UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint64_t first, uint64_t count) const;
+  void UpdateCutTile(const Piece& piece, uint64_t first, uint64_t count) const;
 
   const Kernels& kernels_;
   const std::span<UndoArea, 2> areas_;

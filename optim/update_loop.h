@@ -22,12 +22,24 @@ __attribute__((always_inline)) inline void PrefetchBlock(const void* plane, uint
   for (uint64_t offset = 0; offset < kBlockElements * bytes; offset += kLineBytes) __builtin_prefetch(line + offset);
 }
 
-// Copies kBlockElements of `bytes` each.
+// Copies `bytes`, which fill whole 8-byte words of the area.
 template <uint64_t bytes>
-__attribute__((always_inline)) inline void CopyBlock(void* to, const void* from) {
-  using Line = unsigned char __attribute__((vector_size(kLineBytes), aligned(1), may_alias));
+__attribute__((always_inline)) inline void SavePlane(char** to, const void* from) {
+  using Line = unsigned char __attribute__((vector_size(64), aligned(1), may_alias));
+  if constexpr (bytes % 64 == 0) {
 #pragma GCC unroll 4
-  for (uint64_t i = 0; i < kBlockElements * bytes / kLineBytes; ++i) static_cast<Line*>(to)[i] = static_cast<const Line*>(from)[i];
+    for (uint64_t i = 0; i < bytes / 64; ++i) reinterpret_cast<Line*>(*to)[i] = static_cast<const Line*>(from)[i];
+  } else {
+    __builtin_memcpy(*to, from, bytes);
+  }
+  *to += bytes;
+}
+
+// A killed thread has done its stores in program order: only the compiler must keep it (undo_tile.cpp).
+__attribute__((always_inline)) inline void StoreForKill(uint64_t* word, uint64_t value) {
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
 // Copies of the planes of a last, short block.
@@ -71,14 +83,24 @@ struct UpdateLoop {
     if constexpr (Master::kParamBytes > 0) PrefetchBlock<Master::kParamBytes>(s.param16, element);
   }
 
-  // The block that lies as far behind this one as the span is long.
-  __attribute__((always_inline)) static inline void SaveBlockAhead(const UpdateSpan& s, uint64_t first) {
-    const Block from = At(s, first + s.count);
-    CopyBlock<Master::kBytes>(static_cast<char*>(s.save.master) + first * Master::kBytes, from.master);
-    if constexpr (kMBytes > 0) CopyBlock<kMBytes>(static_cast<char*>(s.save.momentum) + first * kMBytes, from.momentum);
-    if constexpr (kVBytes > 0) CopyBlock<kVBytes>(static_cast<char*>(s.save.variance) + first * kVBytes, from.variance);
-    if constexpr (Master::kIsSplit)
-      CopyBlock<Master::kParamBytes>(static_cast<char*>(s.save.param16) + first * Master::kParamBytes, from.param16);
+  // Steps 1 and 2 of the crash-safe update for the block at `first` (undo_tile.h).
+  __attribute__((always_inline)) static inline void Open(const BlockUndo& undo, uint64_t first, const Block& b) {
+    const uint64_t block = (undo.begin + first) / kBlockElements;
+    uint64_t* const area = undo.areas[block % 2];
+    StoreForKill(area + kAreaPiece, 0);
+    area[kAreaVersion] = undo.version;
+    area[kAreaBegin] = block * kBlockElements;
+    area[kAreaCount] = kBlockElements;
+    char* to = reinterpret_cast<char*>(area + kAreaValues);
+    SavePlane<kBlockElements * Master::kBytes>(&to, b.master);
+    if constexpr (kMBytes > 0) SavePlane<kBlockElements * kMBytes>(&to, b.momentum);
+    if constexpr (kVBytes > 0) SavePlane<kBlockElements * kVBytes>(&to, b.variance);
+    if constexpr (Master::kIsSplit) SavePlane<kBlockElements * Master::kParamBytes>(&to, b.param16);
+    constexpr uint64_t kScaleBytes = kBlockElements / kScaleBlockElements * sizeof(float);
+    if constexpr (Form::kScaled && Rule::kMomentum) SavePlane<kScaleBytes>(&to, b.momentum_scales);
+    if constexpr (Form::kScaled && Rule::kVariance) SavePlane<kScaleBytes>(&to, b.variance_scales);
+    StoreForKill(area + kAreaPiece, undo.identity);
+    StoreForKill(undo.progress, undo.first_word + first / kBlockElements * kNextBlockWord);
   }
 
   // Between the planes at `there` and their copies, whichever way.
@@ -117,9 +139,7 @@ struct UpdateLoop {
         b.variance_scales = copies.variance_scales;
       } else {
         Prefetch(span, first + span.prefetch);
-        if constexpr (!Form::kScaled) {
-          if (span.save.master != nullptr) SaveBlockAhead(span, first);
-        }
+        if (span.undo.progress != nullptr) Open(span.undo, first, b);
       }
       Form::template Update<Gradient, Rule>(f, scale, b);
       if (left < kBlockElements) Exchange<true>(there, left, &copies);

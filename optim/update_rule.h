@@ -49,14 +49,19 @@ uint64_t RandomKey(uint64_t parameter_seed, uint64_t version);
 // Distance at which the loops prefetch where nobody has measured a better one.
 inline constexpr uint32_t kPrefetchElements = 512;
 
-// Old values of what comes next, copied while a span is updated (optim/undo_tile.h): elements [count, 2 * count) of each plane that changes
-// in place go to where its pointer says. The span's count is a multiple of 64 then, and its planes are as long as that.
-struct SaveAhead {
-  void* master = nullptr;  // null: nothing is copied
-  void* momentum = nullptr;
-  void* variance = nullptr;
-  void* param16 = nullptr;  // of a split master
+// The crash-safe form of an update (optim/undo_tile.h) of a span of whole blocks of 64 elements: before a block is changed, its old values
+// go to areas[block % 2] and the progress word says that it is open.
+struct BlockUndo {
+  uint64_t* areas[2] = {};       // UndoArea; the block's number is that of its place in the piece
+  uint64_t* progress = nullptr;  // ProgressWord; null: no undo
+  uint64_t identity = 0;         // of the piece
+  uint64_t version = 0;
+  uint64_t begin = 0;       // of the span in its piece; a multiple of 64
+  uint64_t first_word = 0;  // the progress word of the first block, open; that of the next one is kNextBlockWord more
 };
+inline constexpr uint64_t kNextBlockWord = 8;
+// Words of an area: piece, version, begin, count; the values begin at the eighth.
+enum AreaWord { kAreaPiece = 0, kAreaVersion = 1, kAreaBegin = 2, kAreaCount = 3, kAreaValues = 8 };
 
 // Equal element ranges of the planes of one chunk. The caller owns the memory; planes do not overlap. Planes start at a multiple of 64 B
 // (their blocks of 64 elements then do too); slower, but right, otherwise. A plane that the rule does not need is null.
@@ -74,7 +79,7 @@ struct UpdateSpan {
   float* variance_scales = nullptr;
   RandomPlace random = {};  // kSplitBf16, kSplit8
   uint32_t prefetch = kPrefetchElements;
-  SaveAhead save = {};  // not for kSplit8
+  BlockUndo undo = {};
 };
 
 // Elements [first, first + count) of `span`, which must lie inside it. kSplitBf16, kSplit8: `first` begins a

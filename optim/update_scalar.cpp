@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/split_float.h"
 #include "optim/convert_scalar.h"
 #include "optim/kernel_tables.h"
@@ -113,14 +114,8 @@ void UpdateByList(RuleList<Rules...> /*list*/, const StepFactors& factors, const
 }
 
 void Update(const StepFactors& factors, const UpdateSpan& s) {
+  TP_CHECK(s.undo.progress == nullptr, "the reference opens no tiles");
   UpdateByList(AllRules(), factors, s);
-  const auto save = [](void* to, const void* plane, uint64_t bytes) {
-    if (to != nullptr) std::memcpy(to, static_cast<const std::byte*>(plane) + bytes, bytes);
-  };
-  save(s.save.master, s.master, MasterBytes(s.states, s.count));
-  save(s.save.momentum, s.momentum, MomentBytes(s.states, s.count));
-  save(s.save.variance, s.variance, MomentBytes(s.states, s.count));
-  save(s.save.param16, s.param16, s.count * BytesOf(s.param16_dtype));
 }
 
 double BlockSum(const void* gradient, DType dtype, uint64_t first, uint64_t end) {

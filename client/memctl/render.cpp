@@ -66,7 +66,7 @@ Lines RenderStatus(const StatusView& status, const Style&) {
                   Plural(status.sessions_ended_badly, "session") + " ended badly since start");
   lines.push_back("moved     " + FormatBytes(status.bytes_h2d) + " to ranks, " + FormatBytes(status.bytes_d2h) + " from ranks");
   lines.push_back("updated   " + FormatCount(status.parameters_updated) + " parameters by " + Plural(status.workers, "worker") +
-                  ", in tiles of " + std::to_string(status.tile) + ", fetched " + std::to_string(status.prefetch) + " ahead");
+                  ", fetched " + std::to_string(status.prefetch) + " elements ahead");
   if (status.silent_seconds > 1) {
     lines.push_back("WARNING   the serve loop has not answered for " + FormatDuration(status.silent_seconds) + "; these numbers are " +
                     FormatDuration(status.snapshot_age_seconds) + " old");

@@ -209,7 +209,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
     fields.Object("rcache").Read("bytes_limit", &view->rcache_limit).Read("bytes_used", &view->rcache_used);
     fields.Object("transfers").Read("host_to_device_bytes", &view->bytes_h2d).Read("device_to_host_bytes", &view->bytes_d2h);
     fields.Object("optimizer").Read("workers", &view->workers).Read("parameters_updated", &view->parameters_updated);
-    fields.Object("optimizer").Read("tile", &view->tile).Read("prefetch", &view->prefetch);
+    fields.Object("optimizer").Read("prefetch", &view->prefetch);
     fields.Read("jobs", &view->jobs).Read("sessions", &view->sessions).Read("sessions_ended_badly", &view->sessions_ended_badly);
   });
 }

@@ -30,7 +30,7 @@ struct StatusView {
   uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t workers = 0, parameters_updated = 0;
-  uint64_t tile = 0, prefetch = 0;  // of the update, in elements
+  uint64_t prefetch = 0;  // of the update, in elements
   uint64_t jobs = 0, sessions = 0, sessions_ended_badly = 0;
 };
 

@@ -117,7 +117,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   json.Key("rcache").BeginObject().Field("bytes_limit", now.rcache_limit).Field("bytes_used", now.rcache_used).EndObject();
   json.Key("transfers").BeginObject().Field("host_to_device_bytes", now.bytes_h2d).Field("device_to_host_bytes", now.bytes_d2h).EndObject();
   json.Key("optimizer").BeginObject().Field("workers", now.workers).Field("parameters_updated", now.parameters_updated);
-  json.Field("tile", now.tile).Field("prefetch", now.prefetch).EndObject();
+  json.Field("prefetch", now.prefetch).EndObject();
   json.Field("jobs", static_cast<uint64_t>(now.jobs.size())).Field("sessions", SessionCount(now));
   json.Field("sessions_ended_badly", now.sessions_ended_badly).EndObject();
   return json.Take();

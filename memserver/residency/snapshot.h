@@ -80,7 +80,7 @@ struct Snapshot {
   double pool_touch_seconds = 0;               // making its pages present; 0: they were there
   uint64_t rcache_limit = 0, rcache_used = 0;  // memory of host-device rCaches
   uint32_t workers = 0;
-  uint32_t tile = 0, prefetch = 0;  // of the update, in elements
+  uint32_t prefetch = 0;  // of the update, in elements
   uint64_t turns = 0;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // since start
   uint64_t parameters_updated = 0;

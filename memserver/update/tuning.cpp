@@ -14,8 +14,7 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr std::array<optim::Tuning, 8> kCandidates{
-    {{256, 512}, {256, 1024}, {256, 2048}, {512, 512}, {512, 1024}, {512, 2048}, {1024, 1024}, {1024, 2048}}};
+constexpr std::array<optim::Tuning, 5> kCandidates{{{optim::kPrefetchElements}, {384}, {768}, {1024}, {2048}}};
 constexpr uint64_t kSampleElements = 64 * 1024;
 constexpr uint64_t kElementBytes = 16;  // fp32 master, momentum and variance, bf16 gradient and copy: the form that most jobs have
 constexpr uint32_t kRoundsMin = 3;
@@ -107,15 +106,10 @@ Result<std::optional<optim::Tuning>> TuningFromText(const std::string& text) {
   if (text == "auto") return std::optional<optim::Tuning>();
   optim::Tuning tuning;
   const char* const end = text.data() + text.size();
-  const auto [comma, tile_error] = std::from_chars(text.data(), end, tuning.tile_elements);
-  const bool has_comma = tile_error == std::errc() && comma != end && *comma == ',';
-  const auto [rest, prefetch_error] = has_comma ? std::from_chars(comma + 1, end, tuning.prefetch_elements) : std::from_chars_result{};
-  const bool known = tuning.tile_elements == 256 || tuning.tile_elements == 512 || tuning.tile_elements == 1024;
-  if (has_comma && rest == end && prefetch_error == std::errc() && known && tuning.prefetch_elements <= 65536) {
-    return std::optional<optim::Tuning>(tuning);
-  }
+  const auto [rest, error] = std::from_chars(text.data(), end, tuning.prefetch_elements);
+  if (rest == end && error == std::errc() && tuning.prefetch_elements <= 65536) return std::optional<optim::Tuning>(tuning);
   return Status(ErrorId::kConfigBadValue, "'" + text + "' is not a value for this setting")
-      .Why("accepted are auto, and TILE,PREFETCH in elements: a tile of 256, 512 or 1024, a distance of 0 to 65536, such as 256,512");
+      .Why("accepted are auto, and a number of elements from 0 to 65536, such as 512");
 }
 
 }  // namespace tidepool::memserver

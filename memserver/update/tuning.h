@@ -1,4 +1,4 @@
-// MeasureTuning: which tile and which prefetch distance run the crash-safe update fastest on this machine, found by a short measurement.
+// MeasureTuning: which prefetch distance runs the crash-safe update fastest on this machine, found by a short measurement.
 //
 // Once, at start, on the calling thread and as many helpers as there will be workers; nothing else may use `scratch` meanwhile. Bits of an
 // update never depend on the result, so a bad measurement costs speed only.
@@ -37,7 +37,7 @@ struct TuningResult {
 // `scratch` holds any bytes, in pages that were touched; afterwards it holds others.
 TuningResult MeasureTuning(const TuningOptions& options, std::span<std::byte> scratch, const Clock& clock);
 
-// "256,512": tile and prefetch distance in elements; "auto": nothing, measure. Errors: kConfigBadValue.
+// "512": prefetch distance in elements; "auto": nothing, measure. Errors: kConfigBadValue.
 Result<std::optional<optim::Tuning>> TuningFromText(const std::string& text);
 
 }  // namespace tidepool::memserver

@@ -145,7 +145,7 @@ TEST(MemctlStatus, OneScreen) {
   auto status = ReadStatus(R"({"state":"ready","version":"0.1.0","pid":77,"socket_dir":"/run/tidepool","uptime_seconds":90,
     "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"bytes_free":1,"huge_page_bytes":536870912,"touch_seconds":1.5},
     "rcache":{"bytes_limit":0,"bytes_used":0},"transfers":{"host_to_device_bytes":5242880,"device_to_host_bytes":0},
-    "optimizer":{"workers":1,"parameters_updated":12345678,"tile":512,"prefetch":1024},"jobs":1,"sessions":2,"sessions_ended_badly":0})");
+    "optimizer":{"workers":1,"parameters_updated":12345678,"prefetch":1024},"jobs":1,"sessions":2,"sessions_ended_badly":0})");
   ASSERT_TRUE(status.ok()) << status.status().Format();
   EXPECT_EQ(Joined(RenderStatus(*status, {})), R"(
 memserver 0.1.0  ready   pid 77   up 1:30 min   /run/tidepool
@@ -154,7 +154,7 @@ pages     2 MiB for 512 MiB; touched in 1.5 s (1.5 s a GiB)
 rCache    [....................] 0 %   0 B of 0 B granted to ranks
 jobs      1 job, 2 ranks attached, 0 sessions ended badly since start
 moved     5.00 MiB to ranks, 0 B from ranks
-updated   12.3M parameters by 1 worker, in tiles of 512, fetched 1024 ahead
+updated   12.3M parameters by 1 worker, fetched 1024 elements ahead
 )");
   status->pool_huge_bytes = 0;
   status->pool_touch_seconds = 0;

@@ -314,7 +314,7 @@ TEST(Tuning, IsOneOfTheCandidatesAndTakesNoLongerThanItMay) {
     const TuningResult result = MeasureTuning({.workers = workers}, scratch, clock);
     EXPECT_GE(result.rounds, 1U);
     EXPECT_GE(result.gain, 1.0);
-    EXPECT_GE(result.tuning.prefetch_elements, result.tuning.tile_elements);
+    EXPECT_GT(result.tuning.prefetch_elements, 0U);
     EXPECT_LT(result.took_ns, 5 * kNsPerSecond) << "40 ms where the machine has nothing else to do";
   }
 }
@@ -328,8 +328,8 @@ TEST(Tuning, IsTheDefaultWhereThereIsNoRoomToMeasure) {
 
 TEST(Tuning, IsReadFromText) {
   EXPECT_EQ(TuningFromText("auto").value(), std::nullopt);
-  EXPECT_EQ(TuningFromText("512,1024").value(), (optim::Tuning{512, 1024}));
-  for (const char* bad : {"", "512", "512,", "300,512", "256,512,", "256;512", "256,-1", "256,99999"}) {
+  EXPECT_EQ(TuningFromText("1024").value(), (optim::Tuning{1024}));
+  for (const char* bad : {"", "512,", "256,512", "-1", "99999", "512 "}) {
     EXPECT_EQ(TuningFromText(bad).status().id(), ErrorId::kConfigBadValue) << bad;
   }
 }

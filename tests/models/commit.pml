@@ -70,7 +70,7 @@ byte gradient_word[CHUNKS]; /* the version for which it is stored whole */
 
 mtype = { kIdle, kSave, kSaveOld0, kSaveOld1, kName, kOpen, kWrite0, kWrite1, kFinish };
 typedef Hand {
-  mtype at, ahead; /* what comes next for the tile; how far the next tile is saved meanwhile */
+  mtype at;
   byte piece, tile;
 };
 Hand worker[WORKERS];
@@ -125,10 +125,8 @@ inline FindProgress(which) {
 #endif
 #ifdef TWIN_ONE_AREA
 #define AREA_OF(w) area[2 * w]
-#define NEXT_AREA_OF(w) area[2 * w]
 #else
 #define AREA_OF(w) area[2 * w + worker[w].tile % 2]
-#define NEXT_AREA_OF(w) area[2 * w + (worker[w].tile + 1) % 2]
 #endif
 
 /* `loop_area` := the first area that names the open tile of the piece, or NONE when no tile is open. */
@@ -189,8 +187,6 @@ inline WriteHalf(w, half) {
 
 #define IS_LAST_TILE(w) (worker[w].tile + 1 == TILES_OF(worker[w].piece))
 #define OLD(w, half) planes[HALF(worker[w].piece, worker[w].tile, half)]
-#define NEXT_OLD(w, half) planes[HALF(worker[w].piece, worker[w].tile + 1, half)]
-#define WRITES(w) (worker[w].at == kWrite0 || worker[w].at == kWrite1)
 
 active [WORKERS] proctype Worker() {
   do
@@ -242,36 +238,12 @@ active [WORKERS] proctype Worker() {
 #endif
      }
   :: d_step {
-       worker[_pid].at == kWrite1 && (worker[_pid].ahead == kIdle || worker[_pid].ahead == kName) ->
+       worker[_pid].at == kWrite1 ->
        WriteHalf(_pid, 1);
        if
        :: IS_LAST_TILE(_pid) -> worker[_pid].at = kFinish
-       :: else -> worker[_pid].tile++; worker[_pid].at = (worker[_pid].ahead == kName -> kName : kSave); worker[_pid].ahead = kIdle
+       :: else -> worker[_pid].tile++; worker[_pid].at = kSave
        fi
-     }
-  /* SaveAhead: the next tile is saved, or is not, while this one is written, in any order. */
-  :: d_step {
-       worker[_pid].at == kWrite0 && worker[_pid].ahead == kIdle && !IS_LAST_TILE(_pid) ->
-#ifndef TWIN_AREA_NOT_EMPTIED
-       NEXT_AREA_OF(_pid).piece = 0;
-#endif
-       NEXT_AREA_OF(_pid).version = sealed_version;
-       NEXT_AREA_OF(_pid).tile = worker[_pid].tile + 1;
-       worker[_pid].ahead = kSaveOld0
-     }
-  :: d_step {
-       WRITES(_pid) && worker[_pid].ahead == kSaveOld0 ->
-       NEXT_AREA_OF(_pid).old0 = NEXT_OLD(_pid, 0);
-#ifdef TWIN_HALF_SAVED_AHEAD
-       worker[_pid].ahead = kName
-#else
-       worker[_pid].ahead = kSaveOld1
-#endif
-     }
-  :: d_step {
-       WRITES(_pid) && worker[_pid].ahead == kSaveOld1 ->
-       NEXT_AREA_OF(_pid).old1 = NEXT_OLD(_pid, 1);
-       worker[_pid].ahead = kName
      }
   :: d_step {
        worker[_pid].at == kFinish ->
@@ -441,8 +413,8 @@ active proctype Crash() {
        loop_at != kOff && loop_at != kOver && crashes < CRASHES ->
        crashes++;
        due = 0; done = 0; left_of[0] = 0; left_of[1] = 0;
-       worker[0].at = kIdle; worker[0].ahead = kIdle; worker[0].piece = 0; worker[0].tile = 0;
-       worker[1].at = kIdle; worker[1].ahead = kIdle; worker[1].piece = 0; worker[1].tile = 0;
+       worker[0].at = kIdle; worker[0].piece = 0; worker[0].tile = 0;
+       worker[1].at = kIdle; worker[1].piece = 0; worker[1].tile = 0;
        loop_piece = 0; loop_chunk = 0; loop_area = 0;
        loop_at = kRestore0;
        i = 0;
@@ -468,7 +440,7 @@ init {
     :: i < HALVES -> planes[i] = VALUE((i < 2 * TILES0 -> 0 : (i < 2 * (TILES0 + TILES1) -> 1 : 2)), 0); i++
     :: else -> break
     od;
-    worker[0].at = kIdle; worker[0].ahead = kIdle; worker[1].at = kIdle; worker[1].ahead = kIdle;
+    worker[0].at = kIdle; worker[1].at = kIdle;
     progress[0] = PROGRESS(0, 0, 0, FINISHED); progress[1] = PROGRESS(1, 0, 0, FINISHED);
 #ifndef TWIN_PROGRESS_PER_WORKER
     progress[2] = PROGRESS(2, 0, 0, FINISHED);

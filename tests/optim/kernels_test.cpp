@@ -1,5 +1,6 @@
 #include "base/split_float.h"
 #include "optim/kernels.h"
+#include "optim/undo_tile.h"
 
 #include <gtest/gtest.h>
 
@@ -226,39 +227,75 @@ TEST_P(WideKernels, UpdateTouchesNothingBehindTheSpan) {
   }
 }
 
-// What the undo of the next tile will hold: the old values behind the span, whole and no byte more, and an update that is none the
-// different.
-TEST_P(WideKernels, UpdateSavesWhatLiesBehindTheSpanWhereAsked) {
+// Elements [first, first + 64) of every plane that changes in place, in the order of an undo area.
+std::vector<uint8_t> TileOf(const Planes& planes, uint64_t first) {
+  std::vector<uint8_t> tile;
+  const auto add = [&tile](const std::vector<uint8_t>& plane, uint64_t begin, uint64_t bytes) {
+    if (plane.empty()) return;
+    tile.insert(tile.end(), plane.begin() + static_cast<ptrdiff_t>(begin), plane.begin() + static_cast<ptrdiff_t>(begin + bytes));
+  };
+  const auto add_scales = [&tile, first](const std::vector<float>& scales) {
+    if (scales.empty()) return;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&scales[first / kScaleBlockElements]);
+    tile.insert(tile.end(), bytes, bytes + kUpdateTileElements / kScaleBlockElements * sizeof(float));
+  };
+  const StateForm form = planes.form;
+  add(planes.master, MasterBytes(form, first), MasterBytes(form, kUpdateTileElements));
+  const uint64_t moment = form == StateForm::kSplit8 ? 1 : form == StateForm::kSplitBf16 ? 2 : 4;
+  add(planes.momentum, first * moment, kUpdateTileElements * moment);
+  add(planes.variance, first * moment, kUpdateTileElements * moment);
+  if (IsSplit(form)) add(planes.param16, 2 * first, 2 * kUpdateTileElements);
+  add_scales(planes.momentum_scales);
+  add_scales(planes.variance_scales);
+  return tile;
+}
+
+// A worker's two areas, full of other bytes, and a progress word.
+struct Undo {
+  static constexpr uint64_t kIdentity = 5, kVersion = 9, kBegin = 3 * kUpdateTileElements;
+  std::vector<UndoArea> areas = std::vector<UndoArea>(2);
+  ProgressWord progress;
+
+  Undo() { std::memset(static_cast<void*>(areas.data()), 0x5A, 2 * sizeof(UndoArea)); }
+  BlockUndo Places() {
+    BlockUndo places;
+    for (uint64_t i = 0; i < 2; ++i) places.areas[i] = reinterpret_cast<uint64_t*>(&areas[i]);
+    places.progress = reinterpret_cast<uint64_t*>(&progress);
+    places.identity = kIdentity;
+    places.version = kVersion;
+    places.begin = kBegin;
+    places.first_word = ProgressWord::BitsOf({kVersion, kBegin, Progress::State::kOpen, kUpdateTileElements});
+    return places;
+  }
+  // The area of the tile at `first` of the span holds `values` under the tile's name, and no byte more.
+  bool Holds(uint64_t first, const std::vector<uint8_t>& values) const {
+    const UndoArea& area = areas[(kBegin + first) / kUpdateTileElements % 2];
+    if (area.piece != kIdentity || area.version != kVersion || area.begin != kBegin + first || area.count != kUpdateTileElements)
+      return false;
+    const auto* saved = reinterpret_cast<const uint8_t*>(area.values);
+    return std::equal(values.begin(), values.end(), saved) &&
+           std::all_of(saved + values.size(), saved + UndoArea::kBytesMax, [](uint8_t byte) { return byte == 0x5A; });
+  }
+};
+
+// The crash-safe form: each block is saved under its name and opened before it changes, and the update is none the different.
+TEST_P(WideKernels, UpdateOpensEachTileWhereAsked) {
   for (const Case& c : AllCases()) {
-    if (c.spec.states == StateForm::kSplit8) continue;
-    for (const uint64_t count : {64, 256, 1024}) {
-      for (const Kernels* kernels : {&kernels_, &reference_}) {
-        Planes saving(2 * count, c);
-        const Planes before = saving;
-        Planes plain = saving;
-        UpdateSpan span = Slice(saving.Span(), 0, count);
-        std::vector<uint8_t> master, momentum, variance, param16;
-        const auto place = [](const std::vector<uint8_t>& plane, uint64_t bytes, std::vector<uint8_t>* to) -> void* {
-          if (plane.empty()) return nullptr;
-          to->assign(bytes + 64, 0x5A);
-          return to->data();
-        };
-        const auto holds = [](const std::vector<uint8_t>& saved, const std::vector<uint8_t>& plane) {
-          if (saved.empty()) return true;
-          const auto bytes = static_cast<ptrdiff_t>(saved.size() - 64);
-          return std::equal(saved.begin(), saved.begin() + bytes, plane.begin() + bytes) &&
-                 std::all_of(saved.begin() + bytes, saved.end(), [](uint8_t byte) { return byte == 0x5A; });
-        };
-        span.save.master = place(saving.master, MasterBytes(c.spec.states, count), &master);
-        span.save.momentum = place(saving.momentum, MomentBytes(c.spec.states, count), &momentum);
-        span.save.variance = place(saving.variance, MomentBytes(c.spec.states, count), &variance);
-        if (IsSplit(c.spec.states)) span.save.param16 = place(saving.param16, 2 * count, &param16);
-        kernels->update(Factors(c), span);
-        kernels->update(Factors(c), Slice(plain.Span(), 0, count));
-        ASSERT_TRUE(holds(master, before.master) && holds(momentum, before.momentum)) << c.Name() << " " << count;
-        ASSERT_TRUE(holds(variance, before.variance) && holds(param16, before.param16)) << c.Name() << " " << count;
-        ASSERT_TRUE(SamePlanes(saving, plain)) << c.Name() << " " << count;
-      }
+    for (const uint64_t count : {64, 128, 1024}) {
+      Planes planes(count, c);
+      Planes plain = planes;
+      const Planes before = planes;
+      Undo undo;
+      UpdateSpan span = planes.Span();
+      span.undo = undo.Places();
+      kernels_.update(Factors(c), span);
+      kernels_.update(Factors(c), plain.Span());
+      ASSERT_TRUE(SamePlanes(planes, plain)) << c.Name() << " " << count;
+      const uint64_t last = count - kUpdateTileElements;
+      ASSERT_EQ(undo.progress.Load(), (Progress{Undo::kVersion, Undo::kBegin + last, Progress::State::kOpen, kUpdateTileElements}));
+      ASSERT_TRUE(undo.Holds(last, TileOf(before, last))) << c.Name() << " " << count;
+      if (last == 0) continue;
+      ASSERT_TRUE(undo.Holds(last - kUpdateTileElements, TileOf(before, last - kUpdateTileElements))) << c.Name() << " " << count;
     }
   }
 }

@@ -17,8 +17,8 @@ namespace tidepool::optim {
 
 inline constexpr uint64_t kTileElements = kTileElementsMin;
 inline constexpr uint64_t kPieces = 3;
-inline constexpr uint64_t kPieceCounts[kPieces] = {3 * kTileElements + 75, kTileElements + 1, kTileElements + 40};
-inline constexpr uint64_t kPieceRoom = 4 * kTileElements;
+inline constexpr uint64_t kPieceCounts[kPieces] = {6 * kTileElements + 75, 4 * kTileElements + 1, 4 * kTileElements + 40};
+inline constexpr uint64_t kPieceRoom = 8 * kTileElements;
 inline constexpr uint64_t kWorkers = 2;
 inline constexpr uint64_t kNewVersion = 8;
 
@@ -114,10 +114,13 @@ struct Killed : std::runtime_error {
   Killed() : std::runtime_error("killed") {}
 };
 
-// `kernels` with an update that is killed half-way: some elements are lost, then Killed is thrown.
+// `kernels` with an update that is killed half-way: some elements are lost, of its first tile where it opens tiles; then Killed is thrown.
 inline Kernels KilledInUpdate(const Kernels& kernels) {
   Kernels killed = kernels;
-  killed.update = [](const StepFactors&, const UpdateSpan& span) {
+  killed.update = [](const StepFactors& factors, const UpdateSpan& whole) {
+    const bool opens = whole.undo.progress != nullptr;
+    const UpdateSpan span = opens ? Slice(whole, 0, kUpdateTileElements) : whole;
+    if (opens) SelectKernels(BestIsa()).update(factors, span);
     std::memset(span.master, 0x5A, MasterBytes(span.states, span.count / 2));
     std::memset(span.momentum, 0x5B, span.count / 3);
     std::memset(span.variance, 0x5C, span.count / 4);

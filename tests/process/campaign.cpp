@@ -19,8 +19,9 @@ constexpr int64_t kRoundLimitNs = 60 * kNsPerSecond;
 constexpr int64_t kWaitLimitNs = 30 * kNsPerSecond;  // for one process to do one thing
 const char* const kJob = "campaign";
 
-std::vector<std::string> ServerCommand(const std::string& socket_dir, const std::string& tile) {
-  return MemserverCommand(socket_dir, {"--keeper", "process", "--no-respawn", "--lease", "30s", "--pool", "8MiB", "--tile", tile});
+std::vector<std::string> ServerCommand(const std::string& socket_dir) {
+  return MemserverCommand(socket_dir,
+                          {"--keeper", "process", "--no-respawn", "--lease", "30s", "--pool", "8MiB", "--update-prefetch", "512"});
 }
 
 size_t Count(const std::string& text, const std::string& what) {
@@ -88,9 +89,7 @@ class Campaign::Round {
   void StartServerAt(const std::string& point) {
     if (server_) server_output_ += server_->Output();
     server_point_ = point;
-    // Each server has tiles of another size than the one before.
-    const char* const tile = std::array{"256,512", "1024,2048", "512,1024"}[++server_starts_ % 3];
-    server_ = std::make_unique<ChildProcess>(ServerCommand(directory_.path(), tile), Armed(server_point_));
+    server_ = std::make_unique<ChildProcess>(ServerCommand(directory_.path()), Armed(server_point_));
   }
 
   void StartTrainer(size_t rank, const std::string& point, bool stays) {
@@ -315,7 +314,7 @@ class Campaign::Round {
   std::vector<std::unique_ptr<ChildProcess>> trainers_;  // by rank
   std::string server_output_;                            // of servers that ended
   std::vector<std::string> old_output_;                  // of trainers that ended
-  size_t server_starts_ = 0, points_taken_ = 0;
+  size_t points_taken_ = 0;
   std::string server_point_;  // of the server that runs
   bool kill_soon_ = false;
   uint64_t norms_at_kill_ = 0, lose_at_ = 1 + random_->Below(10);

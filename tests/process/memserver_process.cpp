@@ -104,9 +104,9 @@ void KillDaemon(const std::string& socket_dir) {
 std::vector<std::string> MemserverCommand(const std::string& socket_dir, const std::vector<std::string>& more) {
   std::vector<std::string> command{TIDEPOOL_MEMSERVER, "run", "--socket-dir", socket_dir};
   // A setting that `more` gives must not be given twice.
-  for (const auto& [flag, value] :
-       {std::pair{"--pool", "32MiB"}, std::pair{"--rcache-limit", "32MiB"}, std::pair{"--lease", "0s"}, std::pair{"--tile", "256,512"},
-        std::pair{"--adam-threads", "1"}, std::pair{"--huge", "off"}, std::pair{"--keeper", "none"}}) {
+  for (const auto& [flag, value] : {std::pair{"--pool", "32MiB"}, std::pair{"--rcache-limit", "32MiB"}, std::pair{"--lease", "0s"},
+                                    std::pair{"--update-prefetch", "512"}, std::pair{"--adam-threads", "1"}, std::pair{"--huge", "off"},
+                                    std::pair{"--keeper", "none"}}) {
     if (std::find(more.begin(), more.end(), flag) == more.end()) command.insert(command.end(), {flag, value});
   }
   command.insert(command.end(), more.begin(), more.end());

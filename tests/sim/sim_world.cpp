@@ -86,7 +86,7 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   options.loop.lease_ns = lease_ns_;
   options.loop.run_inline_work = false;
   options.inline_workers = kWorkers;
-  options.tunings = {{256, 512}, {1024, 1024}, {512, 0}};
+  options.tunings = {{512}, {1024}, {0}};
   server_ = std::make_unique<MortalServer>(options);
   world_ = &server_->world();
   for (Actor& actor : actors_) {

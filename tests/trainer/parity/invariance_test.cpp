@@ -38,7 +38,7 @@ TEST_F(Invariance, OfTheNumberOfWorkers) {
   EXPECT_TRUE(SameBits(TrainThroughServer(options), Baseline()));
 }
 
-// Random bits and scale blocks belong to parameters: not to chunks, pieces, tiles, workers or instruction sets.
+// Random bits and scale blocks belong to parameters: not to chunks, pieces, workers or instruction sets.
 TEST_F(Invariance, OfEverythingWithSmallerStates) {
   for (const char* states : {"split-bf16", "split-8bit"}) {
     SCOPED_TRACE(states);
@@ -50,7 +50,7 @@ TEST_F(Invariance, OfEverythingWithSmallerStates) {
     options.run.chunk_size = "24KiB";
     options.adam_threads = 2;
     options.isa = optim::IsaLevel::kV2;
-    options.tuning = {1024, 1024};
+    options.tuning = {1024};
     EXPECT_TRUE(SameBits(TrainThroughServer(options), baseline));
   }
 }
