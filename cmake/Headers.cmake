@@ -1,10 +1,10 @@
 # Precompiled sets of headers, each built once and shared: half of the time that a small file takes goes into reading headers.
 #
-#   tidepool_std_pch     the standard library, for the rooms, in the builds for sanitizers only: there the release build without it has
-#                        already shown that every file includes what it uses.
+#   tidepool_std_pch     the standard library, for the rooms.
 #   tidepool_test_pch    the same and GoogleTest, for the test programs of every build.
 #
 # A precompiled header is valid only for the flags that it was made with. Files with options of their own go without (tidepool_plain).
+# That every file includes what it uses is shown by scripts/nightly, which builds with CMAKE_DISABLE_PRECOMPILE_HEADERS.
 set(TIDEPOOL_STD_HEADERS
   <algorithm> <array> <atomic> <cstdint> <cstring> <deque> <functional> <map> <memory> <mutex> <optional> <set> <span> <string>
   <string_view> <thread> <utility> <variant> <vector>)
@@ -20,10 +20,13 @@ function(tidepool_headers name)
   set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
 endfunction()
 
-# The code of a test itself is not what is tested, and compiling it is half of each build. In the build for ASan it is not optimised, and
-# neither checked for undefined behaviour nor instrumented for fuzzers (TSan's loops need optimising); the release build keeps no debug
-# information of it.
-set(TIDEPOOL_TEST_OPTIONS -fPIC $<$<CONFIG:RelWithDebInfo>:-g0>)
+# The code of a test itself is not what is tested, and compiling it is half of each build. In the release build and in that for ASan it is
+# not optimised, and neither checked for undefined behaviour nor instrumented for fuzzers (TSan's loops need optimising); the release build
+# keeps no debug information of it. Loops that take long (simulation, fakes, campaigns) are in libraries, which are compiled as any other.
+set(TIDEPOOL_TEST_OPTIONS -fPIC)
+if(NOT TIDEPOOL_SANITIZE)
+  list(APPEND TIDEPOOL_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-g0> $<$<CONFIG:RelWithDebInfo>:-O0>)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # sees overflows where strings are added up (GCC bugs 105329, 105651)
   list(APPEND TIDEPOOL_TEST_OPTIONS -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread)
 endif()
@@ -31,8 +34,8 @@ if(TIDEPOOL_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     list(APPEND TIDEPOOL_TEST_OPTIONS -O0 -fno-sanitize=undefined,fuzzer-no-link)
   endif()
-  tidepool_headers(tidepool_std_pch HEADERS ${TIDEPOOL_STD_HEADERS})
 endif()
+tidepool_headers(tidepool_std_pch HEADERS ${TIDEPOOL_STD_HEADERS})
 tidepool_headers(tidepool_test_pch OPTIONS ${TIDEPOOL_TEST_OPTIONS} HEADERS ${TIDEPOOL_STD_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
                  DEPS GTest::gmock GTest::gtest)
 

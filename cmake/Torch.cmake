@@ -57,5 +57,9 @@ function(tidepool_torch_room target)
   tidepool_precompiled(${target} tidepool_torch_pch)
   # Even precompiled, the headers take five seconds of each file: the files of a room are compiled together, and share their unnamed namespace.
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  # Tests are optimised as little as the precompiled header allows.
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/tests/")
+    target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  endif()
 endfunction()
 message(STATUS "Tidepool: LibTorch ${TIDEPOOL_TORCH_DIR}")

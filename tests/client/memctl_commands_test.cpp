@@ -74,7 +74,7 @@ TEST_F(Memctl, EveryReportOfTheServerIsUnderstood) {
   Serve();
   EXPECT_THAT(ResultOf({"status"}), HasSubstr("memserver 1.2.3  ready"));
   EXPECT_THAT(ResultOf({"ps"}), HasSubstr("gpt"));
-  EXPECT_THAT(ResultOf({"residency"}), HasSubstr("rank 1 rCache .CC..."));
+  EXPECT_THAT(ResultOf({"residency"}), HasSubstr("rank 1 rCache .CC.<>"));
   EXPECT_THAT(ResultOf({"residency"}), HasSubstr("host pool     _.gGOA"));
   EXPECT_THAT(ResultOf({"chunks"}), HasSubstr("update-due"));
   EXPECT_THAT(ResultOf({"version"}), HasSubstr("memserver  1.2.3   abi 1"));

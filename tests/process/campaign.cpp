@@ -327,7 +327,7 @@ class Campaign::Round {
 
 Campaign::Campaign() {
   const TemporaryDirectory directory;
-  ChildProcess server(ServerCommand(directory.path(), "256,512"));
+  ChildProcess server(ServerCommand(directory.path()));
   TP_CHECK(WaitForHoldings(directory.path(), kNothing, kWaitLimitNs) == kNothing, server.Output().c_str());
   at_rest_ = SettledDescriptorsOf(directory.path());
   KillDaemon(directory.path());

@@ -68,7 +68,7 @@ TEST_F(TrainerBadUse, DataThatCannotBeReadIsNamed) {
   const std::string empty = File("empty.txt", ""), binary = File("binary.txt", std::string("abc\0def", 7));
   Expect({{"run", "--data", empty}, kExitUsage, {"TP5002", "is empty", "--data " + empty}});
   Expect({{"run", "--data", binary}, kExitUsage, {"TP5002", "byte 3 is NUL", "--data " + binary}});
-  Expect({{"launch", "-n", "2", "--", "run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "[rank 1] "}});
+  Expect({{"launch", "-n", "2", "--", "run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "a rank ended badly"}});
   Expect({{"sample", directory_.path(), "Once"}, kExitNotFound, {"TP5001", directory_.path() + "/config.json", "--save DIR"}});
 }
 
