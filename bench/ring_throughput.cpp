@@ -91,6 +91,47 @@ class ProductRing {
   std::unique_ptr<shm::ClientPort> client_;
 };
 
+// What the two cores can do: blocks of lines, of which the other side learns by one word a block.
+class BlockRing {
+ public:
+  void Push(uint64_t block) {
+    while (block - popped_.load(std::memory_order_acquire) == kBlocks) __builtin_ia32_pause();
+    for (uint64_t i = 0; i < kBatch; ++i) blocks_[block % kBlocks][i] = {{block * kBatch + i, 1, 2, 3, 4, 5, 6, 7}};
+    pushed_.store(block + 1, std::memory_order_release);
+  }
+  // The sum of the numbers in the block.
+  uint64_t Pop(uint64_t block) {
+    while (pushed_.load(std::memory_order_acquire) == block) __builtin_ia32_pause();
+    uint64_t sum = 0;
+    for (const Message& message : blocks_[block % kBlocks]) sum += message.words[0] + message.words[7] - 7;
+    popped_.store(block + 1, std::memory_order_release);
+    return sum;
+  }
+
+ private:
+  static constexpr uint64_t kBlocks = kPlaces / kBatch;
+  alignas(64) std::atomic<uint64_t> pushed_{0};
+  alignas(64) std::atomic<uint64_t> popped_{0};
+  std::array<std::array<Message, kBatch>, kBlocks> blocks_{};
+};
+
+void SendBlocks(uint64_t messages, const TwoCores& cores) {
+  const auto ring = std::make_unique<BlockRing>();
+  const uint64_t blocks = messages / kBatch;
+  std::thread consumer([&] {
+    PinTo({cores.other});
+    uint64_t sum = 0;
+    for (uint64_t block = 0; block < blocks; ++block) sum += ring->Pop(block);
+    const uint64_t count = blocks * kBatch;
+    if (sum != count * (count - 1) / 2) Die("a line was lost, or came twice");
+  });
+  const std::vector<int> before = AllowedCpus();
+  PinTo({cores.mine});
+  for (uint64_t block = 0; block < blocks; ++block) ring->Push(block);
+  consumer.join();
+  PinTo(before);
+}
+
 template <typename Ring>
 void Send(uint64_t messages, const TwoCores& cores, Ring* ring) {
   std::thread consumer([&] {
@@ -121,6 +162,7 @@ void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores, 
   const size_t product = rounds.AddWay([&] { Send(count, cores, product_ring.get()); });
   const size_t boost = rounds.AddWay([&] { Send(count, cores, boost_ring.get()); });
   const size_t index = rounds.AddWay([&] { Send(count, cores, index_ring.get()); });
+  const size_t blocks = rounds.AddWay([&] { SendBlocks(count, cores); });
   rounds.Run(options.rounds);
   std::vector<double> ratios;
   for (uint64_t i = 0; i < options.rounds; ++i) {
@@ -135,7 +177,8 @@ void MeasureThroughput(const ThroughputOptions& options, const TwoCores& cores, 
                  .ratios = ratios,
                  .target = 1.5},
                 printer);
-  for (const auto& [name, way] : {std::pair{"Boost.Lockfree spsc_queue, one way", boost}, std::pair{"plain index ring, one way", index}}) {
+  for (const auto& [name, way] : {std::pair{"Boost.Lockfree spsc_queue, one way", boost}, std::pair{"plain index ring, one way", index},
+                                  std::pair{"lines in blocks of 16, one way", blocks}}) {
     printer->Add({.bench = "ring", .row = name, .value = rate(way), .unit = "M messages/s", .against = "", .ratio = {}, .target = {}});
   }
 }
