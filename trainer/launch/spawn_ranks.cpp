@@ -1,11 +1,8 @@
 #include "trainer/launch/spawn_ranks.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +17,7 @@
 #include "trainer/launch/child_process.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/line_prefixer.h"
+#include "trainer/launch/reserved_port.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -99,11 +97,11 @@ class RankGroup {
   explicit RankGroup(const SpawnOptions& options) : options_(options) {}
 
   Status Start() {
-    TP_ASSIGN_OR_RETURN(const uint16_t port, FreeLocalPort());
+    TP_ASSIGN_OR_RETURN(port_, ReservedPort::Take());
     environment_ = ReadEnvironment();
     std::erase_if(environment_, [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
     environment_["MASTER_ADDR"] = "127.0.0.1";
-    environment_["MASTER_PORT"] = std::to_string(port);
+    environment_["MASTER_PORT"] = std::to_string(port_->port());
     environment_["WORLD_SIZE"] = environment_["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
     environment_["GROUP_RANK"] = "0";
     environment_["TIDEPOOL_LAUNCH_ID"] = "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
@@ -233,7 +231,8 @@ class RankGroup {
   };
 
   const SpawnOptions& options_;
-  Environment environment_;  // of the rank started last
+  Environment environment_;           // of the rank started last
+  std::optional<ReservedPort> port_;  // where rank 0 listens; ours between its end and its next start, too
   SignalQueue signals_;
   SteadyClock clock_;
   std::optional<DoneMarks> done_;
@@ -246,19 +245,6 @@ class RankGroup {
 };
 
 }  // namespace
-
-Result<uint16_t> FreeLocalPort() {
-  const UniqueFd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (bind(socket_fd.get(), generic, length) != 0 || getsockname(socket_fd.get(), generic, &length) != 0) {
-    return SystemRefused("no free port on 127.0.0.1");
-  }
-  return ntohs(address.sin_port);
-}
 
 Result<int> SpawnRanks(const SpawnOptions& options) {
   if (options.ranks == 0) return Status(ErrorId::kUsageError, "there must be at least one rank").Where("trainer launch -n 0");

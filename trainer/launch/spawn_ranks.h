@@ -1,7 +1,8 @@
 // SpawnRanks: starts all ranks of a run on this machine and stays until they have ended; for people without torchrun.
 //
 // Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and SIGCHLD for itself meanwhile.
-//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (a free one) and
+//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (kept free for this run:
+//   reserved_port.h) and
 //     TIDEPOOL_LAUNCH_ID (the default name of the job), TIDEPOOL_LAUNCH_DONE (done_marks.h), and none of torchrun's own
 //     variables. Its stdin is /dev/null.
 //   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a terminal; the lines of the others pass
@@ -33,8 +34,5 @@ struct SpawnOptions {
 // The exit code of the whole run: 0 when every rank ended with 0, else that of the first rank that did not (128 + signal for a killed one).
 // Errors: kFileUnreadable (the program cannot be started), kUsageError (no ranks), kInternal (the system refused a process or descriptor).
 Result<int> SpawnRanks(const SpawnOptions& options);
-
-// A TCP port of 127.0.0.1 that nobody uses at the moment. Errors: kInternal.
-Result<uint16_t> FreeLocalPort();
 
 }  // namespace tidepool::trainer

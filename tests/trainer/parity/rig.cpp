@@ -1,13 +1,9 @@
 #include "tests/trainer/parity/rig.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <thread>
 
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -15,16 +11,14 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "base/log.h"
 #include "base/random.h"
-#include "base/safetensors.h"
 #include "client/job_spec.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "tests/trainer/parity/served_ranks.h"
 #include "trainer/data/corpus.h"
 #include "trainer/data/batch_cursor.h"
 #include "trainer/engine.h"
-#include "trainer/launch/spawn_ranks.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/gpt_init.h"
 #include "trainer/run_plan.h"
@@ -32,20 +26,6 @@
 
 namespace tidepool::trainer {
 namespace {
-
-// A private directory, removed with everything in it.
-class Scratch {
- public:
-  Scratch() {
-    std::string name = "/tmp/tidepool-parity-XXXXXX";
-    path_ = mkdtemp(name.data());
-  }
-  ~Scratch() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::shared_ptr<const std::string> Text() {
   static const auto text = [] {
@@ -94,27 +74,11 @@ optim::LossScaler ScalerOf(const RigOptions& options) {
   return optim::LossScaler(spec);
 }
 
-std::map<std::string, std::vector<float>> ReadWeights(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  uint64_t data_begin = 0;
-  const auto header = DecodeSafetensors(std::as_bytes(std::span(bytes)), &data_begin);
-  EXPECT_TRUE(header.ok()) << header.status().Format();
-  std::map<std::string, std::vector<float>> weights;
-  if (!header.ok()) return weights;
-  for (const SafetensorsEntry& entry : header.value().tensors) {
-    std::vector<float>& values = weights[entry.name];
-    values.resize((entry.end - entry.begin) / sizeof(float));
-    std::memcpy(values.data(), bytes.data() + data_begin + entry.begin, entry.end - entry.begin);
-  }
-  return weights;
-}
-
 // One rank of a run through the server.
 class RigRank {
  public:
-  RigRank(const RigOptions& options, const RankPlace& place, const std::string& scratch, RigResult* result)
-      : options_(options), place_(place), scratch_(scratch), result_(result), scaler_(ScalerOf(options)) {}
+  RigRank(const RigOptions& options, const ServedPlace& at, RigResult* result)
+      : options_(options), at_(at), place_(at_.place), result_(result), scaler_(ScalerOf(options)) {}
 
   Status Run() {
     at::set_num_threads(1);
@@ -134,7 +98,7 @@ class RigRank {
   Status Build() {
     TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_.shape, options_.run, place_.world, place_.rank, "parity"));
     SessionTask task{.options = options_.run, .spec = plan_.spec, .groups = plan_.layout.data_groups};
-    TP_ASSIGN_OR_RETURN(session_, RunSession::Open(place_, std::move(task)));
+    TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
     model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)));
     model_->SetCheckpointing(options_.run.activation_checkpointing);
     const auto named = model_->named_parameters();
@@ -200,15 +164,15 @@ class RigRank {
   }
 
   Status Save() {
-    const UniqueFd directory(open(scratch_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    const UniqueFd directory(open(at_.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), "weights.safetensors", version_));
-    result_->weights = ReadWeights(scratch_ + "/weights.safetensors");
+    result_->weights = ReadWeights(at_.directory + "/weights.safetensors");
     return {};
   }
 
   const RigOptions& options_;
-  const RankPlace place_;
-  const std::string scratch_;
+  const ServedPlace at_;
+  const RankPlace& place_;
   RigResult* const result_;
   SteadyClock clock_;
   RunPlan plan_;
@@ -245,34 +209,10 @@ RigResult TrainThroughServer(const RigOptions& options) {
   return result.ok() ? std::move(result).value() : RigResult();
 }
 
-Result<RigResult> TryThroughServer(const RigOptions& given) {
-  SetLogLevel(LogLevel::kWarn);
-  const Scratch scratch;
-  RigOptions options = given;
-  options.run.socket_dir = scratch.path();
-  memserver::ServerOptions server_options;
-  server_options.socket_dir = scratch.path();
-  server_options.pool_bytes = 16 * kMiB;
-  server_options.rcache_limit = 16 * kMiB;
-  server_options.tuning = options.tuning;
-  server_options.adam_threads = options.adam_threads;
-  server_options.isa = options.isa;
-  memserver::KeptHolder nobody(memserver::KeeperChoice::kNone, {});
-  auto server = memserver::Server::Start(server_options, &nobody);
-  if (!server.ok()) return server.status();
+Result<RigResult> TryThroughServer(const RigOptions& options) {
   RigResult result;
-  const uint16_t port = options.world > 1 ? FreeLocalPort().value() : uint16_t{0};
-  std::vector<Status> ended(options.world);
-  std::vector<std::thread> ranks;
-  for (uint32_t rank = 0; rank < options.world; ++rank) {
-    RankPlace place;
-    place.rank = place.local_rank = rank;
-    place.world = place.local_world = options.world;
-    place.master_port = port;
-    ranks.emplace_back([&, place] { ended[place.rank] = RigRank(options, place, scratch.path(), &result).Run(); });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  for (const Status& status : ended) TP_RETURN_IF_ERROR(status);
+  const ServerChoice choice{.adam_threads = options.adam_threads, .isa = options.isa, .tuning = options.tuning};
+  TP_RETURN_IF_ERROR(RunServedRanks(options.world, choice, [&](const ServedPlace& at) { return RigRank(options, at, &result).Run(); }));
   return result;
 }
 

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -16,7 +17,7 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "memserver/server.h"
-#include "trainer/launch/spawn_ranks.h"
+#include "trainer/launch/reserved_port.h"
 #include "trainer/training_run.h"
 
 namespace tidepool::trainer {
@@ -240,18 +241,18 @@ class TwoRanksTest : public ContinueTest {
     RunSetup setup = Setup(out);
     setup.place.rank = setup.place.local_rank = rank;
     setup.place.world = setup.place.local_world = 2;
-    setup.place.master_port = port_;
+    setup.place.master_port = port_->port();
     return setup;
   }
 
   void Run2(const std::string& out, uint32_t dies, const std::vector<Version>& versions) {
-    port_ = FreeLocalPort().value();
+    port_ = ReservedPort::Take().value();
     std::thread other([&] { ExpectDone(Run(RankSetup(out, 1 - dies))); });
     for (const Version version : versions) RunUntil(version, RankSetup(out, dies));
     ExpectDone(Run(RankSetup(out, dies)));
     other.join();
   }
-  uint16_t port_ = 0;
+  std::optional<ReservedPort> port_;  // for one run, over the deaths of its ranks
 };
 
 TEST_F(TwoRanksTest, TheSurvivorWaitsForTheOneThatDied) {
@@ -276,7 +277,7 @@ TEST_F(TwoRanksTest, BehindTheLastStepEachRankEndsAlone) {
 // The report of the last step is still to be written, with its held-out loss: for that the ranks meet once more.
 TEST_F(TwoRanksTest, TheLastReportIsWrittenByAllTogether) {
   Run2("undisturbed", 0, {});
-  port_ = FreeLocalPort().value();
+  port_ = ReservedPort::Take().value();
   std::thread dies([&] { RunUntil(kSteps, RankSetup("died", 1)); });
   RunUntil(kSteps, RankSetup("died", 0));
   dies.join();
@@ -291,7 +292,7 @@ TEST_F(TwoRanksTest, TheLastReportIsWrittenByAllTogether) {
 // A rank that waits for the others to write the last report is told by the report itself that it need not.
 TEST_F(TwoRanksTest, TheLastReportNeedsNobodyOnceItIsWritten) {
   Run2("undisturbed", 0, {});
-  port_ = FreeLocalPort().value();
+  port_ = ReservedPort::Take().value();
   std::thread dies([&] { RunUntil(kSteps, RankSetup("died", 1)); });
   RunUntil(kSteps, RankSetup("died", 0));
   dies.join();
@@ -304,7 +305,7 @@ TEST_F(TwoRanksTest, TheLastReportNeedsNobodyOnceItIsWritten) {
 }
 
 TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {
-  port_ = FreeLocalPort().value();
+  port_ = ReservedPort::Take().value();
   const auto setup = [this](uint32_t rank) {
     RunSetup made = RankSetup("out", rank);
     made.options.rejoin_timeout = "2s";
@@ -320,7 +321,7 @@ TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {
 }
 
 TEST_F(TwoRanksTest, WithoutResumeTheSurvivorEndsAndSaysHowToGoOn) {
-  port_ = FreeLocalPort().value();
+  port_ = ReservedPort::Take().value();
   const auto setup = [this](uint32_t rank) {
     RunSetup made = RankSetup("out", rank);
     made.options.resume = "never";
