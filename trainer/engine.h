@@ -3,6 +3,13 @@
 //
 // One thread (the trainer's main thread). Any LibTorch module can be trained: the engine is given its parameter tensors and loss functions
 // and never looks at its code. After an error the step is abandoned unsealed, and every later call returns the same error.
+//
+// Data groups: every parameter belongs to one (ParameterNote::data_group; LayoutOptions::data_groups lists the ranks of each): dense ones
+// to that of all ranks, for example, and each expert to one of few ranks, or of one. All ranks give the same layout, and tensors for all of
+// its parameters; a parameter of a group in which a rank is no member takes no memory there, and must not be used there. A gradient is
+// summed over the ranks of its parameter's group, no matter how many they are: with gradient_scale 1 / (micro-batches x all ranks) that
+// makes every gradient, also an expert's, that of the mean loss of all ranks. Ranks that share a group use their chunks in the same order:
+// each uses experts of its own where the others use theirs.
 #pragma once
 
 #include <functional>
@@ -35,7 +42,7 @@ struct EngineOptions {
 // What an engine works with. `service` and the collectives (one a data group, null where this rank is no member) must outlive the engine.
 struct EngineParts {
   client::ChunkService* service = nullptr;
-  std::vector<Collective*> groups;
+  std::vector<Collective*> groups;     // by data group; as RunSession::groups makes them of the layout's
   std::vector<at::Tensor> parameters;  // by ParameterId: dense CPU leaves of the layout's dtype; the engine gives up their own memory
   const Clock* clock = nullptr;
   EvictionPolicies policies = {};  // of the rCache
@@ -48,7 +55,7 @@ using WeightSource = std::function<void(ParameterId, std::span<float>)>;
 
 class TrainingEngine {
  public:
-  // Errors: kRcacheTooSmall, kMemoryMapFailed.
+  // Errors: kRcacheTooSmall, kMemoryMapFailed, kUsageError (ranks with a data group in common have chunks that are not alike).
   static Result<std::unique_ptr<TrainingEngine>> Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts);
   ~TrainingEngine();
 

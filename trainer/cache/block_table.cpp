@@ -22,8 +22,7 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
   const uint64_t used = static_cast<uint64_t>(next - base);
   TP_CHECK(used <= bytes, "the rCache has room for the resident chunks");
   const uint64_t block_bytes = layout->BlockBytes();
-  // More blocks than chunks would never be used.
-  blocks_ = block_bytes == 0 ? 0 : std::min((bytes - used) / block_bytes, layout->EvictableChunks(rank));
+  blocks_ = layout->BlocksIn(rank, bytes);
   for (uint64_t i = 0; i < blocks_; ++i) {
     free_.push_back(static_cast<uint32_t>(places_.size()));
     places_.push_back({next + i * block_bytes, 0});

@@ -8,6 +8,28 @@
 #include "base/units.h"
 
 namespace tidepool::trainer {
+namespace {
+
+bool ShareAGroup(const ChunkLayout& layout, Rank a, Rank b) {
+  return std::any_of(layout.data_groups.begin(), layout.data_groups.end(), [a, b](const std::vector<Rank>& members) {
+    return std::binary_search(members.begin(), members.end(), a) && std::binary_search(members.begin(), members.end(), b);
+  });
+}
+
+// Ranks that decide apart would wait for each other in different collectives.
+Status CheckAlike(const ChunkLayout& layout, Rank rank, uint64_t rcache_bytes) {
+  for (Rank other = 0; other < layout.world; ++other) {
+    if (other == rank || !ShareAGroup(layout, rank, other)) continue;
+    const bool has_room = layout.ResidentBytes(other) <= rcache_bytes;
+    if (has_room && layout.AreAlike(rank, other) && layout.BlocksIn(rank, rcache_bytes) == layout.BlocksIn(other, rcache_bytes)) continue;
+    return Status(ErrorId::kUsageError, "ranks " + std::to_string(rank) + " and " + std::to_string(other) +
+                                            " share a data group, but their chunks are not alike, so that they would decide apart")
+        .Fix("give every rank as many parameters of its own, of the same sizes, and list the data groups that ranks share first");
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup) {
   const client::Attachment& attachment = setup.service->attachment();
@@ -19,6 +41,7 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
                                                 ") and one block (" + FormatBytes(layout.BlockBytes()) + ")")
         .Fix("give --rcache at least " + std::to_string(smallest));
   }
+  TP_RETURN_IF_ERROR(CheckAlike(layout, setup.rank, attachment.rcache_bytes));
   EvictionPolicies& policies = setup.policies;
   if (!policies.recording) policies.recording = std::make_unique<RandomEviction>(setup.options.seed);
   if (!policies.left_order) policies.left_order = std::make_unique<LruEviction>(static_cast<uint32_t>(layout.chunks.size()));

@@ -88,7 +88,8 @@ struct CacheSetup {  // all pointers must outlive the cache
 
 class ParameterCache {
  public:
-  // Errors: kRcacheTooSmall (no room for the resident chunks and one block).
+  // Errors: kRcacheTooSmall (no room for the resident chunks and one block), kUsageError (ranks with a data group in common would decide
+  // apart: their chunks are not alike).
   static Result<std::unique_ptr<ParameterCache>> Create(CacheSetup setup);
 
   // An order that is known beforehand, as if a pass of this kind had recorded it.

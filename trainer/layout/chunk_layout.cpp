@@ -12,6 +12,14 @@ const std::vector<Rank>& MembersOf(const ChunkLayout& layout, ChunkId chunk) {
   return layout.data_groups[layout.chunks[chunk].data_group];
 }
 
+std::vector<ChunkId> ChunksOf(const ChunkLayout& layout, Rank rank) {
+  std::vector<ChunkId> chunks;
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    if (layout.IsMember(chunk, rank)) chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
 }  // namespace
 
 uint32_t ChunkLayout::ShardCount(ChunkId chunk) const {
@@ -60,6 +68,20 @@ uint64_t ChunkLayout::EvictableChunks(Rank rank) const {
   uint64_t count = 0;
   for (ChunkId chunk = 0; chunk < chunks.size(); ++chunk) count += !chunks[chunk].resident && IsMember(chunk, rank);
   return count;
+}
+
+uint64_t ChunkLayout::BlocksIn(Rank rank, uint64_t rcache_bytes) const {
+  return BlockBytes() == 0 ? 0 : std::min((rcache_bytes - ResidentBytes(rank)) / BlockBytes(), EvictableChunks(rank));
+}
+
+bool ChunkLayout::AreAlike(Rank a, Rank b) const {
+  const auto alike = [&](ChunkId of_a, ChunkId of_b) {
+    const bool apart = !IsMember(of_a, b) && !IsMember(of_b, a);
+    const ChunkPlace &one = chunks[of_a], &other = chunks[of_b];
+    return of_a == of_b || (apart && one.resident == other.resident && one.multi_use == other.multi_use);
+  };
+  const std::vector<ChunkId> chunks_of_a = ChunksOf(*this, a), chunks_of_b = ChunksOf(*this, b);
+  return std::equal(chunks_of_a.begin(), chunks_of_a.end(), chunks_of_b.begin(), chunks_of_b.end(), alike);
 }
 
 ParameterId ChunkLayout::ParameterAt(ChunkId chunk, uint64_t element) const {

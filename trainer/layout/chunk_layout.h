@@ -68,6 +68,11 @@ struct ChunkLayout {
   uint64_t RcacheBytes(Rank rank, uint64_t blocks) const;
   // Chunks of `rank` that need a block when they are used.
   uint64_t EvictableChunks(Rank rank) const;
+  // Blocks in such an rCache: never more than there are chunks to use them. Requires rcache_bytes >= ResidentBytes(rank).
+  uint64_t BlocksIn(Rank rank, uint64_t rcache_bytes) const;
+  // True when the chunks of both ranks are alike one by one, in order: at each place one that they share, or one of either's own, of the
+  // same kind. Then the same uses lead both to the same decisions, and they meet in the same collectives.
+  bool AreAlike(Rank a, Rank b) const;
 
   // The parameter that covers an element of the chunk, or that ends last before it.
   ParameterId ParameterAt(ChunkId chunk, uint64_t element) const;
