@@ -37,6 +37,7 @@ void JobDesk::On(ConnectionLost event) {
   if (seat == nullptr) return;
   LogWarn("rank lost", {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
   ++tables_->counters.sessions_ended_badly;
+  if (seat->job->step.HasEnded(seat->rank) && TP_PLANTED("jobs.dead_seat_kept")) return;
   LeaveSeat(seat, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
 }
 
@@ -65,7 +66,7 @@ void JobDesk::CloseSession(Seat* seat, ErrorId reason) {
   Session& session = *seat->session;
   tables_->counters.bytes_h2d += session.bytes_h2d;
   tables_->counters.bytes_d2h += session.bytes_d2h;
-  DropCopies(seat->job->states.get(), &session);
+  DropSession(seat->job->states.get(), &session);
   if (seat->watched) StopWatching(&tables_->wake_set, &session);
   session.port().End(reason);
   Session::Remains remains = Session::Dissolve(std::move(seat->session));

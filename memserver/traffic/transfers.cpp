@@ -82,7 +82,7 @@ void EndFetch(JobStates* states, Session* session, const Copy& copy) {
   TP_POINT("server.fetch_copied");
 }
 
-void DropCopies(JobStates* states, Session* session) {
+void DropSession(JobStates* states, Session* session) {
   for (uint32_t i = 0; i < session->lane().size(); ++i) {
     const shm::Request& request = session->lane().at(i).request;
     if (request.op != static_cast<uint32_t>(shm::Op::kFetch)) continue;
@@ -90,6 +90,8 @@ void DropCopies(JobStates* states, Session* session) {
     TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
     if (!TP_PLANTED("traffic.dead_reader_counted")) --chunk.readers;
   }
+  if (TP_PLANTED("traffic.dead_rcache_shown")) return;
+  for (Chunk& chunk : states->chunks()) chunk.ranks_cached &= ~(uint64_t{1} << session->rank());
 }
 
 }  // namespace tidepool::memserver

@@ -28,7 +28,7 @@ void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& 
 // Parameters of request.version into the rCache.
 Start StartFetch(JobStates* states, Session* session, const shm::Request& request);
 void EndFetch(JobStates* states, Session* session, const Copy& copy);
-// The session goes away: its copies never end, so their claims on the job's chunks are given back.
-void DropCopies(JobStates* states, Session* session);
+// The session goes away: its copies never end, so their claims on the job's chunks are given back, and its rCache holds nothing any more.
+void DropSession(JobStates* states, Session* session);
 
 }  // namespace tidepool::memserver

@@ -20,6 +20,8 @@ class SlowDevice final : public device::Device {
   Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
   Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;
 
+  // Streams that were opened and are not closed.
+  uint32_t open() const { return static_cast<uint32_t>(streams_.size()); }
   // Streams that have something to do.
   uint32_t busy() const;
   // Moves up to `bytes` on the `index`-th busy stream.

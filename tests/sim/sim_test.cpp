@@ -40,6 +40,7 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.comebacks, 10 * kSeeds);
   EXPECT_GT(sum.saves, kSeeds / 2);
   EXPECT_GT(sum.refusals, 10 * kSeeds);
+  EXPECT_GT(sum.cleared_seats, 5 * kSeeds);
   EXPECT_GT(sum.rare_paths, 100 * kSeeds);
   for (size_t i = 0; i < sum.killed_at.size() && kSeeds >= 1000; ++i) {
     EXPECT_GT(sum.killed_at[i], 0u) << "the server never died at " << kServerPoints[i];

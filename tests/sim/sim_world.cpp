@@ -63,6 +63,7 @@ void SimReport::Add(const SimReport& other) {
   stalls += other.stalls;
   deaths_in_recovery += other.deaths_in_recovery;
   hand_overs += other.hand_overs;
+  cleared_seats += other.cleared_seats;
   rare_paths += other.rare_paths;
   for (size_t i = 0; i < killed_at.size(); ++i) killed_at[i] += other.killed_at[i];
 }
@@ -133,6 +134,7 @@ SimReport SimWorld::Run(uint64_t events) {
   for (Actor& actor : actors_) Heal(&actor);
   Drain();
   report_.rare_paths = rare_paths_armed_ ? BuggifyFirings() : 0;
+  report_.cleared_seats = leftovers_.cleared();
   return report_;
 }
 
@@ -173,6 +175,7 @@ void SimWorld::AfterTurn() {
   TakeSaves();
   const bool now_and_then = random_.Below(256) == 0;
   CheckTurn();
+  CheckLeftovers();
   if (changed || now_and_then) CheckAll();
 }
 
@@ -218,6 +221,7 @@ void SimWorld::KillServer(const std::string& how) {
   } else {
     StartNextServer();
   }
+  leftovers_.BeginServer(*world_);
   FollowJobs();
   for (ControlReply& reply : last_words) Route(std::move(reply));
   watches_.clear();  // those of the last words
@@ -319,6 +323,14 @@ void SimWorld::CheckTurn() {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
     if (job != nullptr) CheckVersions(*job, *actor.job);
   }
+}
+
+void SimWorld::CheckLeftovers() {
+  const auto lives = [this](ConnectionId connection) {
+    Actor* owner = nullptr;
+    return FindRank(connection, &owner) != nullptr;
+  };
+  leftovers_.CheckTurn(world_, {lives, &device_, saves_.size(), lease_ns_});
 }
 
 void SimWorld::CheckAll() {

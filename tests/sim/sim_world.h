@@ -5,7 +5,7 @@
 // the production code are forced by TP_BUGGIFY. A broken invariant (invariants.h) stops the process with its text. Checked after every
 // turn: bytes, places in the pool, and the versions of jobs and chunks; after every turn in which a job came, went, was sealed, published
 // a chunk or began another attempt, after every recovery, and now and then: the index and every byte of every plane as well. That nothing
-// of dead ranks is left is checked at the end, when all have gone.
+// of dead ranks is left is checked after every turn (leftovers.h), and at the end, when all have gone.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 
 #include "tests/fakes/slow_device.h"
 #include "tests/sim/fault_plan.h"
+#include "tests/sim/leftovers.h"
 #include "tests/sim/mortal_server.h"
 #include "tests/sim/sim_rank.h"
 
@@ -28,6 +29,7 @@ struct SimReport {
   uint64_t server_deaths = 0, deaths_in_recovery = 0, hand_overs = 0;
   uint64_t losses = 0;                                            // server deaths with nobody to hold the states
   uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;  // of the keeper alone; while it was renewed; of the server
+  uint64_t cleared_seats = 0;                                     // of ranks that are gone, seen to be given back
   uint64_t rare_paths = 0;                                        // TP_BUGGIFY that fired
   std::array<uint32_t, kServerPoints.size()> killed_at{};         // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
@@ -97,6 +99,7 @@ class SimWorld {
   bool FollowJobs();
   void CheckVanished(Actor* actor);
   void CheckTurn();
+  void CheckLeftovers();
   void CheckAll();
 
   void LetLeave(Actor* actor, SimRank* rank);
@@ -136,6 +139,7 @@ class SimWorld {
     uint64_t heard_by = 0;  // tick
   };
   std::vector<ToldDeath> told_;
+  Leftovers leftovers_;
   uint64_t tick_ = 0;
   uint64_t server_asleep_until_ = 0, workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
   uint64_t keeper_renewed_at_ = 0;                                                         // tick; 0: a keeper holds everything
