@@ -1,7 +1,7 @@
 // bench_fetch: bytes a second of chunk fetches through a real memserver, beside plain memcpy of the same bytes.
 //
 // Fetches and copies alternate within one run, so that whatever else the machine does meets both; the ratio is the median over pairs.
-// Sources are four chunks of 64 MiB each, more than any cache, on either side.
+// Sources are four chunks of 64 MiB each, more than any cache, on either side; with --chunk-mebibytes smaller ones, which prove nothing.
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -21,61 +21,68 @@ namespace {
 using client::MemClient;
 using client::Range;
 
-constexpr uint64_t kChunkBytes = 64 * kMiB;
-constexpr uint64_t kChunkElements = kChunkBytes / sizeof(float);
+constexpr uint64_t kChunkMebibytes = 64;
 constexpr uint32_t kChunks = 4;
 constexpr uint32_t kBlocks = 2;
+constexpr uint64_t kWarmUps = 2;  // pairs
 
 constexpr const char* kHelp =
-    "bench_fetch [--json FILE] [FLAGS OF memserver...]\n"
-    "Bytes a second of chunk fetches through memserver, beside plain memcpy of the same bytes.\n"
+    "bench_fetch [--json FILE] [--chunk-mebibytes N] [--pairs N] [FLAGS OF memserver...]\n"
+    "Bytes a second of fetches of a chunk (default 64 MiB), of an eighth and of a 64th of it through memserver, beside plain memcpy of\n"
+    "the same bytes: medians of N pairs (default 41), 5 N and 20 N.\n"
     "Needs about 1.8 GiB of memory. Example: bench_fetch --copy-threads 1\n";
 
-shm::JobSpec Spec() {
+shm::JobSpec SpecOf(uint64_t chunk_bytes) {
+  const uint64_t elements = chunk_bytes / sizeof(float);
   shm::JobSpec spec;
   spec.name = "bench-fetch";
-  spec.rcache_bytes = kBlocks * kChunkBytes;
+  spec.rcache_bytes = kBlocks * chunk_bytes;
   spec.parameter_groups = {{}};
   spec.data_groups = {{.rank_mask = 1}};
   for (uint32_t i = 0; i < kChunks; ++i) {
-    spec.chunks.push_back({.elements = kChunkElements, .data_group = 0});
+    spec.chunks.push_back({.elements = elements, .data_group = 0});
     spec.parameters.push_back(
-        {.name = "w" + std::to_string(i), .dims = {kChunkElements}, .chunk = i, .element_begin = 0, .element_count = kChunkElements});
+        {.name = "w" + std::to_string(i), .dims = {elements}, .chunk = i, .element_begin = 0, .element_count = elements});
   }
   return spec;
 }
 
+// "64 MiB", "128 KiB": whole numbers, as the rows are known by.
+std::string NameOfSize(uint64_t bytes) {
+  return bytes % kMiB == 0 ? std::to_string(bytes / kMiB) + " MiB" : std::to_string(bytes / kKiB) + " KiB";
+}
+
 // One measured size: how often, how large, and what is promised.
 struct Size {
-  const char* row;
   uint64_t bytes;
-  int pairs;
+  uint64_t pairs;
   std::optional<double> target;
 };
 
 class FetchBench {
  public:
-  explicit FetchBench(const std::string& socket_dir)
-      : client_(OrDie(MemClient::Connect({.socket_dir = socket_dir, .connect_timeout_ns = 120 * kNsPerSecond}, Spec(), 0))) {
+  FetchBench(const std::string& socket_dir, uint64_t chunk_bytes)
+      : chunk_bytes_(chunk_bytes),
+        client_(OrDie(MemClient::Connect({.socket_dir = socket_dir, .connect_timeout_ns = 120 * kNsPerSecond}, SpecOf(chunk_bytes), 0))) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-      local_.emplace_back(kChunkElements, static_cast<float>(chunk + 1));
+      local_.emplace_back(chunk_bytes / sizeof(float), static_cast<float>(chunk + 1));
       PutWeights(chunk);
     }
   }
 
   Row Measure(const Size& size) {
     std::vector<double> fetch_rates, ratios;
-    for (int pair = -2; pair < size.pairs; ++pair) {  // two pairs to warm up
+    for (uint64_t pair = 0; pair < size.pairs + kWarmUps; ++pair) {
       const uint32_t chunk = next_++ % kChunks;
-      const uint64_t begin = static_cast<uint64_t>(next_) * size.bytes % kChunkBytes / size.bytes * size.bytes;
+      const uint64_t begin = static_cast<uint64_t>(next_) * size.bytes % chunk_bytes_ / size.bytes * size.bytes;
       const double fetch = Fetch(chunk, begin, size.bytes);
       const double copy = Copy((chunk + 2) % kChunks, begin, size.bytes);
-      if (pair < 0) continue;
+      if (pair < kWarmUps) continue;
       fetch_rates.push_back(static_cast<double>(size.bytes) / fetch);
       ratios.push_back(copy / fetch);
     }
     return {.bench = "fetch",
-            .row = size.row,
+            .row = NameOfSize(size.bytes),
             .value = Median(fetch_rates) / 1e9,
             .unit = "GB/s",
             .against = "memcpy of the same bytes",
@@ -89,13 +96,13 @@ class FetchBench {
   }
 
  private:
-  std::byte* Block(uint32_t block) const { return client_->attachment().rcache + block * kChunkBytes; }
+  std::byte* Block(uint32_t block) const { return client_->attachment().rcache + block * chunk_bytes_; }
 
   client::Outcome Await(Result<client::Ticket> ticket) { return OrDie(client_->Wait(OrDie(std::move(ticket)))); }
 
   void PutWeights(uint32_t chunk) {
-    std::memcpy(Block(0), local_[chunk].data(), kChunkBytes);
-    Await(client_->StartPutWeights({.chunk = chunk, .element_begin = 0, .element_count = kChunkElements, .rcache_offset = 0}));
+    std::memcpy(Block(0), local_[chunk].data(), chunk_bytes_);
+    Await(client_->StartPutWeights({.chunk = chunk, .element_begin = 0, .element_count = local_[chunk].size(), .rcache_offset = 0}));
   }
 
   // Seconds for one fetch into block 0, from the request to the answer.
@@ -122,6 +129,7 @@ class FetchBench {
   }
 
   SteadyClock clock_;
+  const uint64_t chunk_bytes_;
   const std::unique_ptr<MemClient> client_;
   std::vector<std::vector<float>> local_;  // what was put, and the source of plain copies
   uint32_t next_ = 0;
@@ -129,13 +137,17 @@ class FetchBench {
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
-  std::vector<std::string> flags = {"--pool", "1152MiB", "--rcache-limit", "160MiB", "--log-level", "warn"};
+  const uint64_t mebibytes = printer.Number("--chunk-mebibytes", kChunkMebibytes), pairs = printer.Number("--pairs", 41);
+  const uint64_t chunk = mebibytes * kMiB;
+  // Weights, moments and gradients of the job, and some more.
+  std::vector<std::string> flags = {
+      "--pool", std::to_string(18 * mebibytes) + "MiB", "--rcache-limit", std::to_string(3 * mebibytes) + "MiB", "--log-level", "warn"};
   flags.insert(flags.end(), printer.arguments().begin(), printer.arguments().end());
   const ServerProcess server = OrDie(ServerProcess::Start(flags));
-  FetchBench bench(server.socket_dir());
-  printer.Add(bench.Measure({.row = "64 MiB", .bytes = kChunkBytes, .pairs = 41, .target = 0.9}));
-  printer.Add(bench.Measure({.row = "8 MiB", .bytes = 8 * kMiB, .pairs = 201, .target = std::nullopt}));
-  printer.Add(bench.Measure({.row = "1 MiB", .bytes = kMiB, .pairs = 801, .target = std::nullopt}));
+  FetchBench bench(server.socket_dir(), chunk);
+  printer.Add(bench.Measure({.bytes = chunk, .pairs = pairs, .target = 0.9}));
+  printer.Add(bench.Measure({.bytes = chunk / 8, .pairs = 5 * pairs, .target = std::nullopt}));
+  printer.Add(bench.Measure({.bytes = chunk / 64, .pairs = 20 * pairs, .target = std::nullopt}));
   bench.Detach();
   return printer.Finish();
 }

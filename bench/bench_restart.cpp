@@ -1,17 +1,15 @@
 // bench_restart: how long a training job waits when memserver is killed: from SIGKILL to the first answer of the server that the keeper
 // starts, which has adopted the pool and redone what the sealed step still lacked of the chunk that is asked for.
 //
-// The job nearly fills a pool of 4 GiB; the kill comes right after a step was sealed, so that every chunk's update is still to be done. In
-// the same run: the start with a new pool of that size, which is what a server without kept memory would cost (and the states would be
-// lost). A keeper starts a server five times a minute at most, so with more kills than three the keeper is killed now and then as well:
-// memserver starts another one, which counts from the beginning.
+// The job nearly fills a pool of 4 GiB (with --chunk-mebibytes a smaller one, which proves nothing); the kill comes right after a step was
+// sealed, so that every chunk's update is still to be done. In the same run: the start with a new pool of that size, which is what a server
+// without kept memory would cost (and the states would be lost). A keeper starts a server five times a minute at most, so with more kills
+// than three the keeper is killed now and then as well: memserver starts another one, which counts from the beginning.
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,28 +27,29 @@ namespace {
 using client::MemClient;
 using client::Range;
 
-constexpr uint64_t kChunkBytes = 64 * kMiB;
-constexpr uint64_t kChunkElements = kChunkBytes / sizeof(float);
-constexpr uint32_t kChunks = 15;  // with moments and gradients 3.75 GiB
-constexpr int kKills = 3;         // the keeper pauses 0, 100 and 200 ms before it starts the server again
+constexpr uint64_t kChunkMebibytes = 64;
+constexpr uint32_t kChunks = 15;      // with moments and gradients 60 chunks' bytes
+constexpr uint64_t kPoolChunks = 64;  // bytes of the pool, in those of a chunk: 4 GiB
+constexpr uint64_t kKills = 3;        // the keeper pauses 0, 100 and 200 ms before it starts the server again
 constexpr int64_t kKeeperNs = 10 * kNsPerSecond;
 constexpr double kLimitSeconds = 1;
 
 constexpr const char* kHelp =
-    "bench_restart [--json FILE] [--kills N] [FLAGS OF memserver...]\n"
-    "Seconds from kill -9 of memserver to its first answer, with a pool of 4 GiB: the worst of N kills (3). Needs about 4.5 GiB of "
-    "memory.\n";
+    "bench_restart [--json FILE] [--kills N] [--chunk-mebibytes N] [FLAGS OF memserver...]\n"
+    "Seconds from kill -9 of memserver to its first answer, with a pool of 64 chunks of N MiB (64, so 4 GiB): the worst of N kills (3).\n"
+    "Needs about 4.5 GiB of memory.\n";
 
-shm::JobSpec Spec() {
+shm::JobSpec SpecOf(uint64_t chunk_bytes) {
+  const uint64_t elements = chunk_bytes / sizeof(float);
   shm::JobSpec spec;
   spec.name = "bench-restart";
-  spec.rcache_bytes = kChunkBytes;
+  spec.rcache_bytes = chunk_bytes;
   spec.parameter_groups = {{}};
   spec.data_groups = {{.rank_mask = 1}};
   for (uint32_t i = 0; i < kChunks; ++i) {
-    spec.chunks.push_back({.elements = kChunkElements, .data_group = 0});
+    spec.chunks.push_back({.elements = elements, .data_group = 0});
     spec.parameters.push_back(
-        {.name = "w" + std::to_string(i), .dims = {kChunkElements}, .chunk = i, .element_begin = 0, .element_count = kChunkElements});
+        {.name = "w" + std::to_string(i), .dims = {elements}, .chunk = i, .element_begin = 0, .element_count = elements});
   }
   return spec;
 }
@@ -76,15 +75,15 @@ pid_t KeeperPid(const std::string& socket_dir) {
 
 class RestartBench {
  public:
-  explicit RestartBench(const std::string& socket_dir) : socket_dir_(socket_dir) {
+  RestartBench(const std::string& socket_dir, uint64_t chunk_bytes) : socket_dir_(socket_dir), elements_(chunk_bytes / sizeof(float)) {
     client::ClientOptions options;
     options.socket_dir = socket_dir;
     options.connect_timeout_ns = 300 * kNsPerSecond;
     options.server_timeout_ns = 60 * kNsPerSecond;
     const int64_t begin = clock_.NowNs();
-    client_ = OrDie(MemClient::Connect(options, Spec(), 0));
+    client_ = OrDie(MemClient::Connect(options, SpecOf(chunk_bytes), 0));
     start_seconds_ = Seconds(begin);
-    std::memset(client_->attachment().rcache, 0, kChunkBytes);
+    std::memset(client_->attachment().rcache, 0, chunk_bytes);
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) Await(client_->StartPutWeights(Whole(chunk)));
   }
 
@@ -123,49 +122,42 @@ class RestartBench {
   }
 
  private:
-  static Range Whole(uint32_t chunk) { return {.chunk = chunk, .element_begin = 0, .element_count = kChunkElements, .rcache_offset = 0}; }
+  Range Whole(uint32_t chunk) const { return {.chunk = chunk, .element_begin = 0, .element_count = elements_, .rcache_offset = 0}; }
   client::Outcome Await(Result<client::Ticket> ticket) { return OrDie(client_->Wait(OrDie(std::move(ticket)))); }
   double Seconds(int64_t begin) { return static_cast<double>(clock_.NowNs() - begin) / kNsPerSecond; }
 
   const std::string socket_dir_;
+  const uint64_t elements_;  // of a chunk
   SteadyClock clock_;
   std::unique_ptr<MemClient> client_;
   double start_seconds_ = 0;
 };
 
-// Takes "--kills N" out of the arguments.
-int TakeKills(std::vector<std::string>* arguments) {
-  const auto flag = std::find(arguments->begin(), arguments->end(), "--kills");
-  if (flag == arguments->end()) return kKills;
-  const int kills = std::next(flag) == arguments->end() ? 0 : std::atoi(std::next(flag)->c_str());
-  if (kills < 1) Die("--kills needs a number");
-  arguments->erase(flag, flag + 2);
-  return kills;
-}
-
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
-  std::vector<std::string> arguments = printer.arguments();
-  const int kills = TakeKills(&arguments);
-  std::vector<std::string> flags = {"--pool", "4GiB", "--rcache-limit", "80MiB", "--log-level", "error", "--keeper", "process"};
-  flags.insert(flags.end(), arguments.begin(), arguments.end());
+  const uint64_t kills = printer.Number("--kills", kKills), chunk = printer.Number("--chunk-mebibytes", kChunkMebibytes) * kMiB;
+  const uint64_t pool = kPoolChunks * chunk;
+  const std::string size = pool % kGiB == 0 ? std::to_string(pool / kGiB) + " GiB" : std::to_string(pool / kMiB) + " MiB";
+  std::vector<std::string> flags = {"--pool", std::to_string(pool), "--rcache-limit", std::to_string(2 * chunk), "--log-level",
+                                    "error",  "--keeper",           "process"};
+  flags.insert(flags.end(), printer.arguments().begin(), printer.arguments().end());
   const ServerProcess server = OrDie(ServerProcess::Start(flags));
-  RestartBench bench(server.socket_dir());
+  RestartBench bench(server.socket_dir(), chunk);
   double worst = 0;
-  for (int i = 0; i < kills; ++i) {
+  for (uint64_t i = 0; i < kills; ++i) {
     if (i > 0 && i % kKills == 0) bench.RenewKeeper();
     worst = std::max(worst, bench.KillAfterAStep(static_cast<Version>(i)));
   }
   bench.Detach();
   printer.Add({.bench = "restart",
-               .row = "kill -9 to first answer, 4 GiB",
+               .row = "kill -9 to first answer, " + size,
                .value = worst,
                .unit = "s",
                .against = "1 s",
                .ratio = kLimitSeconds / worst,
                .target = 1.0});
   printer.Add({.bench = "restart",
-               .row = "start with a new pool, 4 GiB",
+               .row = "start with a new pool, " + size,
                .value = bench.start_seconds(),
                .unit = "s",
                .against = "going on with the kept pool",

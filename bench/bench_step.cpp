@@ -2,10 +2,11 @@
 //
 // One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters, prefetching. Rounds of two steps of each kind
 // alternate in one process on the same cores; the ratio is the median over the rounds. A served round ends when the server has updated
-// every chunk, so that no work of one kind falls into the time of the other. The other rows say where the rest goes.
+// every chunk, so that no work of one kind falls into the time of the other. The other rows say where the rest goes. Other presets are for
+// trying the program out.
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -26,23 +27,24 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr int64_t kSequences = 4, kTokens = 256;
+constexpr int64_t kSequences = 4, kTokensMax = 256;
 constexpr int kStepsPerRound = 2;
 constexpr double kTarget = 0.95;
 constexpr double kLearningRate = 1e-4, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kWeightDecay = 0.1;
 constexpr const char* kHelp =
-    "usage: bench_step [--json FILE] [ROUNDS]\n"
-    "Training steps of GPT-2 124M through a memory server against plain LibTorch, ROUNDS times (default 5).\n"
+    "bench_step [--json FILE] [--preset NAME] [--rounds N]\n"
+    "Training steps of a model (default gpt2-124m) through a memory server against plain LibTorch, N times (default 5).\n"
     "Needs about 6 GiB of memory.\n";
 
 struct Tokens {
   at::Tensor inputs, targets;
 };
 
-Tokens MakeTokens(int64_t vocab) {
+Tokens MakeTokens(const trainer::GptShape& shape) {
+  const int64_t tokens = std::min<int64_t>(shape.context, kTokensMax);
   torch::manual_seed(1);
-  const at::Tensor all = torch::randint(vocab, {kSequences, kTokens + 1}, torch::kInt64);
-  return {all.slice(1, 0, kTokens).contiguous(), all.slice(1, 1).contiguous()};
+  const at::Tensor all = torch::randint(shape.vocab, {kSequences, tokens + 1}, torch::kInt64);
+  return {all.slice(1, 0, tokens).contiguous(), all.slice(1, 1).contiguous()};
 }
 
 // Everything resident; LibTorch's fused AdamW on the CPU.
@@ -177,17 +179,19 @@ Times Alternate(PlainStep* plain, ServedStep* served, const Tokens& tokens, int 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   InitLog("bench_step", LogLevel::kWarn, LogFormat::kText);
-  const int rounds = printer.arguments().empty() ? 5 : std::max(1, std::atoi(printer.arguments().front().c_str()));
+  const int rounds = static_cast<int>(printer.Number("--rounds", 5));
+  const std::string preset = printer.Word("--preset", "gpt2-124m");
+  printer.NoMoreArguments();
   at::set_num_threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  const trainer::GptShape shape = OrDie(trainer::FindGptPreset("gpt2-124m"));
+  const trainer::GptShape shape = OrDie(trainer::FindGptPreset(preset));
   trainer::RunOptions options;
   options.rcache = "25%";
   options.clip = 0;
   const trainer::RunPlan plan = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
   const uint64_t pool = RoundUp(client::StateBytesOf(plan.spec).total(), kMiB);
-  ServerProcess server =
-      OrDie(ServerProcess::Start({"--pool", std::to_string(pool), "--rcache-limit", std::to_string(RoundUp(plan.rcache.bytes, kMiB))}));
-  const Tokens tokens = MakeTokens(shape.vocab);
+  ServerProcess server = OrDie(ServerProcess::Start(
+      {"--pool", std::to_string(pool), "--rcache-limit", std::to_string(RoundUp(plan.rcache.bytes, kMiB)), "--log-level", "warn"}));
+  const Tokens tokens = MakeTokens(shape);
   PlainStep plain(shape);
   ServedStep served(shape, server.socket_dir(), options);
   Alternate(&plain, &served, tokens, 1);  // records the order, settles allocators
@@ -196,7 +200,7 @@ int Main(int argc, char** argv) {
   const Times times = Alternate(&plain, &served, tokens, rounds);
   const trainer::CacheCounters after = served.cache().counters();
 
-  const double tokens_per_step = kSequences * kTokens;
+  const double tokens_per_step = static_cast<double>(tokens.inputs.numel());
   Row main_row = RowOf("tokens/s through memserver", tokens_per_step / Median(times.served), "tokens/s");
   main_row.against = "plain LibTorch, all resident, fused AdamW";
   main_row.ratio = Median(times.ratios);
