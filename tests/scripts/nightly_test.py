@@ -55,7 +55,8 @@ class Nightly(unittest.TestCase):
 
     def test_the_list_names_every_part_with_its_counts(self):
         parts = self.listed("--scale", "1")
-        self.assertEqual(list(parts), ["scripts/test", "split masters of all 2^32 floats", "50000 kills at random times", "kills at each named point",
+        self.assertEqual(list(parts), ["scripts/test", "build without precompiled headers", "split masters of all 2^32 floats",
+                                       "50000 kills at random times", "kills at each named point",
                                        "kills inside recovery", "rolling restarts, 30 a time", "the LibTorch trainer, 1000 kills",
                                        "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
                                        "planted bugs, all", "models, large", "failure sweep, every k", "benchmarks"])
@@ -69,7 +70,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 14)
+        self.assertEqual(len(parts), 15)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -77,7 +78,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 14, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 15, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12",
