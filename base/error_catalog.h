@@ -56,6 +56,18 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(PoolFull, 2101, kRefused, kExitRefused, "give memserver a larger --pool, end another job, or see `memctl ps`")                        \
   X(RcacheRefused, 2102, kRefused, kExitRefused, "ask for a smaller --rcache, or give memserver a larger --rcache-limit")                 \
   X(TooManySessions, 2103, kRefused, kExitRefused, "end another job, or raise `limits` in the configuration")                             \
+  X(NvmeRingDenied, 2201, kIo, kExitFailed,                                                                                               \
+    "allow io_uring (kernel.io_uring_disabled, seccomp profile of the container); threads serve meanwhile")                               \
+  X(NvmeDirectoryBad, 2202, kRefused, kExitFailed,                                                                                        \
+    "give an existing directory of your own, mode 0700, without symbolic links in its path")                                              \
+  X(NvmeInUse, 2203, kRefused, kExitFailed, "stop the other memserver, or give another --nvme directory")                                 \
+  X(NvmeSpaceShort, 2204, kRefused, kExitRefused, "give a smaller --nvme size, or free space on that file system")                        \
+  X(NvmeFull, 2205, kRefused, kExitRefused, "give memserver a larger --nvme, end another job, or use --states-on host")                   \
+  X(NvmeIoFailed, 2206, kIo, kExitFailed, "look at the kernel log for this device; start the job again from saved weights")               \
+  X(NvmeDataBad, 2207, kCorrupt, kExitCorrupt, "the device or the file lost data; start the job again from saved weights")                \
+  X(NvmeManifestBad, 2208, kCorrupt, kExitCorrupt, "the directory was damaged; its jobs cannot go on")                                    \
+  X(NvmeDirectoryMissing, 2209, kRefused, kExitFailed,                                                                                    \
+    "give all --nvme directories of the server before, in the same order, or give its jobs up with --discard-kept")                       \
   X(NoServer, 3001, kUnavailable, kExitNoServer, "start one with `memserver run`, or use `trainer run --standalone`")                     \
   X(AbiMismatch, 3002, kVersion, kExitVersion, "install memserver and trainer of the same release")                                       \
   X(HandshakeBad, 3003, kInvalid, kExitFailed, "the peer does not speak this protocol; check what connects to this socket")               \

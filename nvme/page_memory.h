@@ -1,0 +1,32 @@
+// PageMemory: private, zeroed memory of whole pages for direct transfers; it goes with the process, so no late read of a dead one lands in
+// it.
+//
+// Move only; one owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/status.h"
+
+namespace tidepool::nvme {
+
+class PageMemory {
+ public:
+  // With `touch` every page is there at once (0.3 to 3 s/GiB), so that none is missing later. Errors: kMemoryMapFailed.
+  static Result<PageMemory> Map(uint64_t bytes, bool touch = true);
+  PageMemory(PageMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  PageMemory& operator=(PageMemory&&) = delete;
+  ~PageMemory();
+
+  std::span<std::byte> bytes() const { return {data_, bytes_}; }
+
+ private:
+  PageMemory(std::byte* data, uint64_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* data_;
+  uint64_t bytes_;
+};
+
+}  // namespace tidepool::nvme

@@ -1,0 +1,68 @@
+// The form of a piece of states on NVMe: one page that names it and carries its checksums, then its bytes.
+//
+// Pure functions, any thread, nothing is allocated unless a piece is refused. docs/nvme_format.md draws it.
+//
+//   +0      PieceHeader   4 KiB   what lies here, of which job, which epoch, at which place; a CRC-32C per 1 MiB; a CRC-32C of the page
+//   +4096   payload               a multiple of 4 KiB
+//
+// Invariant: every bit of header and payload is under some checksum, so a flipped one is found; a right piece at a wrong place, of a wrong
+// job or of another epoch is found by its name (lost and misplaced writes).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/units.h"
+
+namespace tidepool::nvme {
+
+inline constexpr uint32_t kPieceMagic = 0x564e5054;  // "TPNV"
+inline constexpr uint32_t kPieceFormat = 1;
+inline constexpr uint64_t kBlockBytes = kMiB;  // under one checksum
+inline constexpr uint32_t kBlocksMax = 64;
+inline constexpr uint64_t kPieceHeaderBytes = kPageBytes;
+
+struct PieceName {
+  uint64_t store = 0;  // nonce of the directory's files
+  uint64_t job = 0;    // nonce of the job
+  uint32_t chunk = 0;
+  uint32_t piece = 0;
+  uint64_t epoch = 0;  // updates that the states have seen
+  uint64_t place = 0;  // offset of the header in the file
+
+  bool operator==(const PieceName&) const = default;
+};
+
+struct PieceHeader {
+  uint32_t magic;
+  uint32_t format;
+  PieceName name;
+  uint64_t payload_bytes;
+  uint32_t crcs[kBlocksMax];  // of each kBlockBytes of the payload; 0 behind the last
+  std::byte zeros[kPieceHeaderBytes - 8 - sizeof(PieceName) - 8 - 4 * kBlocksMax - 4];
+  uint32_t crc;  // of all above
+};
+static_assert(sizeof(PieceHeader) == kPieceHeaderBytes);
+
+// Requires a payload of whole pages, kBlocksMax blocks at most.
+void SealPiece(const PieceName& name, std::span<const std::byte> payload, PieceHeader* header);
+
+enum class PieceState {
+  kWhole,
+  kNotAPiece,       // no such header: never written, torn, or damaged
+  kOther,           // a whole header with another name: a lost or misplaced write, or an old piece
+  kPayloadDamaged,  // a block does not fit its checksum
+};
+struct PieceVerdict {
+  PieceState state = PieceState::kWhole;
+  uint64_t offset = 0;               // of the damage, from the header's begin
+  uint32_t expected = 0, found = 0;  // checksums
+  bool ok() const { return state == PieceState::kWhole; }
+};
+PieceVerdict VerifyPiece(const PieceHeader& header, const PieceName& expected, std::span<const std::byte> payload);
+// "block at 1 MiB: CRC 0x... instead of 0x..." with what the header says it is.
+std::string TextOf(const PieceVerdict& verdict, const PieceHeader& header, const PieceName& expected);
+
+}  // namespace tidepool::nvme

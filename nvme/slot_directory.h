@@ -1,0 +1,61 @@
+// SlotDirectory: the files of one NVMe directory, opened by the rules, fenced and preallocated: the data file and two manifests.
+//
+// One thread, at start; it blocks (a lock of a server that has just died is waited for). It holds the descriptors and the lock until it
+// is destroyed, and does nothing afterwards.
+// Invariants: no symbolic link was followed; directory and files are ours and nobody else's to open; the files are locked, so no other
+// memserver uses them, and every write of a dead one has landed; all its space is allocated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "nvme/manifest.h"
+
+namespace tidepool::nvme {
+
+inline constexpr const char* kDataFileName = "states";
+inline constexpr const char* kManifestFileNames[2] = {"manifest.0", "manifest.1"};
+inline constexpr const char* kOwnerFileName = "owner";
+
+struct SlotDirectoryOptions {
+  std::string path;                           // absolute; it exists
+  uint64_t bytes = 0;                         // of the data file; a larger one stays as large while it holds jobs
+  int64_t ghost_wait_ns = 60 * kNsPerSecond;  // for the writes of a dead server
+  int64_t owner_wait_ns = 3 * kNsPerSecond;   // for a server that is ending now
+};
+
+class SlotDirectory {
+ public:
+  // Errors: kNvmeDirectoryBad (links, owner, mode, not a directory, not writable), kNvmeInUse (by whom), kNvmeSpaceShort, kNvmeIoFailed.
+  static Result<SlotDirectory> Open(const SlotDirectoryOptions& options, Clock* clock);
+
+  const std::string& path() const { return path_; }
+  int data_fd() const { return data_.get(); }
+  int manifest_fd(uint32_t i) const { return manifests_[i].get(); }
+  // The newest whole manifest; a new one where the directory had none.
+  const Manifest& manifest() const { return manifest_; }
+  // False where the file system takes no direct transfers: they go through the page cache.
+  bool direct() const { return direct_; }
+  // What was found and could not be trusted; empty when all was well.
+  const std::string& damage() const { return damage_; }
+
+ private:
+  Status OpenFiles(const SlotDirectoryOptions& options, Clock* clock);
+  Status Fence(int fd, const SlotDirectoryOptions& options, Clock* clock) const;
+  Status ReadManifests(const SlotDirectoryOptions& options);
+  Status Preallocate();
+  Status WriteFirstManifests();
+
+  std::string path_;
+  UniqueFd directory_, data_, manifests_[2];
+  Manifest manifest_;
+  bool direct_ = true;
+  bool fresh_ = false;  // the manifests were made now
+  std::string damage_;
+};
+
+}  // namespace tidepool::nvme

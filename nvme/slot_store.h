@@ -1,0 +1,73 @@
+// SlotStore: the ranges of one directory that jobs have, and the manifest that makes reservations and commits last.
+//
+// One thread (the serve loop); no call blocks. Changes are made in memory at once; they have reached the disk when durable_changes() is
+// at least what changes() was after the change.
+// The order of a commit (a crash at any instant leaves one whole generation):
+//   1. flush the data file       so that every piece answered before is on the medium
+//   2. write the manifest        one generation on, so to the file that does not hold the newest whole one
+//   3. flush that file
+// A flush that failed is never repeated: the directory is poisoned, and no later commit is believed (the file may have lost anything).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "nvme/manifest.h"
+#include "nvme/transfer.h"
+
+namespace tidepool::nvme {
+
+// The indices of a directory's files in its IoQueue, and the tag of its transfers.
+struct StoreFiles {
+  uint32_t data = 0;
+  uint32_t manifests[2] = {1, 2};
+  uint64_t tag = 0;
+};
+
+class SlotStore {
+ public:
+  // `buffer`: kManifestBytes of whole pages, only this store's.
+  SlotStore(Manifest manifest, const StoreFiles& files, TransferQueue* transfers, std::span<std::byte> buffer);
+
+  // A range of the data file; nothing when there is no gap. `place`: of this directory in the job's list.
+  std::optional<uint64_t> Reserve(uint64_t job, uint64_t bytes, uint64_t place = 0);
+  // All pieces of `epoch` were written, with answers. Until this change is durable, no piece of the epoch committed before may be
+  // overwritten: a crash may go back to it.
+  void Commit(uint64_t job, uint64_t epoch);
+  void Remove(uint64_t job);
+
+  // Goes on with the commit that is due; true when something was begun. Call it while dirty() and after End.
+  bool Progress();
+  // A transfer with the store's tag has ended.
+  void End(const TransferDone& done);
+
+  uint64_t changes() const { return changes_; }
+  uint64_t durable_changes() const { return durable_; }
+  bool dirty() const { return durable_ < changes_ && !poisoned_; }
+  // A transfer of it is with the system.
+  bool busy() const { return out_; }
+  bool poisoned() const { return poisoned_; }
+  int poison_error() const { return error_; }
+  const Manifest& manifest() const { return manifest_; }
+  const StoreFiles& files() const { return files_; }
+  uint64_t free_bytes() const { return manifest_.capacity - manifest_.used_bytes(); }
+
+ private:
+  enum class Step { kIdle, kFlushData, kWrite, kFlushManifest };
+  void Begin(Step step);
+
+  Manifest manifest_;
+  const StoreFiles files_;
+  TransferQueue* const transfers_;
+  const std::span<std::byte> buffer_;
+  Step step_ = Step::kIdle;
+  bool out_ = false;  // a transfer of this step is with the system
+  uint64_t changes_ = 0;
+  uint64_t writing_ = 0;  // changes that are on their way
+  uint64_t durable_ = 0;  // changes that have arrived
+  bool poisoned_ = false;
+  int error_ = 0;
+};
+
+}  // namespace tidepool::nvme

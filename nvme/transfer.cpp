@@ -1,0 +1,191 @@
+#include "nvme/transfer.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/planted.h"
+#include "base/units.h"
+
+namespace tidepool::nvme {
+namespace {
+
+// EAGAIN again and again is a device that does not take requests any more.
+constexpr uint32_t kPausesMax = 1000;
+constexpr int64_t kPauseNs = kNsPerMs / 10;
+
+int64_t BackOffNs(uint32_t errors) {
+  int64_t pause = kNsPerMs;
+  for (uint32_t i = 1; i < errors; ++i) pause *= 10;
+  return pause;
+}
+
+}  // namespace
+
+TransferQueue::TransferQueue(IoQueue* queue, const Clock* clock, const TransferOptions& options)
+    : queue_(queue),
+      clock_(clock),
+      options_(options),
+      slots_(options.transfers_max),
+      blocks_(queue->depth()),
+      order_(options.transfers_max),
+      finished_(options.transfers_max),
+      free_(options.transfers_max) {
+  TP_CHECK(options.block_bytes > 0 && options.block_bytes % kPageBytes == 0, "blocks are whole pages");
+  for (uint32_t i = queue->depth(); i > 0; --i) free_blocks_.push_back(i - 1);
+}
+
+void TransferQueue::Start(const Transfer& transfer) {
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) { return !each.used; });
+  TP_CHECK(slot != slots_.end(), "Start only when there is room");
+  TP_CHECK(transfer.offset % kPageBytes == 0 && transfer.bytes % kPageBytes == 0, "transfers are whole pages");
+  TP_CHECK(transfer.bytes > 0 || transfer.kind == IoKind::kSync, "a transfer moves something");
+  *slot = Slot{.transfer = transfer, .done = {.tag = transfer.tag}, .used = true};
+  --free_;
+  order_[order_end_++ % order_.size()] = static_cast<uint32_t>(slot - slots_.begin());
+}
+
+bool TransferQueue::Progress() {
+  if (in_flight() == 0) return false;
+  const int64_t now = clock_->NowNs();
+  bool worked = false;
+  while (auto done = queue_->Reap()) {
+    End(static_cast<uint32_t>(done->tag), done->result.Read(), now);
+    worked = true;
+  }
+  worked |= IssueWaiting(now);
+  worked |= IssueNew(now);
+  queue_->Flush();
+  return worked;
+}
+
+bool TransferQueue::IssueNew(int64_t now) {
+  bool issued = false;
+  while (order_begin_ < order_end_ && !free_blocks_.empty()) {
+    const uint32_t index = order_[order_begin_ % order_.size()];
+    Slot& slot = slots_[index];
+    const uint64_t left = slot.transfer.bytes - slot.issued;
+    const bool sync = slot.transfer.kind == IoKind::kSync;
+    // After an error what has not been issued is left out.
+    if ((left == 0 && !sync) || slot.done.error != 0) {
+      ++order_begin_;
+      FinishIfDone(index);
+      continue;
+    }
+    const uint32_t block = free_blocks_.back();
+    free_blocks_.pop_back();
+    blocks_[block] = {.slot = index, .begin = slot.issued, .bytes = static_cast<uint32_t>(std::min<uint64_t>(left, options_.block_bytes))};
+    slot.issued += blocks_[block].bytes;
+    ++slot.open_blocks;
+    if (slot.issued == slot.transfer.bytes) ++order_begin_;
+    Submit(block, now);
+    issued = true;
+  }
+  return issued;
+}
+
+bool TransferQueue::IssueWaiting(int64_t now) {
+  if (waiting_ == 0 || now < next_retry_ns_) return false;
+  next_retry_ns_ = INT64_MAX;
+  for (uint32_t i = 0; i < blocks_.size(); ++i) {
+    Block& block = blocks_[i];
+    if (block.state != Block::State::kWaiting) continue;
+    if (block.since_ns > now) {
+      next_retry_ns_ = std::min(next_retry_ns_, block.since_ns);
+      continue;
+    }
+    --waiting_;
+    Submit(i, now);
+  }
+  return true;
+}
+
+void TransferQueue::Submit(uint32_t index, int64_t now) {
+  Block& block = blocks_[index];
+  const Transfer& transfer = slots_[block.slot].transfer;
+  block.state = Block::State::kOut;
+  block.since_ns = now;
+  queue_->Submit({transfer.kind, transfer.file, transfer.offset + block.begin, transfer.data + block.begin, block.bytes, index});
+}
+
+void TransferQueue::Repeat(Block* block, int64_t now, int64_t pause_ns) {
+  block->state = Block::State::kWaiting;
+  block->since_ns = now + pause_ns;
+  next_retry_ns_ = std::min(next_retry_ns_, block->since_ns);
+  ++waiting_;
+}
+
+void TransferQueue::End(uint32_t index, int32_t value, int64_t now) {
+  Block& block = blocks_[index];
+  TP_CHECK(block.state == Block::State::kOut, "a block ends once");
+  const IoKind kind = slots_[block.slot].transfer.kind;
+  if (value >= 0 && (kind == IoKind::kSync || TP_PLANTED("nvme.short_taken_for_whole"))) return CloseBlock(index);
+  if (value < 0 && TP_PLANTED("nvme.result_dropped")) return CloseBlock(index);
+  const bool undone = value == -EAGAIN || value == -EINTR;  // says nothing about the medium, for a flush too
+  if (kind == IoKind::kSync && !undone) return Fail(index, -value);
+  if (value >= 0) {
+    if (kind == IoKind::kRead) bytes_read_ += static_cast<uint64_t>(value);
+    if (kind == IoKind::kWrite) bytes_written_ += static_cast<uint64_t>(value);
+    const auto moved = std::min<uint32_t>(static_cast<uint32_t>(value), block.bytes);
+    if (moved == block.bytes) return CloseBlock(index);
+    if (moved == 0 && kind == IoKind::kRead) return Fail(index, ENODATA);
+    // Whole pages of it count: a direct transfer goes on at a page.
+    const uint32_t pages = moved / kPageBytes * kPageBytes;
+    block.begin += pages;
+    block.bytes -= pages;
+    if (pages > 0) return Submit(index, now);
+    value = -EAGAIN;
+  }
+  if (value == -EAGAIN || value == -EINTR) {
+    if (++block.pauses > kPausesMax) return Fail(index, -value);
+    return Repeat(&block, now, kPauseNs);
+  }
+  if (++block.errors > kTriesMax) return Fail(index, -value);
+  ++slots_[block.slot].done.repetitions;
+  ++repetitions_;
+  Repeat(&block, now, BackOffNs(block.errors));
+}
+
+void TransferQueue::Fail(uint32_t index, int error) {
+  Slot& slot = slots_[blocks_[index].slot];
+  if (slot.done.error == 0) {
+    slot.done.error = error;
+    slot.done.offset = slot.transfer.offset + blocks_[index].begin;
+  }
+  CloseBlock(index);
+}
+
+void TransferQueue::CloseBlock(uint32_t index) {
+  blocks_[index].state = Block::State::kFree;
+  free_blocks_.push_back(index);
+  const uint32_t slot = blocks_[index].slot;
+  --slots_[slot].open_blocks;
+  FinishIfDone(slot);
+}
+
+// Blocks that are out still may touch the memory: the transfer ends with the last of them.
+void TransferQueue::FinishIfDone(uint32_t index) {
+  Slot& slot = slots_[index];
+  const bool queued = order_begin_ < order_end_ && order_[order_begin_ % order_.size()] == index;
+  const bool all_issued = slot.issued == slot.transfer.bytes || slot.done.error != 0;
+  if (slot.open_blocks > 0 || !all_issued || queued || !slot.used) return;
+  finished_[finished_end_++ % finished_.size()] = index;
+}
+
+bool TransferQueue::Next(TransferDone* done) {
+  if (finished_begin_ == finished_end_) return false;
+  Slot& slot = slots_[finished_[finished_begin_++ % finished_.size()]];
+  *done = slot.done;
+  slot.used = false;
+  ++free_;
+  return true;
+}
+
+uint32_t TransferQueue::Stalled() const {
+  if (in_flight() == 0) return 0;
+  const int64_t now = clock_->NowNs();
+  return static_cast<uint32_t>(std::count_if(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+    return block.state == Block::State::kOut && now - block.since_ns > options_.stall_ns;
+  }));
+}
+
+}  // namespace tidepool::nvme

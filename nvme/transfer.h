@@ -1,0 +1,104 @@
+// TransferQueue: transfers of any length over an IoQueue: cut into blocks, gone on with after short answers, repeated after errors.
+//
+// One thread. It owns the memory of a transfer from Start until Next gave it back, whatever happens, because the system may write to it
+// until then. Nothing is allocated after it was made.
+//   short, EAGAIN, EINTR   gone on with (the latter two after a pause)
+//   EIO and others         repeated kTriesMax times after 1, 10 and 100 ms, then the transfer ends with the error
+//   end of file            an error at once: files are preallocated
+//   a failed flush         an error at once: a second one could succeed without the data being there
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "nvme/io_queue.h"
+
+namespace tidepool::nvme {
+
+inline constexpr uint32_t kTriesMax = 3;
+
+struct Transfer {
+  IoKind kind = IoKind::kRead;
+  uint32_t file = 0;
+  uint64_t offset = 0;
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  uint64_t tag = 0;  // comes back
+};
+
+struct TransferDone {
+  uint64_t tag = 0;
+  int error = 0;             // 0, or an errno
+  uint64_t offset = 0;       // in the file, of the block that failed
+  uint32_t repetitions = 0;  // of blocks, after errors
+};
+
+struct TransferOptions {
+  uint32_t transfers_max = 64;
+  uint32_t block_bytes = 1u << 20;
+  int64_t stall_ns = 10 * kNsPerSecond;  // a block that takes longer is counted
+};
+
+class TransferQueue {
+ public:
+  TransferQueue(IoQueue* queue, const Clock* clock, const TransferOptions& options);
+
+  bool HasRoom() const { return free_ > 0; }
+  // Requires HasRoom().
+  void Start(const Transfer& transfer);
+  // Moves everything on; true when something was done.
+  bool Progress();
+  // A transfer that has ended; false when there is none.
+  bool Next(TransferDone* done);
+
+  uint32_t in_flight() const { return static_cast<uint32_t>(slots_.size()) - free_; }
+  // When the next repetition is due, of the clock; INT64_MAX: none.
+  int64_t next_retry_ns() const { return next_retry_ns_; }
+  uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t bytes_written() const { return bytes_written_; }
+  uint64_t repetitions() const { return repetitions_; }
+  // Blocks that the system holds for longer than stall_ns, now.
+  uint32_t Stalled() const;
+
+ private:
+  struct Slot {
+    Transfer transfer;
+    uint64_t issued = 0;
+    uint32_t open_blocks = 0;
+    TransferDone done;
+    bool used = false;
+  };
+  struct Block {
+    uint32_t slot = 0;
+    uint64_t begin = 0;  // in the transfer
+    uint32_t bytes = 0;
+    uint32_t errors = 0, pauses = 0;
+    int64_t since_ns = 0;  // submitted then; or due then, while it waits
+    enum class State : uint8_t { kFree, kOut, kWaiting } state = State::kFree;
+  };
+  bool IssueNew(int64_t now);
+  bool IssueWaiting(int64_t now);
+  void Submit(uint32_t index, int64_t now);
+  void End(uint32_t index, int32_t value, int64_t now);
+  void Repeat(Block* block, int64_t now, int64_t pause_ns);
+  void Fail(uint32_t index, int error);
+  void CloseBlock(uint32_t index);
+  void FinishIfDone(uint32_t slot);
+
+  IoQueue* const queue_;
+  const Clock* const clock_;
+  const TransferOptions options_;
+  std::vector<Slot> slots_;
+  std::vector<Block> blocks_;
+  std::vector<uint32_t> free_blocks_;
+  std::vector<uint32_t> order_;     // ring: slots with blocks still to be issued, in order of Start
+  std::vector<uint32_t> finished_;  // ring
+  uint64_t order_begin_ = 0, order_end_ = 0, finished_begin_ = 0, finished_end_ = 0;
+  uint32_t free_ = 0;
+  uint32_t waiting_ = 0;
+  int64_t next_retry_ns_ = INT64_MAX;
+  uint64_t bytes_read_ = 0, bytes_written_ = 0, repetitions_ = 0;
+};
+
+}  // namespace tidepool::nvme

@@ -1,0 +1,162 @@
+// Transfers: cut, gone on with, repeated, and ended with the error.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <deque>
+#include <vector>
+
+#include "base/units.h"
+#include "nvme/transfer.h"
+#include "tests/fakes/fake_clock.h"
+
+namespace tidepool::nvme {
+namespace {
+
+// Answers as the test says, in order of submission: bytes or an errno; whole when nothing is said.
+class ToldQueue final : public IoQueue {
+ public:
+  std::deque<int32_t> answers;
+  std::vector<IoRequest> seen;
+  std::deque<IoRequest> out;
+
+  void Submit(const IoRequest& request) override {
+    TP_CHECK(out.size() < depth(), "depth");
+    out.push_back(request);
+    seen.push_back(request);
+  }
+  void Flush() override {}
+  std::optional<IoDone> Reap() override {
+    if (out.empty()) return std::nullopt;
+    const IoRequest request = out.front();
+    out.pop_front();
+    int32_t value = static_cast<int32_t>(request.bytes);
+    if (!answers.empty()) {
+      value = answers.front();
+      answers.pop_front();
+    }
+    return std::optional<IoDone>(IoDone{request.tag, IoResult(value)});
+  }
+  uint32_t depth() const override { return 2; }
+  int event_fd() const override { return -1; }
+  void ClearEvent() override {}
+  std::string Name() const override { return "told"; }
+};
+
+class TransferTest : public testing::Test {
+ protected:
+  TransferDone RunToEnd() {
+    TransferDone done;
+    for (int i = 0; i < 10'000; ++i) {
+      transfers_.Progress();
+      if (transfers_.Next(&done)) return done;
+      if (queue_.out.empty() && transfers_.next_retry_ns() != INT64_MAX) {
+        pauses_.push_back(transfers_.next_retry_ns() - clock_.NowNs());
+        clock_.Advance(pauses_.back());
+      }
+    }
+    ADD_FAILURE() << "the transfer did not end";
+    return done;
+  }
+  TransferDone Run(IoKind kind, uint64_t bytes) {
+    transfers_.Start({kind, 3, 16 * kPageBytes, memory_.data(), bytes, 42});
+    return RunToEnd();
+  }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(16 * kPageBytes);
+  FakeClock clock_;
+  ToldQueue queue_;
+  TransferQueue transfers_{&queue_, &clock_, {.transfers_max = 4, .block_bytes = 4 * kPageBytes}};
+  std::vector<int64_t> pauses_;
+};
+
+TEST_F(TransferTest, IsCutIntoBlocks) {
+  const TransferDone done = Run(IoKind::kRead, 10 * kPageBytes);
+  EXPECT_EQ(done.error, 0);
+  EXPECT_EQ(done.tag, 42u);
+  ASSERT_EQ(queue_.seen.size(), 3u);
+  EXPECT_EQ(queue_.seen[2].offset, 24 * kPageBytes);
+  EXPECT_EQ(queue_.seen[2].bytes, 2 * kPageBytes);
+  EXPECT_EQ(queue_.seen[2].data, memory_.data() + 8 * kPageBytes);
+  EXPECT_EQ(transfers_.bytes_read(), 10 * kPageBytes);
+}
+
+TEST_F(TransferTest, GoesOnAfterShortAnswersAtAPage) {
+  queue_.answers = {static_cast<int32_t>(kPageBytes + 512)};
+  EXPECT_EQ(Run(IoKind::kWrite, 4 * kPageBytes).error, 0);
+  ASSERT_EQ(queue_.seen.size(), 2u);
+  EXPECT_EQ(queue_.seen[1].offset, 17 * kPageBytes);
+  EXPECT_EQ(queue_.seen[1].bytes, 3 * kPageBytes);
+}
+
+TEST_F(TransferTest, AnAnswerOfLessThanAPageIsAskedForAgain) {
+  queue_.answers = {512, 0};
+  EXPECT_EQ(Run(IoKind::kWrite, kPageBytes).error, 0);
+  EXPECT_EQ(queue_.seen.size(), 3u);
+}
+
+TEST_F(TransferTest, EagainAndEintrAreRepeated) {
+  queue_.answers = {-EAGAIN, -EINTR, -EAGAIN};
+  const TransferDone done = Run(IoKind::kRead, kPageBytes);
+  EXPECT_EQ(done.error, 0);
+  EXPECT_EQ(done.repetitions, 0u);
+  EXPECT_EQ(queue_.seen.size(), 4u);
+}
+
+TEST_F(TransferTest, EagainForEverEnds) {
+  queue_.answers.assign(2000, -EAGAIN);
+  EXPECT_EQ(Run(IoKind::kRead, kPageBytes).error, EAGAIN);
+}
+
+TEST_F(TransferTest, ErrorsAreRepeatedWithGrowingPausesThenNamed) {
+  queue_.answers = {-EIO, -EIO, -EIO};
+  TransferDone done = Run(IoKind::kRead, kPageBytes);
+  EXPECT_EQ(done.error, 0);
+  EXPECT_EQ(done.repetitions, 3u);
+  EXPECT_EQ(pauses_, (std::vector<int64_t>{kNsPerMs, 10 * kNsPerMs, 100 * kNsPerMs}));
+  queue_.answers = {static_cast<int32_t>(4 * kPageBytes), -EIO, -EIO, -EIO, -EIO};
+  done = Run(IoKind::kWrite, 8 * kPageBytes);
+  EXPECT_EQ(done.error, EIO);
+  EXPECT_EQ(done.offset, 20 * kPageBytes);
+}
+
+TEST_F(TransferTest, EndOfFileIsAnErrorAtOnce) {
+  queue_.answers = {0};
+  EXPECT_EQ(Run(IoKind::kRead, kPageBytes).error, ENODATA);
+  EXPECT_EQ(queue_.seen.size(), 1u);
+}
+
+TEST_F(TransferTest, AFailedFlushIsNeverRepeated) {
+  queue_.answers = {-EIO};
+  EXPECT_EQ(Run(IoKind::kSync, 0).error, EIO);
+  EXPECT_EQ(queue_.seen.size(), 1u);
+}
+
+TEST_F(TransferTest, MemoryIsOwnedUntilTheLastBlockCameBack) {
+  queue_.answers = {0};  // the first block fails; the second is out still
+  transfers_.Start({IoKind::kRead, 3, 0, memory_.data(), 12 * kPageBytes, 1});
+  transfers_.Progress();
+  ASSERT_EQ(queue_.out.size(), 2u);
+  TransferDone done;
+  const IoRequest second = queue_.out.back();
+  queue_.out.pop_back();
+  transfers_.Progress();
+  EXPECT_FALSE(transfers_.Next(&done));
+  EXPECT_EQ(queue_.seen.size(), 2u) << "no block is begun after an error";
+  queue_.out.push_back(second);
+  transfers_.Progress();
+  EXPECT_TRUE(transfers_.Next(&done));
+  EXPECT_EQ(done.error, ENODATA);
+}
+
+TEST_F(TransferTest, BlocksThatTheDeviceKeepsAreCounted) {
+  transfers_.Start({IoKind::kRead, 3, 0, memory_.data(), kPageBytes, 1});
+  transfers_.Progress();
+  EXPECT_EQ(transfers_.Stalled(), 0u);
+  clock_.Advance(11 * kNsPerSecond);
+  EXPECT_EQ(transfers_.Stalled(), 1u);
+  RunToEnd();
+  EXPECT_EQ(transfers_.Stalled(), 0u);
+}
+
+}  // namespace
+}  // namespace tidepool::nvme
