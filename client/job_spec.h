@@ -2,13 +2,17 @@
 #pragma once
 
 #include "shm/job_spec.h"
+#include "shm/spill.h"
 
 namespace tidepool::client {
 
 using shm::ChunkSpec;
 using shm::DataGroup;
+using shm::HostStateBytesOf;
 using shm::JobSpec;
 using shm::kRanksMax;
+using shm::MaySpill;
+using shm::NvmeBytesOf;
 using shm::ParameterGroup;
 using shm::ParameterSpec;
 using shm::StateBytes;

@@ -145,7 +145,47 @@ Status ParseRespawn(const std::string& text, Config* config) {
   return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->respawn);
 }
 
-constexpr std::array<Setting, 20> kSettings{{
+// "DIR:SIZE,DIR:SIZE": the size stands behind the last colon.
+Status ParseNvme(const std::string& text, Config* config) {
+  std::vector<NvmeDirectory>& all = config->nvme.directories;
+  all.clear();
+  if (text == "none") return Status();
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string each = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t colon = each.rfind(':');
+    if (each.empty() || each.front() != '/' || colon == std::string::npos) {
+      return Expected(each, "none, and /DIR:SIZE, several separated by commas");
+    }
+    const std::string path = each.substr(0, colon);
+    TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(each.substr(colon + 1)));
+    const bool twice = std::any_of(all.begin(), all.end(), [&path](const auto& other) { return other.path == path; });
+    if (twice || bytes < kMiB) return Expected(each, "different directories, of 1 MiB at least");
+    all.push_back({path, bytes});
+  }
+  if (all.size() <= kNvmeDirectoriesMax) return Status();
+  return Expected(text, "at most " + std::to_string(kNvmeDirectoriesMax) + " directories");
+}
+Status ParseStatesOn(const std::string& text, Config* config) {
+  return ParseChoice<StatesOn, 3>(text, {{{"auto", StatesOn::kAuto}, {"host", StatesOn::kHost}, {"nvme", StatesOn::kNvme}}},
+                                  &config->states_on);
+}
+Status ParseIo(const std::string& text, Config* config) {
+  return ParseChoice<bool, 2>(text, {{{"auto", true}, {"threads", false}}}, &config->nvme.allow_uring);
+}
+
+Status ParseNvmeBlock(const std::string& text, Config* config) {
+  TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
+  if (bytes < kPageBytes || bytes > 64 * kMiB || bytes % kPageBytes != 0) return Expected(text, "multiples of 4KiB up to 64MiB");
+  config->nvme.block_bytes = static_cast<uint32_t>(bytes);
+  return Status();
+}
+Status ParseNvmeDepth(const std::string& text, Config* config) {
+  return ParseCount(text, 1, 1024, &config->nvme.depth);
+}
+
+constexpr std::array<Setting, 25> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -155,6 +195,15 @@ constexpr std::array<Setting, 20> kSettings{{
      ParsePoolNodes},
     {"--pool-spread", "pool.spread", "interleave|pieces", "interleave",
      "how the pool lies on its nodes: page by page, or in one piece for each", ParsePoolSpread},
+    {"--nvme", "nvme.directories", "DIR:SIZE", "none",
+     "a directory on a drive for states that do not fit the pool, and how much of it; several: repeat it, or separate by commas",
+     ParseNvme},
+    {"--states-on", "nvme.states_on", "auto|host|nvme", "auto",
+     "where new jobs have their optimizer states; auto: on the host, and on NVMe what does not fit", ParseStatesOn},
+    {"--nvme-io", "nvme.io", "auto|threads", "auto", "auto: io_uring where the system allows it, else threads", ParseIo},
+    {"--nvme-block", "nvme.block", "SIZE", "1MiB", "bytes of one read or write; `memserver bench nvme DIR` says what suits the drive",
+     ParseNvmeBlock},
+    {"--nvme-depth", "nvme.depth", "N", "64", "reads and writes that the drive has at once; likewise", ParseNvmeDepth},
     {"--rcache-limit", "rcache.limit", "SIZE|%", "25%", "memory of the rCaches of all trainers on the host device", ParseRcacheLimit},
     {"--adam-threads", "optimizer.threads", "N|auto", "auto", "optimizer workers; auto: one per CPU, less one for the serve loop",
      ParseAdamThreads},

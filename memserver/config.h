@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "device/places.h"
 #include "memserver/keeper/kept_holder.h"
+#include "memserver/nvme_tier.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
 
@@ -45,6 +46,8 @@ struct Config {
   uint32_t jobs_max = 0, sessions_max = 0;
   KeeperChoice keeper = KeeperChoice::kAuto;
   bool respawn = true;
+  NvmeOptions nvme;
+  StatesOn states_on = StatesOn::kAuto;
 };
 
 struct Setting {

@@ -24,7 +24,8 @@ constexpr std::array<CommandEntry, 6> kCommands{{
     {"run", Command::kRun, "serve trainers until SIGTERM or Ctrl-C (the default)"},
     {"check", Command::kCheck, "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad configuration, 9 unfit"},
     {"config", Command::kConfig, "print the settings that hold and their origins; --defaults: a commented file"},
-    {"bench", Command::kBench, "copy: how fast each way of copying is on this machine; --bytes SIZE of memory (2GiB), -o json"},
+    {"bench", Command::kBench,
+     "copy: how fast each way of copying is on this machine; --bytes SIZE of memory (2GiB); nvme DIR: which blocks suit a drive; -o json"},
     {"version", Command::kVersion, "print versions of program and protocol"},
     {"help", Command::kHelp, "print this text"},
 }};
@@ -94,9 +95,10 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   app.add_flag("-h,--help", help);
   if (flags->command != Command::kVersion) app.add_option("--config", flags->config_file);
   if (flags->command == Command::kConfig) app.add_flag("--defaults", flags->defaults);
-  std::string what, form = "table";
+  std::string form = "table";
   if (flags->command == Command::kBench) {
-    app.add_option("what", what)->required()->check(CLI::IsMember({"copy"}));
+    app.add_option("what", flags->bench_what)->required()->check(CLI::IsMember({"copy", "nvme"}));
+    app.add_option("directory", flags->bench_directory);
     app.add_option("--bytes", flags->bench_bytes);
     app.add_option("-o,--output", form)->check(CLI::IsMember({"table", "json"}));
   }
@@ -111,6 +113,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   for (const Setting& setting : Settings()) {
     const std::string name(setting.flag);
     options.emplace_back(name, app.add_option(name, values[name]));
+    if (name == "--nvme") options.back().second->join(',');  // may be given several times
   }
   try {
     std::reverse(words.begin(), words.end());  // CLI11 takes the words from the back

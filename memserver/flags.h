@@ -21,7 +21,9 @@ struct Flags {
   int parent_pid = 0;                           // of `run`: end when this process ends; 0: never
   int end_with_fd = -1;                         // of `run`: end when this pipe closes; -1: never
   bool discard_kept = false;                    // of `run`: give up the jobs that the keeper holds
-  std::string bench_bytes = "2GiB";             // of `bench`
+  std::string bench_what;                       // of `bench`: "copy", "nvme"
+  std::string bench_directory;                  // of `bench nvme`
+  std::string bench_bytes = "2GiB";             // of `bench copy`
   bool json = false;                            // of `bench`
   KeeperOptions keep;                           // of `keep`, which memserver alone calls
 };

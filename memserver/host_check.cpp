@@ -21,6 +21,7 @@
 #include "base/units.h"
 #include "memserver/residency/pool_pages.h"
 #include "memserver/topology_report.h"
+#include "memserver/traffic/state_tier.h"
 #include "memserver/update/worker_team.h"
 #include "shm/socket_path.h"
 
@@ -46,7 +47,8 @@ Finding Fail(std::string subject, std::string text, std::string remedy) {
 Finding CheckMemory(const ServerOptions& options) {
   const MemoryBudget budget = ReadMemoryBudget();
   const uint64_t left_over = 256 * kMiB;
-  const uint64_t need = options.pool_bytes + WorkerTeam::UndoBytes(options.adam_threads) + left_over;
+  const uint64_t staging = options.nvme.directories.empty() ? 0 : StateTier::MemoryBytes(options.nvme.directories.size());
+  const uint64_t need = options.pool_bytes + WorkerTeam::UndoBytes(options.adam_threads) + staging + left_over;
   const std::string numbers = "a pool of " + FormatBytes(options.pool_bytes) + "; available are " + FormatBytes(budget.bytes_available) +
                               " (" + budget.limited_by + ")";
   if (need > budget.bytes_available) return Fail("memory", numbers, "give a smaller --pool, or free memory");

@@ -14,12 +14,13 @@ uint32_t ShardCount(JobStates* states) {
 
 }  // namespace
 
-Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool)
+Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, StateTier* tier)
     : id(job_id),
       states(std::move(job_states)),
       intake(states.get(), job_id, pool),
       step(states->spec().world),
-      updates(states.get(), job_id, pool),
+      spills(states.get(), job_id, tier),
+      updates(states.get(), job_id, pool, &spills),
       narrows(ShardCount(states.get())),
       seats(states->spec().world, nullptr) {}
 
@@ -61,6 +62,7 @@ uint64_t Job::NonceOf(Rank rank) const {
 void CountLoadedShard(Job* job, ChunkId id) {
   Chunk& chunk = job->states->chunk(id);
   if (++chunk.shards_loaded < chunk.shards) return;
+  if (chunk.spilled) return job->spills.Store(id);
   job->states->MarkLoaded(&chunk);
   ++job->changes;
 }

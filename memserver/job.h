@@ -70,7 +70,8 @@ struct NarrowTask {  // a shard of weights whose 16-bit form is to be made
 };
 
 struct Job {
-  Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool);
+  // `tier` may be null where the job spills nothing.
+  Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, StateTier* tier = nullptr);
 
   // Fixed.
   const JobId id;
@@ -82,11 +83,13 @@ struct Job {
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
   StepTracker step;
+  SpillQueue spills;
   UpdateQueue updates;
   FixedRing<NarrowTask> narrows;
   // Life.
   JobPhase phase = JobPhase::kZeroing;
   ConnectionId zeroing_connection = 0;
+  bool zeroed = false;                  // and may open as soon as its ranges on NVMe have reached the disk
   std::vector<Seat*> seats;             // by rank
   int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
   std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer

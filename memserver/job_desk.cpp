@@ -17,6 +17,7 @@ namespace {
 std::vector<std::span<std::byte>> Ranges(std::span<const Extent> extents) {
   std::vector<std::span<std::byte>> ranges;
   for (const Extent& extent : extents) {
+    if (extent.bytes == 0) continue;
     if (!ranges.empty() && ranges.back().data() + ranges.back().size() == extent.data) {
       ranges.back() = {ranges.back().data(), ranges.back().size() + extent.bytes};
     } else {
@@ -59,20 +60,32 @@ Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
   return Status();
 }
 
+Room JobDesk::RoomNow() const {
+  Room room{parts_.pool->free_bytes(), {}};
+  if (parts_.tier != nullptr) room.nvme_free = parts_.tier->LargestFree();
+  return room;
+}
+
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
-  TP_RETURN_IF_ERROR(AdmitJob(BuildLedger(parts_, options_, *tables_), spec.name, shm::StateBytesOf(spec).total()));
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool));
-  auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool);
-  job->nonce = parts_.index->NonceOf(job->id);
+  TP_ASSIGN_OR_RETURN(const Placement placement, PlaceStates(spec, options_.states_on, RoomNow()));
+  TP_RETURN_IF_ERROR(AdmitJob(BuildLedger(parts_, options_, *tables_), spec.name, placement.host_bytes));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool, placement));
+  const uint64_t nonce = parts_.index->NonceOf(tables_->last_job + 1);
+  if (states->spills()) TP_CHECK(parts_.tier->Reserve(nonce, states.get()), "the placement was made for the ranges that are free");
+  auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool, parts_.tier);
+  job->nonce = nonce;
   job->fingerprint = event.fingerprint;
   job->uid = event.uid;
   job->zeroing_connection = event.connection;
   tables_->jobs.push_back(std::move(job));
   TP_POINT("server.job_reserved");
   Job* created = tables_->jobs.back().get();
-  LogInfo("job admitted",
-          {{"job", created->id}, {"name", spec.name}, {"ranks", spec.world}, {"pool_bytes", created->states->pool_bytes()}});
+  LogInfo("job admitted", {{"job", created->id},
+                           {"name", spec.name},
+                           {"ranks", spec.world},
+                           {"pool_bytes", created->states->pool_bytes()},
+                           {"nvme_bytes", created->states->nvme_total()}});
   return created;
 }
 
@@ -197,14 +210,21 @@ void JobDesk::On(AttachSession event) {
   seat->held_port = std::move(event.port);
   seat->held_rcache = std::move(event.rcache);
   Job* job = seat->job;
-  if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection) {
-    job->states->WriteFirstRecords({job->id, job->nonce, job->fingerprint, job->uid});
-    TP_POINT("server.records_written");
-    job->index_slot = parts_.index->Add(job->id, job->nonce, job->states->extents().front());
-    job->phase = JobPhase::kOpen;
-    TP_POINT("server.job_opened");
-  }
+  if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection) job->zeroed = true;
+  OpenIfReady(job);
   if (job->phase == JobPhase::kOpen) AttachHeld(job);
+}
+
+// A job that a later server can find has its ranges on NVMe for good.
+bool JobDesk::OpenIfReady(Job* job) {
+  if (job->phase != JobPhase::kZeroing || !job->zeroed) return false;
+  if (job->states->spills() && !parts_.tier->IsDurable(*job->states)) return false;
+  job->states->WriteFirstRecords({job->id, job->nonce, job->fingerprint, job->uid});
+  TP_POINT("server.records_written");
+  job->index_slot = parts_.index->Add(job->id, job->nonce, job->states->extents().front());
+  job->phase = JobPhase::kOpen;
+  TP_POINT("server.job_opened");
+  return true;
 }
 
 void JobDesk::AttachHeld(Job* job) {

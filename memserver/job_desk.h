@@ -7,6 +7,8 @@
 
 namespace tidepool::memserver {
 
+class SpillReader;
+
 // Why a seat is left.
 enum class Leaving {
   kGoodbye,   // the rank said so
@@ -44,6 +46,9 @@ class JobDesk {
   Result<Seat*> TakeSeat(const ReserveJob& event);
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);
   Seat* AddSeat(Job* job, Seat seat);
+  Room RoomNow() const;
+  bool OpenIfReady(Job* job);
+  bool EndFailed(Job* job);
   void Attach(Seat* seat);
   void AttachHeld(Job* job);
 
@@ -60,6 +65,7 @@ class JobDesk {
 
   Status CheckSave(const Seat* seat, const SaveWeights& event) const;
   void StartSave(Job* job, WaitingSave save);
+  std::shared_ptr<SpillReader> ReaderOf(const Job& job) const;
   template <typename Reply>
   void Send(Reply reply) {
     parts_.replies->Push(ControlReply(std::move(reply)));

@@ -9,6 +9,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/job_desk.h"
+#include "memserver/traffic/spill_reader.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -17,7 +18,8 @@ constexpr uint32_t kViolationLinesPerWindow = 60;
 
 // Nobody but the table knows the job any more.
 bool IsUnused(const Job& job) {
-  return !job.HasSeats() && (job.work_at_team == 0 || TP_PLANTED("jobs.removed_under_work")) && job.running_saves.empty();
+  const bool at_work = job.work_at_team > 0 || job.spills.moving();
+  return !job.HasSeats() && (!at_work || TP_PLANTED("jobs.removed_under_work")) && job.running_saves.empty();
 }
 
 void StopWatching(WakeSet* wake_set, Session* session) {
@@ -140,6 +142,7 @@ void JobDesk::BeginRemoval(Job* job) {
   if (job->IsRecorded() && !TP_PLANTED("jobs.index_slot_left")) parts_.index->Remove(job->index_slot);
   TP_POINT("server.job_unrecorded");
   job->phase = JobPhase::kRemoving;
+  job->spills.Abandon();
   job->waiting_saves.clear();
 }
 
@@ -148,6 +151,7 @@ bool JobDesk::EraseIfUnused(Job* job) {
   LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
+  if (job->states->spills()) parts_.tier->Remove(job->nonce);
   std::erase_if(tables_->jobs, [job](const auto& other) { return other.get() == job; });
   TP_POINT("server.job_removed");
   for (const ConnectionId connection : farewells) Send(SessionOver{connection, Status()});
@@ -191,9 +195,25 @@ bool JobDesk::TendAwaited(Job* job) {
   return lost;
 }
 
+// States on NVMe are lost, or its ranges cannot be noted for good: the job ends, and its ranks hear why. Other jobs go on.
+bool JobDesk::EndFailed(Job* job) {
+  Status why = job->spills.failure();
+  const bool waits = job->phase == JobPhase::kZeroing && job->states->spills();
+  const TierDirectory* poisoned = waits ? parts_.tier->PoisonedOf(*job->states) : nullptr;
+  if (poisoned != nullptr) why = Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed").Where(poisoned->path);
+  if (why.ok() || job->phase == JobPhase::kRemoving) return false;
+  LogError("a job ends: its states on NVMe cannot be used", {{"job", job->id}, {"name", job->spec().name}, {"why", why.Line()}});
+  BeginRemoval(job);
+  for (size_t rank = 0; rank < job->seats.size(); ++rank) {
+    if (job->seats[rank] != nullptr) LeaveSeat(job->seats[rank], Leaving::kExpelled, why);
+  }
+  return true;
+}
+
 // Another server takes over: the loop ends as soon as the workers have put down what they hold.
 bool JobDesk::EndHandOver() {
-  const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [](const auto& job) { return job->work_at_team > 0; });
+  const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
+                                   [](const auto& job) { return job->work_at_team > 0 || job->spills.moving(); });
   if (tables_->stopped || at_work) return false;
   tables_->stopped = true;
   Send(Stopped{});
@@ -206,6 +226,11 @@ bool JobDesk::TendJobs() {
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();
     worked |= TendAwaited(job);
+    worked |= EndFailed(job);
+    if (OpenIfReady(job)) {
+      AttachHeld(job);
+      worked = true;
+    }
     if (job->phase == JobPhase::kOpen && !job->HasRanks() && parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns &&
         !TP_PLANTED("jobs.lease_never_ends")) {
       LogInfo("lease of a detached job ended", {{"job", job->id}});
@@ -255,17 +280,31 @@ void JobDesk::On(SaveWeights event) {
   seat->job->waiting_saves.push_back({event.connection, std::move(event.directory), std::move(event.name)});
 }
 
+std::shared_ptr<SpillReader> JobDesk::ReaderOf(const Job& job) const {
+  if (!job.states->spills()) return nullptr;
+  std::vector<SpillReader::File> files;
+  for (uint32_t d = 0; d < parts_.tier->directories().size(); ++d) {
+    files.push_back({parts_.tier->directory(d).data_fd, parts_.tier->store_nonce(d)});
+  }
+  return std::make_shared<SpillReader>(*job.states, job.states->shared_spec(), std::move(files));
+}
+
 void JobDesk::StartSave(Job* job, WaitingSave save) {
   SaveRequest request;
   request.connection = save.connection;
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
+  const std::shared_ptr<SpillReader> spilled = ReaderOf(*job);
   for (const shm::ParameterSpec& parameter : job->spec().parameters) {
     const ChunkPlanes& planes = job->states->chunk(parameter.chunk).planes;
     SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
     if (job->states->is_split()) {
       tensor.high = reinterpret_cast<const uint16_t*>(planes.param16) + parameter.element_begin;
       tensor.rest = reinterpret_cast<const int16_t*>(planes.master) + parameter.element_begin;
+    } else if (planes.master == nullptr) {
+      tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
+        return spilled->Read(chunk, begin + first, values);
+      };
     } else {
       tensor.data = reinterpret_cast<const float*>(planes.master) + parameter.element_begin;
     }

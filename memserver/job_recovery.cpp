@@ -25,7 +25,7 @@ void LoadAgain(Job* job) {
     if (states.chunk(id).version != kNoVersion) continue;
     for (Rank rank = 0; rank < job->spec().world; ++rank) {
       if (!job->spec().IsMember(id, rank) || states.intake(id, rank).put_elements < states.chunk(id).shard_elements) continue;
-      if (job->HasNarrows()) {
+      if (job->HasNarrows() && !states.chunk(id).spilled) {
         job->narrows.Push({id, rank});
       } else {
         CountLoadedShard(job, id);
@@ -43,13 +43,30 @@ void AwaitRanks(const Parts& parts, Job* job) {
   }
 }
 
+Status FindOnNvme(StateTier* tier, JobStates* states) {
+  const std::string job = "job " + std::to_string(states->record().job) + " (" + states->spec().name + ")";
+  const size_t given = tier == nullptr ? 0 : tier->directories().size();
+  if (states->nvme_bytes().size() > given) {
+    return Status(ErrorId::kNvmeDirectoryMissing, job + " has states on NVMe in " + std::to_string(states->nvme_bytes().size()) +
+                                                      " directories; " + std::to_string(given) + " were given now");
+  }
+  switch (tier->Adopt(states->record().nonce, states)) {
+    case StateTier::Adopted::kYes: return Status();
+    case StateTier::Adopted::kOtherOrder:
+      return Status(ErrorId::kNvmeDirectoryMissing, job + " has states on NVMe, in these directories in another order");
+    case StateTier::Adopted::kUnknown: break;
+  }
+  return Status(ErrorId::kKeptMemoryBad, job + " has states on NVMe, and the directories that were given know nothing of it");
+}
+
 Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed, const Tables& tables) {
   if (tables.FindJob(indexed.job) != nullptr || tables.FindJobByNonce(indexed.nonce) != nullptr) {
     return Status(ErrorId::kKeptMemoryBad, "the index names two jobs alike");
   }
   TP_ASSIGN_OR_RETURN(const KeptJob kept, ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
-  auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool);
+  if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(parts.tier, states.get()));
+  auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
   job->nonce = kept.nonce;
   job->fingerprint = kept.fingerprint;
   job->uid = kept.uid;
@@ -74,11 +91,12 @@ bool IsOver(const Job& job) {
 
 }  // namespace
 
-void RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tables) {
+Status RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tables) {
   tables->last_job = contents.last_job;
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
     auto recovered = RecoverJob(parts, indexed, *tables);
+    if (recovered.status().id() == ErrorId::kNvmeDirectoryMissing) return recovered.status();
     if (!recovered.ok()) {
       LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
       parts.index->Remove(indexed.slot);
@@ -92,6 +110,11 @@ void RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tabl
     LogInfo("job found in kept memory", {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
     tables->jobs.push_back(std::move(recovered).value());
   }
+  if (parts.tier == nullptr) return Status();
+  std::vector<uint64_t> nonces;
+  for (const auto& job : tables->jobs) nonces.push_back(job->nonce);
+  parts.tier->RemoveAllBut(nonces);
+  return Status();
 }
 
 }  // namespace tidepool::memserver

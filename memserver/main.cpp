@@ -10,6 +10,7 @@
 #include "base/point.h"
 #include "base/units.h"
 #include "memserver/bench_copies.h"
+#include "memserver/bench_drive.h"
 #include "memserver/config.h"
 #include "memserver/flags.h"
 #include "memserver/host_check.h"
@@ -60,10 +61,21 @@ int Check(const Flags& flags) {
   return ExitCodeOf(findings);
 }
 
+Result<std::string> BenchReport(const Flags& flags) {
+  if (flags.bench_what == "copy" && flags.bench_directory.empty()) {
+    TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(flags.bench_bytes));
+    return BenchCopies(bytes, flags.json);
+  }
+  if (flags.bench_what == "nvme" && !flags.bench_directory.empty()) {
+    TP_ASSIGN_OR_RETURN(const LoadedConfig loaded, Load(flags));
+    return BenchDrive({.directory = flags.bench_directory, .allow_uring = loaded.config.nvme.allow_uring, .json = flags.json});
+  }
+  return Status(ErrorId::kUsageError, "a directory is named with `bench nvme`, and with nothing else")
+      .Fix("memserver bench nvme /mnt/drive");
+}
+
 int Bench(const Flags& flags) {
-  const auto bytes = ParseSize(flags.bench_bytes);
-  if (!bytes.ok()) return Fail(bytes.status());
-  const auto report = BenchCopies(bytes.value(), flags.json);
+  const auto report = BenchReport(flags);
   if (!report.ok()) return Fail(report.status());
   std::cout << report.value();
   return kExitOk;

@@ -48,6 +48,7 @@ UniqueFd TakeSignals() {
   sigaddset(&set, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
   return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
@@ -252,6 +253,8 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
                                    .pin = cpus > 2 * kFewCores};
   TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, wishes));
   options.isa = config.isa;
+  options.nvme = config.nvme;
+  options.states_on = config.states_on;
   options.lease_ns = config.lease_ns;
   options.spin_ns = config.spin_ns;
   options.jobs_max = config.jobs_max;

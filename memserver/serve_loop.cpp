@@ -25,10 +25,12 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
   for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
     if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
   }
+  const bool watched = parts_.tier == nullptr || parts_.tier->event_fd() < 0 || tables_.wake_set.Add(parts_.tier->event_fd());
+  if (!watched) EndForWantOf("room to watch a descriptor");
 }
 
-void ServeLoop::Recover(const IndexContents& contents) {
-  RecoverJobs(parts_, contents, &tables_);
+Status ServeLoop::Recover(const IndexContents& contents) {
+  return RecoverJobs(parts_, contents, &tables_);
 }
 
 bool ServeLoop::Turn() {
@@ -36,6 +38,7 @@ bool ServeLoop::Turn() {
   bool worked = TakeControlEvents();
   worked |= TakeSaved();
   worked |= steps_.TakeDone();
+  worked |= steps_.TendTier();
   if (!tables_.handing_over) {
     worked |= ServeSeats();
     worked |= steps_.FinishSteps();
@@ -134,6 +137,7 @@ void ServeLoop::ClearEvents() {
   parts_.events->ClearEvent();
   parts_.saved->ClearEvent();
   parts_.team->ArmDoneEvent();
+  if (parts_.tier != nullptr) parts_.tier->ClearEvent();
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->lane().stream().ClearEvent();
   }
@@ -143,7 +147,9 @@ void ServeLoop::ClearEvents() {
 // found by the turn in between.
 void ServeLoop::Sleep() {
   if (!CanSleep()) return;
-  const int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
+  int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
+  // A read or a write that failed is repeated then.
+  if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX) sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->port().SetSleeping(true);
   }

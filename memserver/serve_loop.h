@@ -2,8 +2,8 @@
 //
 // Turn and Run belong to one thread; everybody else talks to it through the queues in Parts. A turn does a bounded amount of everything,
 // never blocks, and allocates nothing on the data path (control events may). A test or the simulator calls Turn itself.
-// Order of a turn: control events, finished saves, finished work, then for each session (a different one first each time) ended copies,
-// parked and new requests and a piece of copying, then complete steps, work for the workers, violators, jobs.
+// Order of a turn: control events, finished saves, finished work, states on NVMe, then for each session (a different one first each time)
+// ended copies, parked and new requests and a piece of copying, then complete steps, work for the workers, violators, jobs.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ class ServeLoop {
   ServeLoop(const Parts& parts, const LoopOptions& options);
 
   // Before the first turn, and before the workers have work: takes up the jobs that another server has left in kept memory.
-  void Recover(const IndexContents& contents);
+  // Errors: kNvmeDirectoryMissing.
+  Status Recover(const IndexContents& contents);
   // One pass over everything; true when something was done.
   bool Turn();
   // Turns until StopServing was handled and the last job is gone; spins for a bounded time when idle, then sleeps.

@@ -40,6 +40,7 @@ struct Server::Rooms {
   SteadyClock clock;
   std::unique_ptr<SocketDirectory> directory;
   KeptMemory kept;
+  std::unique_ptr<NvmeTier> nvme;  // outlives the team, whose workers hold its staging
   EventQueue<ControlEvent> events;
   EventQueue<ControlReply> replies;
   EventQueue<SaveRequest> saves;
@@ -137,6 +138,7 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   loop.jobs_max = options.jobs_max;
   loop.sessions_max = options.sessions_max;
   loop.spin_ns = options.spin_ns;
+  loop.states_on = options.states_on;
   return loop;
 }
 
@@ -147,6 +149,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   Rooms& r = *rooms;
   if (!r.ended.valid()) EndForWantOf("descriptor for an event");
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
+  // Before kept memory, whose jobs may have states there; and because a directory that is refused is told before gigabytes are touched.
+  TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.nvme, &r.clock));
   TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), keeper));
   HostPool* pool = r.kept.pool.get();
   r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = options.copy_threads});
@@ -162,9 +166,10 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                     .events = &r.events,
                     .replies = &r.replies,
                     .saves = &r.saves,
-                    .saved = &r.saved};
+                    .saved = &r.saved,
+                    .tier = r.nvme != nullptr ? r.nvme->tier.get() : nullptr};
   r.loop = std::make_unique<ServeLoop>(parts, LoopOptionsOf(options));
-  r.loop->Recover(r.kept.contents);
+  TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents));
   r.team->SetTuning(TuningFor(options, *r.team, pool));
   const ControlOptions control{.socket_dir = options.socket_dir, .connections_max = 2 * options.sessions_max};
   const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};

@@ -16,6 +16,7 @@
 #include "device/places.h"
 #include "device/topology.h"
 #include "memserver/keeper/kept_holder.h"
+#include "memserver/nvme_tier.h"
 #include "memserver/residency/host_pool.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
@@ -37,6 +38,8 @@ struct ServerOptions {
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic
   uint32_t jobs_max = 64, sessions_max = 256;
+  NvmeOptions nvme;
+  StatesOn states_on = StatesOn::kAuto;
   bool discard_kept = false;                                                   // give up what the keeper holds
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
 };
@@ -45,7 +48,8 @@ class Server {
  public:
   // Claims the sockets, then touches the pool (0.3 to 3 s/GiB), then serves.
   // Errors: kSocketInUse, kSocketFailed, kHostMemoryShort, kMemoryMapFailed.
-  // Errors also: kKeptLayoutUnknown, kKeeperFailed. `keeper` outlives the server; it is used by the owner's thread only.
+  // Errors also: kKeptLayoutUnknown, kKeeperFailed, and those of OpenNvmeTier. `keeper` outlives the server; it is used by the owner's
+  // thread only.
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, KeptHolder* keeper);
   // Stops first when that has not been done; waits for all threads; removes the sockets.
   ~Server();

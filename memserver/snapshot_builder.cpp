@@ -37,6 +37,7 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   row.data_group = chunk.data_group;
   row.elements = chunk.elements;
   row.bytes = job.states->plane_bytes(id);
+  row.spilled = chunk.spilled;
   const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
   row.version = version == kNoVersion ? 0 : version;
   row.ranks_cached = chunk.ranks_cached;
@@ -103,6 +104,8 @@ JobRow RowOf(const Job& job) {
   row.dtype = spec.dtype;
   row.parameters = spec.ParameterCount();
   row.pool_bytes = job.states->pool_bytes();
+  row.nvme_bytes = job.states->nvme_total();
+  for (const Chunk& chunk : job.states->chunks()) row.chunks_spilled += chunk.spilled ? 1 : 0;
   row.rcache_bytes = RcacheOf(job);
   row.step_seconds = job.step_seconds;
   row.steps_skipped = job.steps_skipped;
@@ -121,6 +124,20 @@ JobRow RowOf(const Job& job) {
   return row;
 }
 
+NvmeRow RowOf(const StateTier& tier) {
+  NvmeRow row;
+  row.bytes = tier.capacity_bytes();
+  row.bytes_used = tier.used_bytes();
+  row.bytes_read = tier.transfers().bytes_read();
+  row.bytes_written = tier.transfers().bytes_written();
+  row.repetitions = tier.transfers().repetitions();
+  row.in_flight = tier.in_flight();
+  row.stalled = tier.transfers().Stalled();
+  for (const TierDirectory& directory : tier.directories()) row.directories.push_back(directory.path);
+  if (const TierDirectory* poisoned = tier.Poisoned()) row.failed = poisoned->path;
+  return row;
+}
+
 }  // namespace
 
 std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options, const Tables& tables) {
@@ -133,6 +150,7 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->pool_huge_bytes = parts.pool->facts().huge_page_bytes;
   snapshot->pool_touch_seconds = parts.pool->facts().touch_seconds;
   snapshot->rcache_limit = options.rcache_limit;
+  if (parts.tier != nullptr) snapshot->nvme = RowOf(*parts.tier);
   snapshot->workers = parts.team->threads();
   snapshot->prefetch = parts.team->tuning().prefetch_elements;
   snapshot->turns = tables.counters.turns;

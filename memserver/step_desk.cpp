@@ -78,15 +78,55 @@ void StepDesk::EndWork(const WorkDone& done) {
     case WorkKind::kUpdate:
       if (job->updates.EndWork(done)) {
         ++job->changes;
-        for (const ParameterRun& run : job->states->runs(job->states->chunk(done.name.chunk))) {
-          tables_->counters.parameters_updated += run.count;
-        }
+        CountUpdated(*job, done.name.chunk);
       }
       break;
+    case WorkKind::kStage:
+    case WorkKind::kUnstage: job->spills.EndWork(done); break;
     case WorkKind::kWiden:
     case WorkKind::kAccumulate:
     case WorkKind::kScan: job->intake.EndWork(done); break;
   }
+}
+
+void StepDesk::CountUpdated(const Job& job, ChunkId chunk) {
+  for (const ParameterRun& run : job.states->runs(job.states->chunk(chunk))) tables_->counters.parameters_updated += run.count;
+}
+
+bool StepDesk::TakeStoredAndUpdated(Job* job) {
+  SpillQueue::Finished finished;
+  bool worked = false;
+  while (job->spills.TakeFinished(&finished)) {
+    if (finished.updated) {
+      job->updates.EndSpilled(finished.chunk);
+      CountUpdated(*job, finished.chunk);
+    } else {
+      job->states->MarkLoaded(&job->states->chunk(finished.chunk));
+    }
+    ++job->changes;
+    worked = true;
+  }
+  return worked;
+}
+
+bool StepDesk::TendTier() {
+  if (parts_.tier == nullptr) return false;
+  bool worked = parts_.tier->Progress();
+  TierDone done;
+  while (parts_.tier->Next(&done)) {
+    Job* job = tables_->FindJob(done.job);
+    TP_CHECK(job != nullptr, "a job stays while its states move");
+    job->spills.EndTransfer(done);
+    worked = true;
+  }
+  for (const auto& job : tables_->jobs) {
+    if (!job->states->spills()) continue;
+    worked |= TakeStoredAndUpdated(job.get());
+    // While a save holds its updates a job takes no staging: others may need it.
+    const bool goes_on = job->phase == JobPhase::kOpen && !tables_->handing_over && !job->updates.held();
+    if (goes_on) worked |= job->spills.FillAhead();
+  }
+  return worked;
 }
 
 bool StepDesk::NextWork(Job* job, Work* work) {
@@ -104,7 +144,7 @@ bool StepDesk::NextWork(Job* job, Work* work) {
     work->count = chunk.shard_elements;
     return true;
   }
-  return job->intake.NextWork(work) || job->updates.NextWork(work);
+  return job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->updates.NextWork(work);
 }
 
 bool StepDesk::FeedTeam() {

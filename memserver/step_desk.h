@@ -17,6 +17,8 @@ class StepDesk {
   bool FinishSteps();
   // Takes back finished work. True when there was some.
   bool TakeDone();
+  // Moves spilled states on. True when something was done.
+  bool TendTier();
   // Gives work to the team while it has room. True when some was given.
   bool FeedTeam();
 
@@ -25,6 +27,8 @@ class StepDesk {
   void AnswerStep(Job* job, const StepRecord& record, ErrorId error);
   bool NextWork(Job* job, Work* work);
   void EndWork(const WorkDone& done);
+  bool TakeStoredAndUpdated(Job* job);
+  void CountUpdated(const Job& job, ChunkId chunk);
 
   const Parts parts_;
   Tables* const tables_;

@@ -14,6 +14,7 @@
 #include "memserver/jobs/mailbox.h"
 #include "memserver/limits.h"
 #include "memserver/residency/kept_index.h"
+#include "memserver/traffic/state_tier.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/wake_set.h"
 
@@ -25,7 +26,8 @@ struct LoopOptions {
   uint64_t rcache_limit = 0;  // bytes of host-device rCaches of all sessions
   uint32_t jobs_max = kJobsMaxDefault;
   uint32_t sessions_max = kSessionsMaxDefault;
-  int64_t spin_ns = -1;         // idle time before the loop sleeps; negative: by the number of CPUs
+  int64_t spin_ns = -1;  // idle time before the loop sleeps; negative: by the number of CPUs
+  StatesOn states_on = StatesOn::kAuto;
   bool run_inline_work = true;  // an inline team's work is done in Turn; a simulator does it itself
 };
 
@@ -40,6 +42,7 @@ struct Parts {
   EventQueue<ControlReply>* replies = nullptr;  // to it
   EventQueue<SaveRequest>* saves = nullptr;     // to the checkpoint thread
   EventQueue<SaveResult>* saved = nullptr;      // from it
+  StateTier* tier = nullptr;                    // null: no NVMe directory was given
 };
 
 struct Counters {

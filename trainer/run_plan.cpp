@@ -91,6 +91,11 @@ std::string DescribePlan(const RunPlan& plan) {
   line("host", FormatBytes(states.total()) + " of the pool: master " + FormatBytes(states.master) + ", moments " +
                    FormatBytes(states.momentum + states.variance) + ", 16-bit copy " + FormatBytes(states.param16) + ", gradients " +
                    FormatBytes(states.gradient + states.staging) + ", records " + FormatBytes(states.records));
+  if (client::MaySpill(plan.spec)) {
+    line("on NVMe", FormatBytes(client::HostStateBytesOf(plan.spec, 0).total()) + " of the pool and " +
+                        FormatBytes(client::NvmeBytesOf(plan.spec, 0)) +
+                        " of NVMe (two slots a chunk), where memserver has --nvme and all states spill");
+  }
   line("total", FormatBytes(states.total() + plan.rcache.bytes * plan.layout.world) + " on this node for " +
                     std::to_string(plan.layout.world) + (plan.layout.world == 1 ? " rank" : " ranks") + ", without activations");
   return text;
@@ -111,6 +116,10 @@ std::string PlanJson(const RunPlan& plan) {
   json.Key("rcache").BeginObject().Field("bytes", plan.rcache.bytes).Field("blocks", plan.rcache.blocks);
   json.Field("block_bytes", plan.rcache.block_bytes).Field("resident_bytes", plan.rcache.resident_bytes);
   json.Field("fraction", plan.rcache.fraction()).Field("resident_share", m.resident_share).EndObject();
+  if (client::MaySpill(plan.spec)) {
+    json.Key("states_on_nvme").BeginObject().Field("pool_bytes", RoundUp(client::HostStateBytesOf(plan.spec, 0).total(), kMiB));
+    json.Field("nvme_bytes", RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB)).EndObject();
+  }
   // What `memserver run` must be given for this job alone.
   json.Field("pool_bytes", RoundUp(states.total(), kMiB)).Field("rcache_limit_bytes", RoundUp(plan.rcache.bytes, kMiB) * plan.layout.world);
   return json.EndObject().Take();

@@ -60,6 +60,16 @@ Lines RenderStatus(const StatusView& status, const Style&) {
                   FormatBytes(status.pool_bytes) + ", " + FormatBytes(status.pool_bytes - std::min(status.pool_used, status.pool_bytes)) +
                   " free");
   lines.push_back("pages     " + Pages(status));
+  if (status.nvme_bytes > 0) {
+    lines.push_back("NVMe      " + Bar(status.nvme_used, status.nvme_bytes) + "   " + FormatBytes(status.nvme_used) + " of " +
+                    FormatBytes(status.nvme_bytes) + "; " + FormatBytes(status.nvme_read) + " read, " + FormatBytes(status.nvme_written) +
+                    " written, " + Plural(status.nvme_repetitions, "repetition"));
+  }
+  if (status.nvme_stalled > 0)
+    lines.push_back("WARNING   the drive has not answered " + Plural(status.nvme_stalled, "request") + " for 10 s");
+  if (!status.nvme_failed.empty()) {
+    lines.push_back("WARNING   a flush of " + Printable(status.nvme_failed) + " failed: it takes no new jobs");
+  }
   lines.push_back("rCache    " + Bar(status.rcache_used, status.rcache_limit) + "   " + FormatBytes(status.rcache_used) + " of " +
                   FormatBytes(status.rcache_limit) + " granted to ranks");
   lines.push_back("jobs      " + Plural(status.jobs, "job") + ", " + Plural(status.sessions, "rank") + " attached, " +
@@ -75,6 +85,7 @@ Lines RenderStatus(const StatusView& status, const Style&) {
 }
 
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
+  const bool nvme = std::any_of(jobs.begin(), jobs.end(), [](const JobView& job) { return job.nvme_bytes > 0; });
   Table table({{"ID", true},
                {"NAME"},
                {"STATE"},
@@ -82,14 +93,15 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
                {"TYPE"},
                {"STEPS", true},
                {"PARAMS", true},
-               {"POOL", true},
+               {nvme ? "POOL+NVME" : "POOL", true},
                {"RCACHE", true},
                {"STEP", true},
                {"GRAD NORM", true},
                {"SKIPPED", true}});
   for (const JobView& job : jobs) {
     table.Add({std::to_string(job.id), job.name, job.state, std::to_string(job.ranks_attached) + "/" + std::to_string(job.world), job.dtype,
-               std::to_string(job.version), FormatCount(job.parameters), FormatBytes(job.pool_bytes), FormatBytes(job.rcache_bytes),
+               std::to_string(job.version), FormatCount(job.parameters),
+               FormatBytes(job.pool_bytes) + (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""), FormatBytes(job.rcache_bytes),
                job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-", job.grad_norm > 0 ? Fixed(job.grad_norm, 3) : "-",
                std::to_string(job.steps_skipped)});
   }

@@ -12,7 +12,7 @@ constexpr size_t kLabelWidth = 14;
 constexpr size_t kUsedWidth = 25;  // at least; of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
 // When several chunks share a column, the letter that stands furthest left here is shown: what moves matters more than what rests.
-constexpr const char* kPriority = "AO><gG_C.";
+constexpr const char* kPriority = "AO><gGN_C.";
 
 // ANSI colour of a state letter; null for the terminal's own.
 const char* ColorOf(char letter) {
@@ -25,7 +25,9 @@ const char* ColorOf(char letter) {
     case 'G': return "\033[33m";  // yellow: gradients
     case 'O':
     case 'A': return "\033[35m";  // magenta: the optimizer's
-    case '_': return "\033[2m";   // dim: nothing there yet
+    case 'N': return "\033[36m";  // cyan: on NVMe
+    case '-':
+    case '_': return "\033[2m";  // dim: nothing there yet
     default: return nullptr;
   }
 }
@@ -81,11 +83,11 @@ std::string Padded(std::string text, size_t width) {
 }
 
 std::string LabelOf(const ResidencyRow& row) {
-  return row.is_pool ? "host pool" : "rank " + std::to_string(row.rank) + " rCache";
+  return !row.place.empty() ? row.place : "rank " + std::to_string(row.rank) + " rCache";
 }
 
 std::string UseOf(const ResidencyRow& row) {
-  if (row.is_pool) return FormatBytes(row.bytes_used) + " / " + FormatBytes(row.bytes_limit);
+  if (!row.place.empty()) return FormatBytes(row.bytes_used) + " / " + FormatBytes(row.bytes_limit);
   return std::to_string(row.chunks_held) + " held / " + FormatBytes(row.bytes_limit);
 }
 

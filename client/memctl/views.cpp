@@ -124,6 +124,7 @@ void ReadJob(const json::value& value, std::string* wrong, JobView* job) {
       .Read("version", &job->version)
       .Read("parameters", &job->parameters)
       .Read("pool_bytes", &job->pool_bytes)
+      .Read("nvme_bytes", &job->nvme_bytes)
       .Read("rcache_bytes", &job->rcache_bytes)
       .Read("step_seconds", &job->step_seconds)
       .Read("grad_norm", &job->grad_norm)
@@ -156,8 +157,8 @@ void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow
   std::string kind;
   Fields fields(value, wrong);
   fields.Read("kind", &kind).Read("bytes_limit", &row->bytes_limit);
-  row->is_pool = kind == "host_pool";
-  if (row->is_pool) {
+  row->place = kind == "host_pool" ? "host pool" : kind == "nvme" ? "NVMe" : "";
+  if (!row->place.empty()) {
     fields.Read("bytes_used", &row->bytes_used);
   } else {
     fields.Read("rank", &row->rank).Read("chunks_held", &row->chunks_held);
@@ -206,6 +207,14 @@ Result<StatusView> ReadStatus(std::string_view text) {
     fields.Object("serve_loop").Read("turns", &view->turns).Read("silent_seconds", &view->silent_seconds);
     fields.Object("pool").Read("bytes", &view->pool_bytes).Read("bytes_used", &view->pool_used);
     fields.Object("pool").Read("huge_page_bytes", &view->pool_huge_bytes).Read("touch_seconds", &view->pool_touch_seconds);
+    fields.Object("nvme")
+        .Read("bytes", &view->nvme_bytes)
+        .Read("bytes_used", &view->nvme_used)
+        .Read("bytes_read", &view->nvme_read)
+        .Read("bytes_written", &view->nvme_written)
+        .Read("repetitions", &view->nvme_repetitions)
+        .Read("blocks_stalled", &view->nvme_stalled)
+        .Read("failed_directory", &view->nvme_failed);
     fields.Object("rcache").Read("bytes_limit", &view->rcache_limit).Read("bytes_used", &view->rcache_used);
     fields.Object("transfers").Read("host_to_device_bytes", &view->bytes_h2d).Read("device_to_host_bytes", &view->bytes_d2h);
     fields.Object("optimizer").Read("workers", &view->workers).Read("parameters_updated", &view->parameters_updated);

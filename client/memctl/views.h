@@ -28,6 +28,8 @@ struct StatusView {
   uint64_t pool_huge_bytes = 0;
   double pool_touch_seconds = 0;
   uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
+  uint64_t nvme_bytes = 0, nvme_used = 0, nvme_read = 0, nvme_written = 0, nvme_repetitions = 0, nvme_stalled = 0;
+  std::string nvme_failed;  // a directory that takes no new jobs
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t workers = 0, parameters_updated = 0;
   uint64_t prefetch = 0;  // of the update, in elements
@@ -36,7 +38,7 @@ struct StatusView {
 
 struct JobView {
   uint64_t id = 0, world = 0, ranks_attached = 0, version = 0, parameters = 0;
-  uint64_t pool_bytes = 0, rcache_bytes = 0, steps_skipped = 0;
+  uint64_t pool_bytes = 0, nvme_bytes = 0, rcache_bytes = 0, steps_skipped = 0;
   std::string name, state, dtype;
   double step_seconds = 0, grad_norm = 0;
 };
@@ -53,7 +55,7 @@ struct ChunksView {
 };
 
 struct ResidencyRow {
-  bool is_pool = false;  // else the rCache of `rank`
+  std::string place;  // "host pool", "NVMe"; empty: the rCache of `rank`
   uint64_t rank = 0;
   uint64_t bytes_used = 0;   // pool rows
   uint64_t chunks_held = 0;  // rCache rows

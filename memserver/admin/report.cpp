@@ -20,7 +20,8 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("id", job.job).Field("name", job.name).Field("uid", job.uid).Field("state", job.state);
   json->Field("world", job.world).Field("ranks_attached", static_cast<uint64_t>(job.sessions.size()));
   json->Field("dtype", NameOf(job.dtype)).Field("version", job.version).Field("parameters", job.parameters);
-  json->Field("pool_bytes", job.pool_bytes).Field("rcache_bytes", job.rcache_bytes);
+  json->Field("pool_bytes", job.pool_bytes).Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled);
+  json->Field("rcache_bytes", job.rcache_bytes);
   json->Field("step_seconds", job.step_seconds).Field("grad_norm", job.grad_norm).Field("steps_skipped", job.steps_skipped);
   std::array<uint64_t, kStates.size()> counts{};
   for (const ChunkRow& chunk : job.chunks) ++counts[static_cast<size_t>(chunk.state)];
@@ -78,6 +79,13 @@ void WriteStep(const StepProgress& step, JsonWriter* json) {
   json->Field("bytes_fetched", step.bytes_fetched).EndObject();
 }
 
+void WriteNvmeRow(const Snapshot& snapshot, const JobRow& job, JsonWriter* json) {
+  json->BeginObject().Field("kind", "nvme").Field("bytes_used", job.nvme_bytes).Field("bytes_limit", snapshot.nvme.bytes);
+  WriteRuns(
+      job.chunks.size(), [&](size_t i) { return job.chunks[i].spilled ? 'N' : '-'; }, json);
+  json->EndObject();
+}
+
 void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
   const ChunkRow& chunk = job.chunks[id];
   json->BeginObject().Field("job", job.job).Field("chunk", id).Field("state", NameOf(chunk.state));
@@ -114,6 +122,12 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   json.Key("pool").BeginObject().Field("bytes", now.pool_bytes).Field("bytes_used", now.pool_used);
   json.Field("bytes_free", now.pool_bytes - now.pool_used);
   json.Field("huge_page_bytes", now.pool_huge_bytes).Field("touch_seconds", now.pool_touch_seconds).EndObject();
+  json.Key("nvme").BeginObject().Field("bytes", now.nvme.bytes).Field("bytes_used", now.nvme.bytes_used);
+  json.Field("bytes_read", now.nvme.bytes_read).Field("bytes_written", now.nvme.bytes_written).Field("repetitions", now.nvme.repetitions);
+  json.Field("transfers", now.nvme.in_flight).Field("blocks_stalled", now.nvme.stalled).Field("failed_directory", now.nvme.failed);
+  json.Key("directories").BeginArray();
+  for (const std::string& directory : now.nvme.directories) json.String(directory);
+  json.EndArray().EndObject();
   json.Key("rcache").BeginObject().Field("bytes_limit", now.rcache_limit).Field("bytes_used", now.rcache_used).EndObject();
   json.Key("transfers").BeginObject().Field("host_to_device_bytes", now.bytes_h2d).Field("device_to_host_bytes", now.bytes_d2h).EndObject();
   json.Key("optimizer").BeginObject().Field("workers", now.workers).Field("parameters_updated", now.parameters_updated);
@@ -150,6 +164,7 @@ std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const Jo
   json.BeginObject().Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
   json.Key("legend").BeginObject().Field("C", "in rCache").Field(">", "on its way in").Field("<", "gradient on its way out");
   for (const ChunkState state : kStates) json.Field(std::string(1, LetterOf(state)), NameOf(state));
+  if (snapshot.nvme.bytes > 0) json.Field("N", "states on NVMe").Field("-", "not there");
   json.EndObject().Key("jobs").BeginArray();
   for (const JobRow* job : jobs) {
     json.BeginObject().Field("id", job->job).Field("name", job->name).Field("state", job->state).Field("version", job->version);
@@ -161,6 +176,7 @@ std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const Jo
     json.Key("rows").BeginArray();
     for (const SessionRow& session : job->sessions) WriteRcacheRow(*job, session, &json);
     WritePoolRow(snapshot, *job, &json);
+    if (job->chunks_spilled > 0) WriteNvmeRow(snapshot, *job, &json);
     json.EndArray().EndObject();
   }
   json.EndArray().EndObject();

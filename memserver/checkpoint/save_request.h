@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +26,8 @@ struct SavedTensor {
   // Instead of `data`, where the master is split (base/split_float.h).
   const uint16_t* high = nullptr;
   const int16_t* rest = nullptr;
+  // Instead of both, where the weights lie on NVMe: fills `values` with those from `first` on. Called by the checkpoint thread; may block.
+  std::function<Status(uint64_t first, std::span<float> values)> read = {};
 };
 
 struct SaveRequest {

@@ -139,7 +139,12 @@ class Save {
     joined_.resize(kPieceBytes / sizeof(float));
     for (uint64_t first = 0; first < tensor.count; first += joined_.size()) {
       const uint64_t count = std::min<uint64_t>(joined_.size(), tensor.count - first);
-      for (uint64_t i = 0; i < count; ++i) joined_[i] = Join(tensor.high[first + i], tensor.rest[first + i]);
+      if (tensor.read) {
+        const Status read = tensor.read(first, std::span(joined_).first(count));
+        if (!read.ok()) return Status(ErrorId::kSaveFailed, "saving '" + request_.name + "' failed: " + read.what());
+      } else {
+        for (uint64_t i = 0; i < count; ++i) joined_[i] = Join(tensor.high[first + i], tensor.rest[first + i]);
+      }
       TP_RETURN_IF_ERROR(Write(joined_.data(), count * sizeof(float)));
     }
     return {};
@@ -178,7 +183,7 @@ class Save {
   const std::string temporary_;
   UniqueFd directory_, file_;
   bool created_ = false;
-  std::vector<float> joined_;  // a piece of a split master
+  std::vector<float> joined_;  // a piece of a split or spilled master
   uint64_t data_bytes_ = 0, written_ = 0;
 };
 

@@ -20,13 +20,22 @@ std::array<uint64_t, 5> InOrder(const shm::PlaneBytes& bytes) {
   return {bytes.master, bytes.momentum, bytes.variance, bytes.param16, bytes.gradient};
 }
 
+// Of all chunks; each has the same ones.
+uint64_t CountPlanes(const shm::JobSpec& spec) {
+  const std::array<uint64_t, 5> bytes = InOrder(shm::PlaneBytesOf(spec, 0));
+  return static_cast<uint64_t>(std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) * spec.chunks.size();
+}
+
+// The kept offset of a plane that lies on NVMe, in directory 0; less one for each directory after it.
+constexpr uint64_t kSpilledExtent = ~uint64_t{0};
+
 }  // namespace
 
-Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool) {
+Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool, const Placement& placement) {
   std::unique_ptr<JobStates> states(new JobStates(std::move(spec), pool));
-  const std::vector<uint64_t> sizes = states->ExtentSizes();
-  if (!pool->Take(sizes, &states->extents_)) {
-    const shm::StateBytes bytes = shm::StateBytesOf(states->spec());
+  states->placement_ = placement;
+  if (!states->TakeNewExtents(states->ExtentSizes())) {
+    const shm::StateBytes bytes = shm::HostStateBytesOf(states->spec(), placement.first_spilled);
     return Status(ErrorId::kPoolFull, "job " + states->spec().name + " needs " + FormatBytes(bytes.total()) +
                                           " of host memory; that much is free, but in runs of at most " +
                                           FormatBytes(pool->largest_free_bytes()));
@@ -35,28 +44,100 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
   return states;
 }
 
+// The planes that spilled weights land in are taken as one, so that they lie one behind the other.
+bool JobStates::TakeNewExtents(std::span<const uint64_t> sizes) {
+  const uint64_t planes_at = sizes.size() - CountPlanes(*spec_);
+  const bool joins = spec_->dtype != DType::kF32 && spec_->micro_batches == 1;
+  ChunkId chunk = 0;
+  for (size_t i = 0, plane = 0; i < sizes.size(); ++i) {
+    const bool is_plane = i >= planes_at;
+    const uint64_t planes = CountPlanes(*spec_) / spec_->chunks.size();
+    if (is_plane) chunk = static_cast<ChunkId>(plane / planes);
+    const bool spilled = is_plane && placement_.IsSpilled(chunk);
+    // The 16-bit plane is the last but one, the gradient the last.
+    const bool joined = spilled && joins && plane % planes == planes - 2;
+    plane += is_plane ? 1 : 0;
+    if (sizes[i] == 0) {
+      extents_.push_back({nullptr, 0, kSpilledExtent - placement_.DirectoryOf(chunk)});
+      continue;
+    }
+    if (!pool_->Take(std::array{joined ? sizes[i] + sizes[i + 1] : sizes[i]}, &extents_)) return false;
+    if (!joined) continue;
+    const Extent both = extents_.back();
+    extents_.back().bytes = sizes[i];
+    extents_.push_back({both.data + sizes[i], sizes[i + 1], both.offset + sizes[i]});
+    ++i;
+    ++plane;
+  }
+  return true;
+}
+
 Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostPool* pool) {
   std::unique_ptr<JobStates> states(new JobStates(kept.spec, pool));
-  if (!states->TakeExtents(kept.extent_offsets)) {
-    return Status(ErrorId::kKeptMemoryBad, "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
-  }
+  const Status misplaced(ErrorId::kKeptMemoryBad, "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
+  if (!states->ReadPlacement(kept.extent_offsets) || !states->TakeExtents(kept.extent_offsets)) return misplaced;
   states->LayOut();
+  for (const Chunk& chunk : states->chunks_) {
+    const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(kept.spec->dtype), kPageBytes);
+    if (chunk.spilled && states->LandsAcrossPlanes(chunk) && chunk.planes.gradient != chunk.planes.param16 + param16_bytes)
+      return misplaced;
+  }
   TP_RETURN_IF_ERROR(states->ReadChunks(kept.sealed_version));
   return states;
+}
+
+bool JobStates::LandsAcrossPlanes(const Chunk& chunk) const {
+  return chunk.planes.master == nullptr && spec_->micro_batches == 1;
 }
 
 bool JobStates::TakeExtents(std::span<const uint64_t> offsets) {
   const std::vector<uint64_t> sizes = ExtentSizes();
   if (sizes.size() != offsets.size()) return false;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (!pool_->TakeAt(offsets[i], sizes[i], &extents_)) return false;
+    if ((sizes[i] == 0) != (offsets[i] > kSpilledExtent - kNvmeDirectoriesMax)) return false;
+    if (sizes[i] == 0) {
+      extents_.push_back({nullptr, 0, offsets[i]});
+    } else if (!pool_->TakeAt(offsets[i], sizes[i], &extents_)) {
+      return false;
+    }
   }
   return true;
 }
 
+// Which chunks are spilled, and where to, is told by the places that their planes do not have.
+bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
+  const uint64_t planes = CountPlanes(*spec_) / spec_->chunks.size();
+  if (offsets.size() != ExtentSizes().size()) return false;
+  std::span<const uint64_t> rest = offsets.last(CountPlanes(*spec_));
+  for (ChunkId id = 0; id < spec_->chunks.size(); ++id, rest = rest.subspan(planes)) {
+    const auto gone = std::find_if(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(planes),
+                                   [](uint64_t offset) { return offset > kSpilledExtent - kNvmeDirectoriesMax; });
+    if (gone == rest.begin() + static_cast<std::ptrdiff_t>(planes)) {
+      if (placement_.spills()) return false;
+      continue;
+    }
+    if (!shm::MaySpill(*spec_)) return false;
+    if (!placement_.spills()) placement_.first_spilled = id;
+    const auto directory = static_cast<uint8_t>(kSpilledExtent - *gone);
+    placement_.directories.push_back(directory);
+    placement_.nvme_bytes.resize(std::max<size_t>(placement_.nvme_bytes.size(), directory + size_t{1}));
+    placement_.nvme_bytes[directory] += shm::SpilledChunkBytes(*spec_, id);
+  }
+  return true;
+}
+
+void JobStates::SetSpillRange(uint32_t directory, uint64_t offset) {
+  for (ChunkId id = 0; id < chunks_.size(); ++id) {
+    Chunk& chunk = chunks_[id];
+    if (!chunk.spilled || chunk.spill.directory != directory) continue;
+    chunk.spill.offset = offset;
+    offset += 2 * chunk.spill.slot_bytes;
+  }
+}
+
 void JobStates::LayOut() {
   for (const Extent& extent : extents_) pool_bytes_ += extent.bytes;
-  TP_CHECK(pool_bytes_ == shm::StateBytesOf(*spec_).total(), "admission counts exactly what a job takes");
+  TP_CHECK(pool_bytes_ == shm::HostStateBytesOf(*spec_, placement_.first_spilled).total(), "admission counts exactly what a job takes");
   LayOutChunks();
   LayOutPlanes();
   LayOutRecords();
@@ -87,11 +168,12 @@ JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool)
     : spec_(std::move(spec)), pool_(pool), encoded_spec_(shm::Encode(*spec_)), gradient_type_(shm::GradientSlotType(*spec_)) {}
 
 JobStates::~JobStates() {
+  std::erase_if(extents_, [](const Extent& extent) { return extent.bytes == 0; });
   pool_->Release(extents_);
   if (TP_PLANTED("residency.released_twice")) pool_->Release(extents_);
 }
 
-// In the order in which LayOutPlanes takes them back: records, staging, then the planes of each chunk.
+// In the order in which LayOutPlanes takes them back: records, staging, then the planes of each chunk; 0 for one that is spilled.
 std::vector<uint64_t> JobStates::ExtentSizes() const {
   std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
   if (shm::StagingBytes(*spec_, 1) > 0) {
@@ -104,8 +186,10 @@ std::vector<uint64_t> JobStates::ExtentSizes() const {
     }
   }
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
-    for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(*spec_, id))) {
-      if (bytes > 0) sizes.push_back(RoundUp(bytes, kPageBytes));
+    const std::array<uint64_t, 5> all = InOrder(shm::PlaneBytesOf(*spec_, id));
+    const std::array<uint64_t, 5> host = InOrder(shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id)));
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] > 0) sizes.push_back(RoundUp(host[i], kPageBytes));
     }
   }
   return sizes;
@@ -132,6 +216,8 @@ void JobStates::LayOutChunks() {
     chunk.first_parameter = parameter;
     while (parameter < spec_->parameters.size() && spec_->parameters[parameter].chunk == id) ++parameter;
     chunk.parameters = parameter - chunk.first_parameter;
+    chunk.spilled = placement_.IsSpilled(id);
+    if (chunk.spilled) chunk.spill = {placement_.DirectoryOf(id), 0, shm::SlotBytes(*spec_, id)};
   }
   intakes_.resize(intakes);
 }
@@ -250,6 +336,12 @@ uint64_t JobStates::plane_bytes(ChunkId id) const {
   uint64_t sum = 0;
   for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(*spec_, id))) sum += bytes;
   return sum;
+}
+
+std::byte* JobStates::PutBytes(const Chunk& chunk, uint64_t element) const {
+  std::byte* plane = chunk.planes.master;
+  if (plane == nullptr) plane = LandsAcrossPlanes(chunk) ? chunk.planes.param16 : chunk.planes.gradient;
+  return plane + element * sizeof(float);
 }
 
 std::byte* JobStates::GradientBytes(const Chunk& chunk, uint64_t element) const {

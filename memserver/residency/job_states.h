@@ -6,7 +6,10 @@
 //  2. a chunk's version never goes back and never skips; Publish is the only way forward;
 //  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk starts while it is not 0;
 //  4. a gradient slot is written only while its chunk's version is the sealed one;
-//  5. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
+//  5. master, momentum and variance of a spilled chunk lie on NVMe, in the slot of their epoch (SpillPlace); their planes here are null,
+//  but
+//     for the master of an fp32 job, which is a copy for fetches;
+//  6. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +23,7 @@
 #include "memserver/residency/host_pool.h"
 #include "memserver/residency/job_records.h"
 #include "memserver/residency/kept_records.h"
+#include "memserver/residency/placement.h"
 #include "memserver/residency/snapshot.h"
 #include "shm/job_spec.h"
 
@@ -42,6 +46,13 @@ struct ChunkPlanes {
   std::byte* gradient = nullptr;  // slot, elements of the gradient slot type
 };
 
+// Where the states of a spilled chunk lie: slot e % 2 holds those of epoch e, the number of updates that they have seen.
+struct SpillPlace {
+  uint32_t directory = 0;
+  uint64_t offset = 0;  // of slot 0 in the data file
+  uint64_t slot_bytes = 0;
+};
+
 // How far one rank's shard of a chunk has come.
 struct ShardIntake {
   uint64_t put_elements = 0;            // weights accepted, from the shard's start
@@ -61,6 +72,8 @@ struct Chunk {
   uint32_t pieces = 0;        // of an update
   ParameterId first_parameter = 0;
   uint32_t parameters = 0;
+  bool spilled = false;
+  SpillPlace spill;  // where spilled
   ChunkPlanes planes;
   ChunkRecord* record = nullptr;
   std::byte* progress_words = nullptr;  // `pieces` words of 8 bytes
@@ -87,7 +100,8 @@ class JobStates {
  public:
   // Takes all memory of the job. The bytes are not zeroed: whoever gets `extents()` does that before the first write of a session.
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
-  static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
+  static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool,
+                                                   const Placement& placement = {});
   // The states of a job that another server has left, exactly where they lie. Chunks are empty, resident or due for their update; what the
   // open step had got is for GradientIntake to find. Errors: kKeptMemoryBad.
   static Result<std::unique_ptr<JobStates>> Recover(const KeptJob& kept, HostPool* pool);
@@ -99,7 +113,17 @@ class JobStates {
   void WriteFirstRecords(const JobIdentity& identity);
 
   const shm::JobSpec& spec() const { return *spec_; }
+  const std::shared_ptr<const shm::JobSpec>& shared_spec() const { return spec_; }
+  // Of the host pool. What would lie there if it were not spilled has no bytes.
   std::span<const Extent> extents() const { return extents_; }
+  bool spills() const { return placement_.spills(); }
+  // Bytes in each directory, two slots a chunk; empty where nothing is spilled.
+  const std::vector<uint64_t>& nvme_bytes() const { return placement_.nvme_bytes; }
+  uint64_t nvme_total() const { return placement_.nvme_total(); }
+  // The range of the job in `directory` begins at `offset`: its chunks there lie one behind the other. Call it for each directory in use.
+  void SetSpillRange(uint32_t directory, uint64_t offset);
+  // The epoch of chunks at the sealed version.
+  uint64_t epoch() const { return last_step().optimizer_step; }
   uint64_t pool_bytes() const { return pool_bytes_; }
 
   Chunk& chunk(ChunkId id) { return chunks_[id]; }
@@ -113,6 +137,8 @@ class JobStates {
   // What a fetch reads: param16, or master for fp32 jobs.
   const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
+  // Where fp32 weights land when they are put: in the master, or, where that is spilled, in planes that have no use before the first step.
+  std::byte* PutBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* staging(Rank rank) const { return staging_[rank]; }  // null where nothing is staged
   bool is_split() const { return IsSplit(spec_->optimizer.states); }
   uint64_t plane_bytes(ChunkId id) const;  // of all planes of a chunk
@@ -155,7 +181,10 @@ class JobStates {
  private:
   JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
   std::vector<uint64_t> ExtentSizes() const;
+  bool TakeNewExtents(std::span<const uint64_t> sizes);
   bool TakeExtents(std::span<const uint64_t> offsets);
+  bool ReadPlacement(std::span<const uint64_t> offsets);
+  bool LandsAcrossPlanes(const Chunk& chunk) const;
   void LayOut();
   void LayOutChunks();
   void LayOutPlanes();
@@ -167,7 +196,8 @@ class JobStates {
   HostPool* const pool_;
   const std::vector<std::byte> encoded_spec_;
   const DType gradient_type_;
-  std::vector<Extent> extents_;  // records, staging of each rank, planes of each chunk
+  Placement placement_;
+  std::vector<Extent> extents_;  // records, staging of each rank, planes of each chunk; null where a plane is spilled
   uint64_t pool_bytes_ = 0;
   std::vector<Chunk> chunks_;
   std::vector<ShardIntake> intakes_;

@@ -28,7 +28,8 @@ struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
   uint64_t elements = 0;
-  uint64_t bytes = 0;  // of all its planes
+  uint64_t bytes = 0;    // of all its planes
+  bool spilled = false;  // master, momentum and variance lie on NVMe
   Version version = 0;
   uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version, and nothing was fetched over it since
   // Bit r: rank r has asked for it, or has sent a gradient (or first weights) of it, and has no answer yet.
@@ -64,12 +65,23 @@ struct JobRow {
   Version version = 0;  // sealed steps
   uint64_t parameters = 0;
   uint64_t pool_bytes = 0, rcache_bytes = 0;
+  uint64_t nvme_bytes = 0;  // two slots for each chunk that is spilled
+  uint64_t chunks_spilled = 0;
   double step_seconds = 0;  // between the last two seals
   double grad_norm = 0;
   uint64_t steps_skipped = 0;
   StepProgress step;
   std::vector<SessionRow> sessions;
   std::vector<ChunkRow> chunks;
+};
+
+struct NvmeRow {
+  uint64_t bytes = 0, bytes_used = 0;          // of all directories
+  uint64_t bytes_read = 0, bytes_written = 0;  // since start
+  uint64_t repetitions = 0;                    // of reads and writes that had failed
+  uint32_t in_flight = 0, stalled = 0;         // transfers; blocks that the drive has held for 10 s and more
+  std::vector<std::string> directories;
+  std::string failed;  // a directory whose flush failed; it takes no new jobs
 };
 
 struct Snapshot {
@@ -79,6 +91,7 @@ struct Snapshot {
   uint64_t pool_huge_bytes = 0;                // of it in 2 MiB pages, when the server started
   double pool_touch_seconds = 0;               // making its pages present; 0: they were there
   uint64_t rcache_limit = 0, rcache_used = 0;  // memory of host-device rCaches
+  NvmeRow nvme;
   uint32_t workers = 0;
   uint32_t prefetch = 0;  // of the update, in elements
   uint64_t turns = 0;

@@ -28,7 +28,7 @@ Start StartPut(JobStates* states, Session* session, const shm::Request& request)
   if (split && session->put_staged) return Start::kWait;
   session->put_staged = split;
   const Copy copy{request, request.element_count * sizeof(float), 0, split};
-  std::byte* const to = split ? states->staging(session->rank()) : chunk.planes.master + request.element_begin * sizeof(float);
+  std::byte* const to = split ? states->staging(session->rank()) : states->PutBytes(chunk, request.element_begin);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   TP_POINT("server.put_started");
   return Start::kStarted;

@@ -10,8 +10,13 @@
 
 namespace tidepool::memserver {
 
-UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool)
-    : states_(states), job_(job), pool_(pool), order_(states->chunks().size()), factors_(states->spec().parameter_groups.size()) {
+UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills)
+    : states_(states),
+      job_(job),
+      pool_(pool),
+      spills_(states->spills() ? spills : nullptr),
+      order_(states->chunks().size()),
+      factors_(states->spec().parameter_groups.size()) {
   std::iota(order_.begin(), order_.end(), ChunkId{0});
   next_order_ = order_;
 }
@@ -75,6 +80,11 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
     const bool possible = begun ? at.begin <= work.planes.count
                                 : at.version < version_ && (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
     if (!possible) return BadPiece(id, piece, "has an impossible progress word");
+    // What it counts was in the staging memory of the dead server: the update begins again from the slot before.
+    if (states_->chunk(id).spilled) {
+      work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
+      continue;
+    }
     if (optim::RestoreOpenTile(optim::Piece{work.identity, version_, work.planes, {}, work.progress}, areas) ==
         optim::RestoreOutcome::kUndoLost) {
       return BadPiece(id, piece, "has an open tile, and its undo area is gone");
@@ -93,18 +103,47 @@ void UpdateQueue::Prepare(const StepRecord& record) {
   skipped_ = record.skipped != 0;
   cursor_ = piece_ = 0;
   chunks_left_ = static_cast<uint32_t>(order_.size());
+  if (spills_ == nullptr || skipped_) return;
+  for (const ChunkId id : order_) {
+    if (states_->chunk(id).spilled) spills_->Update(id, record.optimizer_step - 1);
+  }
+}
+
+void UpdateQueue::BeginChunk(Chunk* chunk) {
+  chunk->state = ChunkState::kUpdating;
+  ++chunks_updating_;
+  TP_POINT("server.update_started");
+}
+
+bool UpdateQueue::NextSpilledWork(Work* work) {
+  SpillQueue::ReadyPiece ready;
+  if (spills_ == nullptr || !spills_->NextUpdate(holds_ == 0, &ready)) return false;
+  Chunk& chunk = states_->chunk(ready.chunk);
+  if (chunk.state != ChunkState::kUpdating) BeginChunk(&chunk);
+  FillWork(ready.chunk, ready.piece, work);
+  work->staged = ready.staged;
+  work->copy_to = static_cast<std::byte*>(work->planes.master);
+  const OptimizerSpec& rule = states_->spec().optimizer;
+  const uint64_t plane_bytes = work->planes.count * sizeof(float);
+  std::byte* plane = ready.staged.payload.data();
+  work->planes.master = plane;
+  if (NeedsMomentum(rule)) work->planes.momentum = plane += plane_bytes;
+  if (NeedsVariance(rule)) work->planes.variance = plane += plane_bytes;
+  return true;
 }
 
 bool UpdateQueue::NextWork(Work* work) {
-  if (skipped_ || cursor_ >= order_.size() || !active()) return false;
+  if (skipped_ || !active()) return false;
+  // First, so that staging is free again.
+  if (NextSpilledWork(work)) return true;
+  while (cursor_ < order_.size() && states_->chunk(order_[cursor_]).spilled) ++cursor_;
+  if (cursor_ >= order_.size()) return false;
   const ChunkId id = order_[cursor_];
   Chunk& chunk = states_->chunk(id);
   if (piece_ == 0) {
     if (holds_ > 0 || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile"))) return false;
-    chunk.state = ChunkState::kUpdating;
     chunk.pieces_left = chunk.pieces;
-    ++chunks_updating_;
-    TP_POINT("server.update_started");
+    BeginChunk(&chunk);
   }
   FillWork(id, piece_, work);
   if (++piece_ == chunk.pieces) {
@@ -151,8 +190,17 @@ void UpdateQueue::PublishNext(ChunkId id) {
   TP_POINT("server.chunk_published");
 }
 
+void UpdateQueue::EndSpilled(ChunkId id) {
+  --chunks_updating_;
+  PublishNext(id);
+}
+
 bool UpdateQueue::EndWork(const WorkDone& done) {
   Chunk& chunk = states_->chunk(done.name.chunk);
+  if (chunk.spilled) {
+    spills_->EndWork(done);
+    return false;
+  }
   TP_CHECK(chunk.state == ChunkState::kUpdating && chunk.pieces_left > 0, "a piece ends once");
   if (--chunk.pieces_left > (TP_PLANTED("update.published_before_last_piece") ? 1u : 0u)) return false;
   --chunks_updating_;

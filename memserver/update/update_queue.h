@@ -2,6 +2,7 @@
 //
 // One thread (the serve loop) owns it. It names pieces for workers (NextWork), is told when one is done (EndWork), and publishes a chunk
 // when its last piece is done. It needs no session: a sealed step is finished by the server alone.
+// Spilled chunks go through a SpillQueue in the same order, beside those that lie on the host.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "memserver/residency/job_states.h"
+#include "memserver/update/spill_queue.h"
 #include "memserver/update/work.h"
 #include "optim/update_rule.h"
 
@@ -16,7 +18,7 @@ namespace tidepool::memserver {
 
 class UpdateQueue {
  public:
-  UpdateQueue(JobStates* states, JobId job, HostPool* pool);
+  UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr);
 
   // Order of the chunks' next uses, from the next step on: chunks that `declared` leaves out follow in default order.
   void SetOrder(std::span<const ChunkId> declared);
@@ -29,6 +31,7 @@ class UpdateQueue {
   // No new chunk is begun while held (a checkpoint reads the planes). Chunks that were begun are finished.
   void Hold() { ++holds_; }
   void Release() { --holds_; }
+  bool held() const { return holds_ > 0; }
   // True when no piece is at a worker and no chunk is half-updated.
   bool quiet() const { return chunks_updating_ == 0; }
 
@@ -36,11 +39,15 @@ class UpdateQueue {
   bool NextWork(Work* work);
   // Publishes the chunk when it was its last piece; true then.
   bool EndWork(const WorkDone& done);
+  // A spilled chunk of the running step is updated and written whole: publishes it.
+  void EndSpilled(ChunkId chunk);
   // For a skipped step: publishes up to `chunks_max` chunks as they are; returns how many.
   uint32_t PublishSkipped(uint32_t chunks_max);
 
  private:
   void Prepare(const StepRecord& record);
+  bool NextSpilledWork(Work* work);
+  void BeginChunk(Chunk* chunk);
   Status RestoreChunk(ChunkId id, std::span<const optim::UndoArea> areas) const;
   Status CheckAtRest(ChunkId id) const;
   Status BadPiece(ChunkId id, uint32_t piece, const char* why) const;
@@ -50,6 +57,7 @@ class UpdateQueue {
   JobStates* const states_;
   const JobId job_;
   HostPool* const pool_;
+  SpillQueue* const spills_;  // null where nothing is spilled
   std::vector<ChunkId> order_, next_order_;
   std::vector<optim::StepFactors> factors_;  // of the running step, by parameter group
   Version version_ = 0;                      // that the running update makes

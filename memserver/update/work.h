@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "memserver/residency/job_states.h"
+#include "memserver/traffic/staged_piece.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {
@@ -20,6 +21,8 @@ enum class WorkKind : uint8_t {
   kAccumulate,  // fp32 += dtype: a later micro-batch
   kScan,        // sum of squares of each parameter of a chunk, and whether all gradients are finite
   kUpdate,      // one piece of a chunk
+  kStage,       // weights of a piece that spills -> staging; momentum and variance begin at zero
+  kUnstage,     // a piece that was stored -> param16
 };
 
 struct WorkName {
@@ -27,7 +30,7 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  uint32_t index = 0;  // kUpdate: piece; kScan: 0; else rank
+  uint32_t index = 0;  // kUpdate, kStage, kUnstage: piece; kScan: 0; else rank
 };
 
 struct Work {
@@ -44,6 +47,9 @@ struct Work {
   uint64_t begin = 0;
   optim::UpdateSpan planes;
   const optim::StepFactors* factors = nullptr;
+  // kUpdate of a spilled piece, whose planes are in staging; kStage, kUnstage. `copy_to`: fp32 jobs, the master that trainers fetch.
+  StagedPiece staged;
+  std::byte* copy_to = nullptr;
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.
   optim::ProgressWord* progress = nullptr;
   uint64_t identity = 0;
@@ -57,6 +63,7 @@ uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void
 struct WorkDone {
   WorkName name;
   bool finite = true;  // kScan
+  bool intact = true;  // of a staged piece that was read: false when it is not what it should be; then nothing was done
 };
 
 }  // namespace tidepool::memserver

@@ -1,6 +1,7 @@
 #include "memserver/update/worker.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -15,7 +16,15 @@ WorkDone Worker::Do(const Work& work) {
       update_.Add({work.identity, work.version, static_cast<float*>(work.to), work.from, work.dtype, work.count, work.progress});
       break;
     case WorkKind::kScan: done.finite = Scan(work); break;
-    case WorkKind::kUpdate: Update(work); break;
+    case WorkKind::kUpdate:
+      if (work.staged.header == nullptr) {
+        Update(work);
+      } else {
+        done.intact = UpdateStaged(work);
+      }
+      break;
+    case WorkKind::kStage: Stage(work); break;
+    case WorkKind::kUnstage: done.intact = Unstage(work); break;
   }
   return done;
 }
@@ -31,6 +40,28 @@ bool Worker::Scan(const Work& work) const {
     finite = finite && result.finite;
   }
   return finite;
+}
+
+// Checked, updated and sealed while it is in the caches.
+bool Worker::UpdateStaged(const Work& work) {
+  if (!IsIntact(work.staged)) return false;
+  Update(work);
+  if (work.copy_to != nullptr) std::memcpy(work.copy_to, work.planes.master, work.planes.count * sizeof(float));
+  Seal(work.staged);
+  return true;
+}
+
+void Worker::Stage(const Work& work) {
+  const uint64_t bytes = work.count * sizeof(float);
+  std::memcpy(work.to, work.from, bytes);
+  std::memset(static_cast<std::byte*>(work.to) + bytes, 0, work.staged.payload.size() - bytes);
+  Seal(work.staged);
+}
+
+bool Worker::Unstage(const Work& work) const {
+  if (!IsIntact(work.staged)) return false;
+  kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count);
+  return true;
 }
 
 void Worker::Update(const Work& work) {

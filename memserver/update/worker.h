@@ -22,6 +22,9 @@ class Worker {
  private:
   bool Scan(const Work& work) const;
   void Update(const Work& work);
+  bool UpdateStaged(const Work& work);
+  static void Stage(const Work& work);
+  bool Unstage(const Work& work) const;
 
   const optim::Kernels& kernels_;
   optim::TileUpdate update_;

@@ -10,6 +10,7 @@
 namespace tidepool::client {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -49,6 +50,12 @@ host pool     ............gggg........  32.6 GiB / 64.0 GiB
 last step: 22 fetches, 1.00 MiB to ranks; 3 waited for their update
 C in rCache   _ empty   . resident   g gradients
 )");
+}
+
+TEST(MemctlResidency, StatesOnNvmeHaveARowOfTheirOwn) {
+  std::string json = Residency(24, R"([["C",2],[".",22]])", R"([[".",24]])");
+  json.replace(json.rfind("]}]}"), 4, R"(,{"kind":"nvme","bytes_used":1073741824,"bytes_limit":4294967296,"runs":[["-",20],["N",4]]}]}]})");
+  EXPECT_THAT(Rendered(json, {})[4], StartsWith("NVMe          --------------------NNNN  1.00 GiB / 4.00 GiB"));
 }
 
 TEST(MemctlResidency, ManyChunksAreFoldedToTheWidth) {
@@ -116,9 +123,9 @@ TEST(MemctlResidency, HostileRunsAreErrors) {
 TEST(MemctlPs, JobsAreATable) {
   auto jobs = ReadJobs(R"({"jobs":[
     {"id":1,"name":"gpt","uid":0,"state":"training","world":2,"ranks_attached":2,"dtype":"bf16","version":41,"parameters":124439808,
-     "pool_bytes":1991036928,"rcache_bytes":134217728,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
+     "pool_bytes":1991036928,"nvme_bytes":0,"rcache_bytes":134217728,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
     {"id":12,"name":"a-long-name","uid":0,"state":"detached","world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,
-     "pool_bytes":4096,"rcache_bytes":0,"step_seconds":0,"grad_norm":null,"steps_skipped":3,"chunks":1}]})");
+     "pool_bytes":4096,"nvme_bytes":0,"rcache_bytes":0,"step_seconds":0,"grad_norm":null,"steps_skipped":3,"chunks":1}]})");
   ASSERT_TRUE(jobs.ok()) << jobs.status().Format();
   EXPECT_EQ(Joined(RenderJobs(*jobs, {})), R"(
 ID  NAME         STATE     RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STEP  GRAD NORM  SKIPPED
@@ -144,6 +151,7 @@ there are more: memctl chunks --cursor 3:2
 TEST(MemctlStatus, OneScreen) {
   auto status = ReadStatus(R"({"state":"ready","version":"0.1.0","pid":77,"socket_dir":"/run/tidepool","uptime_seconds":90,
     "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"bytes_free":1,"huge_page_bytes":536870912,"touch_seconds":1.5},
+    "nvme":{"bytes":0,"bytes_used":0,"bytes_read":0,"bytes_written":0,"repetitions":0,"transfers":0,"blocks_stalled":0,"failed_directory":"","directories":[]},
     "rcache":{"bytes_limit":0,"bytes_used":0},"transfers":{"host_to_device_bytes":5242880,"device_to_host_bytes":0},
     "optimizer":{"workers":1,"parameters_updated":12345678,"prefetch":1024},"jobs":1,"sessions":2,"sessions_ended_badly":0})");
   ASSERT_TRUE(status.ok()) << status.status().Format();
@@ -159,6 +167,15 @@ updated   12.3M parameters by 1 worker, fetched 1024 elements ahead
   status->pool_huge_bytes = 0;
   status->pool_touch_seconds = 0;
   EXPECT_EQ(RenderStatus(*status, {})[2], "pages     4 KiB; the pool was there when the server started");
+  status->nvme_bytes = 4 * 1073741824ULL;
+  status->nvme_used = status->nvme_read = 1073741824;
+  status->nvme_repetitions = 2;
+  EXPECT_EQ(RenderStatus(*status, {})[3],
+            "NVMe      [#####...............] 25 %   1.00 GiB of 4.00 GiB; 1.00 GiB read, 0 B written, 2 repetitions");
+  status->nvme_stalled = 1;
+  status->nvme_failed = "/mnt/a";
+  EXPECT_THAT(RenderStatus(*status, {}), Contains("WARNING   the drive has not answered 1 request for 10 s"));
+  EXPECT_THAT(RenderStatus(*status, {}), Contains("WARNING   a flush of /mnt/a failed: it takes no new jobs"));
   status->silent_seconds = 4;
   EXPECT_THAT(RenderStatus(*status, {}).back(), StartsWith("WARNING   the serve loop has not answered for 4.0 s"));
 }

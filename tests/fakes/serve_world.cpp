@@ -100,7 +100,35 @@ std::optional<shm::Completion> FakeRank::Take() {
 
 ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads}), options_(options) {
   ReserveMemory();
+  if (options_.nvme_directories > 0) MakeDisk();
   StartServing();
+}
+
+void ServeWorld::MakeDisk() {
+  std::vector<uint64_t> files;
+  for (uint32_t i = 0; i < options_.nvme_directories; ++i) {
+    files.insert(files.end(), {options_.nvme_bytes, nvme::kManifestBytes, nvme::kManifestBytes});
+  }
+  disk_ = std::make_unique<nvme::SimDisk>(options_.nvme_seed, files, 64);
+  for (uint32_t i = 0; i < options_.nvme_directories; ++i) {
+    nvme::EncodeManifest({.generation = 0, .store = 500 + i, .capacity = options_.nvme_bytes, .entries = {}}, disk_->bytes(3 * i + 1));
+  }
+  auto staging = nvme::PageMemory::Map(StateTier::MemoryBytes(options_.nvme_directories), false);
+  TP_CHECK(staging.ok(), "the test machine has room for staging");
+  staging_ = std::make_unique<nvme::PageMemory>(std::move(staging).value());
+}
+
+void ServeWorld::OpenTier() {
+  std::vector<TierDirectory> directories;
+  for (uint32_t i = 0; i < options_.nvme_directories; ++i) {
+    auto first = nvme::DecodeManifest(disk_->bytes(3 * i + 1));
+    auto second = nvme::DecodeManifest(disk_->bytes(3 * i + 2));
+    const bool takes_second = second.ok() && (!first.ok() || second->generation > first->generation);
+    TP_CHECK(first.ok() || second.ok(), "a whole manifest outlives its server");
+    directories.push_back({"simulated" + std::to_string(i), std::move(takes_second ? second : first).value(), -1});
+  }
+  if (given_ == Given::kReversed) std::reverse(directories.begin(), directories.end());
+  tier_ = std::make_unique<StateTier>(disk_.get(), &clock_, std::move(directories), staging_->bytes());
 }
 
 void ServeWorld::ReserveMemory() {
@@ -129,6 +157,8 @@ void ServeWorld::StartServing() {
   parts.pool = pool_.get();
   parts.index = index_.get();
   parts.team = team_.get();
+  if (disk_ != nullptr && given_ != Given::kNone) OpenTier();
+  parts.tier = tier_.get();
   parts.events = &events_;
   parts.replies = &replies_;
   parts.saves = &saves_;
@@ -140,6 +170,8 @@ void ServeWorld::StartServing() {
 void ServeWorld::EndServing() {
   loop_.reset();
   team_.reset();
+  tier_.reset();
+  if (disk_ != nullptr) disk_->LoseOwner();
   std::vector<ControlEvent> events;
   events_.TakeAll(&events);
   std::vector<ControlReply> replies;
@@ -156,6 +188,7 @@ void ServeWorld::StartOver() {
   pool_.reset();
   ReserveMemory();
   StartServing();
+  recovered_ = loop_->Recover({});
 }
 
 void ServeWorld::Restart() {
@@ -174,7 +207,7 @@ void ServeWorld::Restart() {
   TP_CHECK(pool.ok() && contents.geometry.bytes == geometry.bytes, "the pool outlives its server");
   pool_ = std::move(pool).value();
   StartServing();
-  loop_->Recover(contents);
+  recovered_ = loop_->Recover(contents);
 }
 
 ConnectionId ServeWorld::AskToResume(const FakeRank& rank, const shm::JobSpec& spec, uint32_t uid) {
@@ -211,8 +244,28 @@ bool ServeWorld::Resume(FakeRank* rank, const shm::JobSpec& spec, uint32_t uid) 
   return true;
 }
 
+void ServeWorld::AwaitRetry() {
+  const int64_t due = tier_->next_retry_ns();
+  if (due != INT64_MAX && due > clock_.NowNs()) clock_.Advance(due - clock_.NowNs());
+}
+
+void ServeWorld::AwaitWeights(const std::string& name) {
+  for (int turn = 0; has_tier() && turn < 1000000; ++turn) {
+    const Job* job = tables().FindJob(name);
+    if (job == nullptr || job->states->weights_ready()) return;
+    TurnOn();
+  }
+}
+
+bool ServeWorld::TurnOn() {
+  if (loop_->Turn()) return true;
+  if (tier_ == nullptr || tier_->in_flight() == 0) return false;
+  clock_.Advance(kNsPerMs);
+  return true;
+}
+
 void ServeWorld::Settle(int turns_max) {
-  for (int idle = 0; turns_max > 0 && idle < 2; --turns_max) idle = loop_->Turn() ? 0 : idle + 1;
+  for (int idle = 0; turns_max > 0 && idle < 2; --turns_max) idle = TurnOn() ? 0 : idle + 1;
   TP_CHECK(turns_max > 0, "the loop comes to rest");
 }
 
@@ -265,6 +318,7 @@ std::unique_ptr<FakeRank> ServeWorld::Join(const shm::JobSpec& spec, Rank rank, 
   if (!granted) return nullptr;
   auto joined = Attach(*granted, rank);
   loop_->Turn();
+  if (tier_ != nullptr) Settle();  // the job's ranges reach the disk first
   return joined;
 }
 
@@ -275,7 +329,7 @@ shm::Completion ServeWorld::Await(FakeRank* rank, uint64_t counter) {
       return *completion;
     }
     TP_CHECK(!rank->Ended(), "the session lives while the test waits");
-    loop_->Turn();
+    TurnOn();
   }
   TP_CHECK(false, "the answer comes");
   return {};

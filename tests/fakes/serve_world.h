@@ -13,7 +13,9 @@
 #include "device/host_device.h"
 #include "memserver/serve_loop.h"
 #include "shm/port.h"
+#include "nvme/page_memory.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/sim_disk.h"
 
 namespace tidepool::memserver {
 
@@ -25,6 +27,10 @@ struct WorldOptions {
   uint32_t copy_threads = 0;    // 0: the loop copies
   // Of the updates; each server after a restart takes the next one, and the first again behind the last.
   std::vector<optim::Tuning> tunings = {{}};
+  // Simulated NVMe directories of so many bytes each; they outlive servers.
+  uint32_t nvme_directories = 0;
+  uint64_t nvme_bytes = 4 * kMiB;
+  uint64_t nvme_seed = 1;
   device::Device* device = nullptr;  // where given, opens the loop's streams; it outlives the world
   LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
 };
@@ -115,6 +121,18 @@ class ServeWorld {
   const KeptIndex& index() const { return *index_; }
   WorkerTeam& team() { return *team_; }
   FakeClock& clock() { return clock_; }
+  nvme::SimDisk& disk() { return *disk_; }
+  bool has_tier() const { return tier_ != nullptr; }
+  StateTier& tier() { return *tier_; }
+  // Until the weights of the job are in; those on NVMe take some turns after the last put was answered. At once where it is gone.
+  void AwaitWeights(const std::string& job);
+  // Time passes until a transfer that failed is to be repeated.
+  void AwaitRetry();
+  // The servers to come are given the NVMe directories, none, or all in reverse order.
+  enum class Given { kAll, kNone, kReversed };
+  void GiveDisks(Given given) { given_ = given; }
+  // What the last restart ended with.
+  const Status& recovered() const { return recovered_; }
   const Tables& tables() const { return loop_->tables(); }
 
   // The server is killed and another one adopts the kept memory: what stood in queues and rings is gone, connections too. A hook of points
@@ -165,14 +183,23 @@ class ServeWorld {
   void ReserveMemory();
   void StartServing();
   void EndServing();
+  void MakeDisk();
+  void OpenTier();
+  // As Turn; while something moves, or waits to be repeated, time passes and it counts as work.
+  bool TurnOn();
 
   const WorldOptions options_;
   size_t servers_ = 0;  // started so far
+  Given given_ = Given::kAll;
+  Status recovered_;
   uint64_t pool_nonce_ = 76;
   int32_t pid_ = 0;
   std::unique_ptr<HostPool> pool_;
   std::unique_ptr<KeptIndex> index_;
   std::unique_ptr<WorkerTeam> team_;
+  std::unique_ptr<nvme::PageMemory> staging_;
+  std::unique_ptr<nvme::SimDisk> disk_;
+  std::unique_ptr<StateTier> tier_;
   EventQueue<ControlEvent> events_;
   EventQueue<ControlReply> replies_;
   EventQueue<SaveRequest> saves_;

@@ -63,6 +63,7 @@ std::vector<float> SmallTrainer::ShardGradient(const StepPlan& plan, ChunkId chu
 }
 
 void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
+  world_->AwaitWeights(spec_.name);
   for (uint32_t micro_batch = 0; micro_batch < spec_.micro_batches; ++micro_batch) {
     for (ChunkId chunk = 0; chunk < spec_.chunks.size(); ++chunk) {
       for (Rank turn = 0; turn < spec_.world; ++turn) {

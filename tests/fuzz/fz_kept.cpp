@@ -45,7 +45,8 @@ void RunOne(FuzzInput* input) {
   }
   if (!IsGeometryOf(*stage.pool(), contents.geometry)) return AdoptOther(stage, contents.geometry);
   KeptServer server(stage, std::move(index).value());
-  server.loop().Recover(contents);
+  const Status recovered = server.loop().Recover(contents);
+  if (!recovered.ok()) return TP_CHECK(changes > 0 && recovered.id() == ErrorId::kNvmeDirectoryMissing, "the documented error");
   TP_CHECK(changes > 0 || server.loop().tables().jobs.size() == image.jobs.size(), "what was not damaged is recovered");
   server.Settle();
   server.ResumeAll();

@@ -57,7 +57,7 @@ size_t RecoverAndWork() {
   auto index = TheStage().AdoptIndex(&contents);
   EXPECT_TRUE(index.ok());
   KeptServer server(TheStage(), std::move(index).value());
-  server.loop().Recover(contents);
+  EXPECT_TRUE(server.loop().Recover(contents).ok());
   const size_t recovered = server.loop().tables().jobs.size();
   server.Settle();
   server.ResumeAll();

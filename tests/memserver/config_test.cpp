@@ -131,6 +131,28 @@ TEST_F(ConfigTest, PrintedFilesAreAcceptedAgain) {
   EXPECT_TRUE(Load().ok());
 }
 
+TEST_F(ConfigTest, NvmeDirectoriesHaveAPathAndASizeEach) {
+  flags_["--nvme"] = "/mnt/a:b:64MiB,/mnt/c:2GiB";
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  ASSERT_EQ(loaded.value().config.nvme.directories.size(), 2U);
+  EXPECT_EQ(loaded.value().config.nvme.directories[0].path, "/mnt/a:b");
+  EXPECT_EQ(loaded.value().config.nvme.directories[0].bytes, 64U << 20);
+  EXPECT_EQ(loaded.value().config.nvme.directories[1].path, "/mnt/c");
+  EXPECT_EQ(loaded.value().config.nvme.directories[1].bytes, uint64_t{2} << 30);
+  flags_["--nvme"] = "none";
+  EXPECT_TRUE(Load().value().config.nvme.directories.empty());
+  for (const char* bad : {"", "/mnt/a", "mnt/a:1GiB", "/mnt/a:", "/mnt/a:much", "/mnt/a:1GiB,", "/mnt/a:1GiB,/mnt/a:2GiB", "/mnt/a:4KiB"}) {
+    flags_["--nvme"] = bad;
+    EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue) << bad;
+  }
+  flags_["--nvme"] = "none";
+  for (const char* bad : {"0", "5000", "128MiB"}) {
+    flags_["--nvme-block"] = bad;
+    EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue) << bad;
+  }
+}
+
 TEST_F(ConfigTest, SettingsAreWellFormed) {
   std::set<std::string_view> flags, keys;
   for (const Setting& setting : Settings()) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "device/host_device.h"
 #include "memserver/kept_memory.h"
@@ -54,7 +55,7 @@ Result<KeptStates> ReadKeptStates(const std::string& socket_dir, const std::stri
   memserver::LoopOptions loop_options;
   loop_options.lease_ns = 60 * kNsPerSecond;
   memserver::ServeLoop loop(parts, loop_options);
-  loop.Recover(kept.contents);
+  TP_CHECK(loop.Recover(kept.contents).ok(), "nothing of it lies on NVMe");
   while (loop.Turn()) {
   }
   const Job* job = loop.tables().FindJob(name);

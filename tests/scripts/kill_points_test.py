@@ -7,7 +7,11 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ["base", "client", "device", "memserver", "nvme", "optim", "shm", "trainer"]
 TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp"]
+ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
 ELSEWHERE = {
+    "server.piece_staged": ON_NVME,
+    "server.piece_stored": ON_NVME,
+    "server.piece_written": ON_NVME,
     "keeper.given": "the memory dies with both: durability_test.cpp",
     "keeper.respawning": "the memory dies with both: durability_test.cpp",
 }

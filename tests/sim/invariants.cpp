@@ -10,6 +10,8 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "memserver/residency/job_records.h"
+#include "nvme/piece.h"
+#include "shm/spill.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -78,8 +80,44 @@ void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version s
   }
 }
 
+// As the next server would read it.
+void CheckPieceOnDrive(ServeWorld* world, const Job& job, const nvme::PieceName& name, const JobTwin::Planes& planes) {
+  const Chunk& chunk = job.states->chunk(name.chunk);
+  const uint64_t first = name.piece * shm::kPieceElements;
+  const uint64_t elements = std::min(shm::kPieceElements, chunk.elements - first);
+  const std::span<std::byte> file = world->disk().bytes(3 * chunk.spill.directory);
+  nvme::PieceHeader header;
+  std::memcpy(&header, file.data() + name.place, sizeof header);
+  const auto payload = file.subspan(name.place + sizeof header, shm::SpilledPieceBytes(job.spec(), elements));
+  TP_CHECK(nvme::VerifyPiece(header, name, payload).ok(), "a piece of a published version lies whole on its drive");
+  const std::byte* at = payload.data();
+  for (const auto* plane : {&planes.master, &planes.momentum, &planes.variance}) {
+    if (plane->empty()) continue;
+    TP_CHECK(std::memcmp(at, plane->data() + first * sizeof(float), elements * sizeof(float)) == 0, "it holds its version");
+    at += elements * sizeof(float);
+  }
+}
+
+// The version that is published lies on the drive; that of the step before too, until the new one is published.
+void CheckSpilled(ServeWorld* world, const Job& job, const SimJob& model, ChunkId id) {
+  const JobStates& states = *job.states;
+  const Chunk& chunk = states.chunk(id);
+  const bool due = chunk.version != states.sealed_version();
+  const uint64_t epoch = states.epoch() - (due && states.last_step().skipped == 0 ? 1 : 0);
+  for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
+    const uint64_t place = chunk.spill.offset + epoch % 2 * chunk.spill.slot_bytes + shm::PieceOffset(job.spec(), piece);
+    const uint64_t store = world->tier().store_nonce(chunk.spill.directory);
+    const nvme::PieceName name{.store = store, .job = job.nonce, .chunk = id, .piece = piece, .epoch = epoch, .place = place};
+    CheckPieceOnDrive(world, job, name, model.twin().planes(id, due ? 1 : 0));
+  }
+  if (due) return;
+  const auto copy = model.twin().ParameterBytes(id, 0);
+  TP_CHECK(std::memcmp(states.ParameterBytes(chunk, 0), copy.data(), copy.size()) == 0, "what is fetched has its version");
+}
+
 void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
   const Chunk& chunk = job.states->chunk(id);
+  if (chunk.planes.master == nullptr) return;  // they land elsewhere, and may have been stored
   for (Rank rank = 0; rank < job.spec().world; ++rank) {
     if (!job.spec().IsMember(id, rank)) continue;
     const uint64_t begin = job.states->ShardBegin(id, rank);
@@ -137,12 +175,14 @@ void CheckVersions(const Job& job, const SimJob& model) {
   }
 }
 
-void CheckPlanes(const Job& job, const SimJob& model) {
+void CheckPlanes(ServeWorld* world, const Job& job, const SimJob& model) {
   if (!job.IsRecorded()) return;
   const Version sealed = job.states->sealed_version();
   for (ChunkId id = 0; id < job.spec().chunks.size(); ++id) {
     const Chunk& chunk = job.states->chunk(id);
-    if (chunk.version == kNoVersion) {
+    if (chunk.spilled && chunk.version != kNoVersion) {
+      CheckSpilled(world, job, model, id);
+    } else if (chunk.version == kNoVersion) {
       CheckLoading(job, model, id);
     } else if (chunk.version == sealed) {
       CompareRange(chunk, model.twin().planes(id, 0), job.spec().optimizer.states, {0, chunk.elements}, true);

@@ -20,8 +20,8 @@ void CheckVersions(const Job& job, const SimJob& model);
 // The index in kept memory names exactly the jobs that are open.
 void CheckIndex(const ServeWorld& world);
 // Tile by tile, every plane holds the bits of an undisturbed run: those of the sealed version where the update has passed, those of the
-// version before elsewhere. Weights that are kept, but not yet complete, are there.
-void CheckPlanes(const Job& job, const SimJob& model);
+// version before elsewhere. Weights that are kept, but not yet complete, are there. Chunks on NVMe lie there whole, at their version.
+void CheckPlanes(ServeWorld* world, const Job& job, const SimJob& model);
 
 // What a dead server has left, read from kept memory alone.
 struct KeptFact {

@@ -114,7 +114,7 @@ void Leftovers::CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns) 
     TP_CHECK(job.HasSeats(), "memory is zeroed for somebody");
     return;
   }
-  if (job.work_at_team > 0 || !job.running_saves.empty()) {
+  if (job.work_at_team > 0 || job.spills.moving() || !job.running_saves.empty()) {
     unused_jobs_.erase(job.id);
     return;
   }

@@ -4,8 +4,8 @@
 //  1. a seat of a rank that is gone goes within some turns after it was told so; with it go its session, rings, rCache and stream;
 //  2. nothing else names a rank without a session: no copy is counted as a chunk's reader, no save waits, no rCache is said to hold
 //     something, no identity is kept (but of ranks that the server before this one knew, and that are awaited);
-//  3. bytes of the pool belong to jobs that have ranks, or a lease that is not over, or are at the workers or at the checkpoint thread;
-//     any other job goes within some turns.
+//  3. bytes of the pool belong to jobs that have ranks, or a lease that is not over, or are at the workers, at a drive or at the checkpoint
+//     thread; any other job goes within some turns.
 #pragma once
 
 #include <cstdint>

@@ -38,19 +38,21 @@ SimReport RunSeeds(uint64_t first, uint64_t last, uint64_t events) {
 }
 
 std::string Summary(const SimReport& sum, uint64_t seeds, double seconds) {
-  char text[800];
+  char text[1000];
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
   std::snprintf(
       text, sizeof text,
       "%llu seeds in %.1f s (%.1f seeds/s), %llu events (%.0f a seed), hash %016llx, %llu steps sealed (%llu skipped), "
       "%llu server deaths (%llu with nobody to hold the states, %llu of them while the keeper was renewed), %llu keeper deaths, %llu "
       "stalls of the server, %llu deaths in recovery, %llu hand-overs, %llu ranks came back, %llu rank "
-      "deaths (%llu seats given back), %llu rejoins, %llu saves, %llu refusals, %llu rare paths",
+      "deaths (%llu seats given back), %llu rejoins, %llu saves, %llu refusals, %llu rare paths, %llu requests to drives (%llu repeated), "
+      "%llu server deaths between them",
       number(seeds), seconds, static_cast<double>(seeds) / seconds, number(sum.events),
       static_cast<double>(sum.events) / static_cast<double>(seeds), number(sum.hash), number(sum.steps_sealed), number(sum.steps_skipped),
       number(sum.server_deaths), number(sum.losses), number(sum.losses_in_renewal), number(sum.keeper_deaths), number(sum.stalls),
       number(sum.deaths_in_recovery), number(sum.hand_overs), number(sum.comebacks), number(sum.rank_deaths), number(sum.cleared_seats),
-      number(sum.rejoins), number(sum.saves), number(sum.refusals), number(sum.rare_paths));
+      number(sum.rejoins), number(sum.saves), number(sum.refusals), number(sum.rare_paths), number(sum.nvme_requests),
+      number(sum.nvme_faults), number(sum.nvme_deaths));
   return text;
 }
 

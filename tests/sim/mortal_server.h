@@ -24,6 +24,9 @@ inline constexpr std::array kServerPoints = {
     "server.staging_free",    "server.step_abandoned",  "server.step_answered",   "server.step_ended_by_rank", "server.step_recorded",
     "server.step_sealed",     "server.step_sealing",    "server.update_started"};
 
+// And those that it passes only with states on NVMe.
+inline constexpr std::array kNvmePoints = {"server.piece_staged", "server.piece_stored", "server.piece_written"};
+
 class MortalServer {
  public:
   explicit MortalServer(const WorldOptions& options);

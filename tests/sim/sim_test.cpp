@@ -42,6 +42,9 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.refusals, 10 * kSeeds);
   EXPECT_GT(sum.cleared_seats, 5 * kSeeds);
   EXPECT_GT(sum.rare_paths, 100 * kSeeds);
+  EXPECT_GT(sum.nvme_requests, 20 * kSeeds);
+  EXPECT_GT(sum.nvme_faults, kSeeds);
+  EXPECT_GT(sum.nvme_deaths, kSeeds / 50);
   for (size_t i = 0; i < sum.killed_at.size() && kSeeds >= 1000; ++i) {
     EXPECT_GT(sum.killed_at[i], 0u) << "the server never died at " << kServerPoints[i];
   }

@@ -29,6 +29,7 @@ uint64_t HashBytes(uint64_t hash, const void* data, uint64_t bytes) {
 uint64_t HashOf(const SaveRequest& request) {
   uint64_t hash = kFnvBasis;
   for (const SavedTensor& tensor : request.tensors) {
+    if (tensor.read) continue;  // lies on NVMe, where CheckPlanes looks at it
     if (tensor.data != nullptr) hash = HashBytes(hash, tensor.data, tensor.count * sizeof(float));
     if (tensor.data == nullptr) hash = HashBytes(HashBytes(hash, tensor.high, tensor.count * 2), tensor.rest, tensor.count * 2);
   }
@@ -37,6 +38,11 @@ uint64_t HashOf(const SaveRequest& request) {
 
 uint64_t OpenDescriptors() {
   return static_cast<uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+}
+
+// What the job takes of the pool at least.
+uint64_t LeastHostBytes(const shm::JobSpec& spec) {
+  return shm::HostStateBytesOf(spec, shm::MaySpill(spec) ? 0 : shm::kNoSpill).total();
 }
 
 int64_t LeaseOf(const FaultPlan& plan, SplitMix64* random) {
@@ -64,6 +70,9 @@ void SimReport::Add(const SimReport& other) {
   deaths_in_recovery += other.deaths_in_recovery;
   hand_overs += other.hand_overs;
   cleared_seats += other.cleared_seats;
+  nvme_requests += other.nvme_requests;
+  nvme_faults += other.nvme_faults;
+  nvme_deaths += other.nvme_deaths;
   rare_paths += other.rare_paths;
   for (size_t i = 0; i < killed_at.size(); ++i) killed_at[i] += other.killed_at[i];
 }
@@ -88,8 +97,10 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   options.loop.run_inline_work = false;
   options.inline_workers = kWorkers;
   options.tunings = {{512}, {1024}, {0}};
+  GiveDisks(seed, &options);
   server_ = std::make_unique<MortalServer>(options);
   world_ = &server_->world();
+  if (world_->has_tier()) ArmDisk(true);
   for (Actor& actor : actors_) {
     const uint32_t world = actor.job->spec().world;
     for (Rank rank = 0; rank < world; ++rank) {
@@ -99,6 +110,33 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   }
   rare_paths_armed_ = random_.Below(4) != 0;
   if (rare_paths_armed_) ArmBuggify(random_.Next());
+}
+
+// Each fifth world has two drives: all states that may lie there do, or those that a smaller pool has no room for.
+void SimWorld::GiveDisks(uint64_t seed, WorldOptions* options) {
+  uint64_t least = 0, bytes = 0;
+  for (const Actor& actor : actors_) {
+    const shm::JobSpec& spec = actor.job->spec();
+    least = std::max(least, LeastHostBytes(spec));
+    if (shm::MaySpill(spec)) bytes += shm::NvmeBytesOf(spec, 0);
+  }
+  if (seed % 5 != 0 || bytes == 0) return;
+  options->nvme_directories = 2;
+  options->nvme_bytes = bytes;
+  options->nvme_seed = seed;
+  options->loop.states_on = seed % 2 == 0 ? StatesOn::kNvme : StatesOn::kAuto;
+  if (seed % 2 != 0) options->pool_bytes = std::max(least, RoundUp(options->pool_bytes / 3 * 2, kPageBytes));
+}
+
+// Faults that are repeated away; those that end a job have tests of their own.
+void SimWorld::ArmDisk(bool armed) {
+  nvme::SimDisk& disk = world_->disk();
+  disk.Pace(armed ? 3 : 0);
+  for (const auto fault : {nvme::DiskFault::kShort, nvme::DiskFault::kAgain, nvme::DiskFault::kInterrupted})
+    disk.Arm(fault, armed ? 50 : 0);
+  for (const auto fault : {nvme::DiskFault::kReadError, nvme::DiskFault::kWriteError, nvme::DiskFault::kStall}) {
+    disk.Arm(fault, armed ? 300 : 0);
+  }
 }
 
 SimWorld::~SimWorld() {
@@ -128,11 +166,16 @@ SimReport SimWorld::Run(uint64_t events) {
   while (report_.events < events) Tick(true);
   server_->DieAt(nullptr, 0);
   chaos_is_over_ = true;
+  if (world_->has_tier()) ArmDisk(false);
   RenewKeeper();
   server_asleep_until_ = 0;
   KillRanks();
   for (Actor& actor : actors_) Heal(&actor);
   Drain();
+  if (world_->has_tier()) {
+    report_.nvme_requests = world_->disk().requests();
+    report_.nvme_faults = world_->disk().faults();
+  }
   report_.rare_paths = rare_paths_armed_ ? BuggifyFirings() : 0;
   report_.cleared_seats = leftovers_.cleared();
   return report_;
@@ -159,6 +202,7 @@ void SimWorld::Tick(bool faults) {
 
 void SimWorld::Turn() {
   if (tick_ < server_asleep_until_) return;
+  if (world_->has_tier()) world_->AwaitRetry();
   bool worked = false;
   if (const char* point = server_->Run([&] { worked = world_->loop().Turn(); })) {
     KillServer(point);
@@ -206,6 +250,7 @@ void SimWorld::KillServer(const std::string& how) {
   Note("the server dies: " + how);
   ++report_.server_deaths;
   for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += how == kServerPoints[i] ? 1 : 0;
+  for (const char* point : kNvmePoints) report_.nvme_deaths += how == point ? 1 : 0;
   LetWorkersDie();
   std::vector<ControlReply> last_words;
   if (random_.Below(2) == 0) last_words = world_->TakeAllReplies();
@@ -339,7 +384,7 @@ void SimWorld::CheckAll() {
   CheckIndex(*world_);
   for (const Actor& actor : actors_) {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
-    if (job != nullptr) CheckPlanes(*job, *actor.job);
+    if (job != nullptr) CheckPlanes(world_, *job, *actor.job);
   }
 }
 
@@ -514,6 +559,9 @@ void SimWorld::Drain() {
   TP_CHECK(world_->tables().seats.empty(), "no seat is left");
   TP_CHECK(world_->pool().free_bytes() == world_->pool().total_bytes(), "all memory came back");
   TP_CHECK(world_->pool().largest_free_bytes() == world_->pool().total_bytes(), "the pool is whole again");
+  if (!world_->has_tier()) return;
+  TP_CHECK(world_->tier().used_bytes() == 0, "all ranges of the drives came back");
+  TP_CHECK(world_->tier().staging_free() == StateTier::kStagingSlots, "all staging came back");
 }
 
 SimReport RunSeed(uint64_t seed, uint64_t events, bool verbose) {

@@ -30,6 +30,8 @@ struct SimReport {
   uint64_t losses = 0;                                            // server deaths with nobody to hold the states
   uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;  // of the keeper alone; while it was renewed; of the server
   uint64_t cleared_seats = 0;                                     // of ranks that are gone, seen to be given back
+  uint64_t nvme_requests = 0, nvme_faults = 0;                    // to simulated drives; repeated away
+  uint64_t nvme_deaths = 0;                                       // of the server, at points of pieces
   uint64_t rare_paths = 0;                                        // TP_BUGGIFY that fired
   std::array<uint32_t, kServerPoints.size()> killed_at{};         // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
@@ -61,6 +63,8 @@ class SimWorld {
     uint64_t hash = 0;  // of the planes when it began
   };
 
+  void GiveDisks(uint64_t seed, WorldOptions* options);
+  void ArmDisk(bool armed);
   void Tick(bool faults);
   void Turn();
   void AfterTurn();

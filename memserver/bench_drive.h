@@ -1,0 +1,24 @@
+// BenchDrive: `memserver bench nvme DIR`: how fast pieces of states go to the drive of a directory and come back, by size and number of the
+// blocks that are out at once, and which of them to use.
+//
+// One thread, and those of the queue; takes some 15 s, and 512 MiB of the directory for that time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace tidepool::memserver {
+
+struct BenchDriveOptions {
+  std::string directory;
+  bool allow_uring = true;
+  bool json = false;
+  int64_t run_ns = 250'000'000;  // of one way, block size and depth
+};
+
+// A table for people, or one JSON object. Errors: those of SlotDirectory::Open, kMemoryMapFailed, kNvmeIoFailed.
+Result<std::string> BenchDrive(const BenchDriveOptions& options);
+
+}  // namespace tidepool::memserver

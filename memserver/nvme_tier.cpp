@@ -1,0 +1,55 @@
+#include "memserver/nvme_tier.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "nvme/io_queue.h"
+
+namespace tidepool::memserver {
+namespace {
+
+Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory>& wanted, Clock* clock) {
+  std::vector<nvme::SlotDirectory> opened;
+  for (const NvmeDirectory& directory : wanted) {
+    TP_ASSIGN_OR_RETURN(nvme::SlotDirectory slots, nvme::SlotDirectory::Open({.path = directory.path, .bytes = directory.bytes}, clock));
+    if (!slots.damage().empty()) LogError("an NVMe directory was damaged", {{"directory", directory.path}, {"what", slots.damage()}});
+    if (!slots.direct()) {
+      LogWarn("the file system takes no direct transfers: states on NVMe go through the page cache", {{"directory", directory.path}});
+    }
+    opened.push_back(std::move(slots));
+  }
+  return opened;
+}
+
+nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& directories, std::span<std::byte> staging,
+                                    const NvmeOptions& wanted) {
+  nvme::IoQueueOptions options;
+  options.depth = wanted.depth;
+  options.allow_uring = wanted.allow_uring;
+  options.buffers = {staging};
+  for (const auto& directory : directories) {
+    options.files.insert(options.files.end(), {directory.data_fd(), directory.manifest_fd(0), directory.manifest_fd(1)});
+  }
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock* clock) {
+  if (options.directories.empty()) return std::unique_ptr<NvmeTier>();
+  TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened, OpenAll(options.directories, clock));
+  TP_ASSIGN_OR_RETURN(nvme::PageMemory staging, nvme::PageMemory::Map(StateTier::MemoryBytes(opened.size())));
+  std::vector<TierDirectory> parts;
+  for (const auto& directory : opened) parts.push_back({directory.path(), directory.manifest(), directory.data_fd()});
+  nvme::OpenedIoQueue queue = nvme::OpenIoQueue(QueueOptionsOf(opened, staging.bytes(), options));
+  if (!queue.fallback.empty()) LogWarn("reads and writes of states on NVMe take a slower way", {{"why", queue.fallback}});
+  auto tier = std::make_unique<StateTier>(queue.queue.get(), clock, std::move(parts), staging.bytes(), options.block_bytes);
+  LogInfo("NVMe tier", {{"directories", opened.size()},
+                        {"capacity", FormatBytes(tier->capacity_bytes())},
+                        {"staging", FormatBytes(staging.bytes().size())},
+                        {"io", queue.queue->Name()}});
+  return std::make_unique<NvmeTier>(NvmeTier{std::move(opened), std::move(staging), std::move(queue.queue), std::move(tier)});
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,43 @@
+// OpenNvmeTier: the NVMe directories that memserver was given, opened, and the tier over them.
+//
+// The main thread, before the serve loop exists; it blocks. Afterwards the tier belongs to the serve loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "memserver/traffic/state_tier.h"
+#include "nvme/page_memory.h"
+#include "nvme/slot_directory.h"
+
+namespace tidepool::memserver {
+
+struct NvmeDirectory {
+  std::string path;
+  uint64_t bytes = 0;
+};
+
+struct NvmeOptions {
+  std::vector<NvmeDirectory> directories;  // none: no NVMe tier
+  bool allow_uring = true;
+  uint32_t block_bytes = kMiB;  // of one read or write
+  uint32_t depth = 64;          // blocks that are out at once
+};
+
+// In order of construction: the ring goes before the memory that it reads into, and the locks go last.
+struct NvmeTier {
+  std::vector<nvme::SlotDirectory> directories;
+  nvme::PageMemory staging;
+  std::unique_ptr<nvme::IoQueue> queue;
+  std::unique_ptr<StateTier> tier;
+};
+
+// Null where no directory was given. Errors: those of SlotDirectory::Open, kMemoryMapFailed.
+Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock* clock);
+
+}  // namespace tidepool::memserver

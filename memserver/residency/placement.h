@@ -1,0 +1,43 @@
+// PlaceStates: which chunks of a new job keep their states on the host and which spill to NVMe, and into which directory.
+//
+// A pure function, any thread. A placement is exact: host_bytes and nvme_bytes are what the job takes, to the byte, and all it ever takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "shm/spill.h"
+
+namespace tidepool::memserver {
+
+enum class StatesOn {
+  kAuto,  // the host, and NVMe for the chunks that do not fit there
+  kHost,
+  kNvme,  // all that may spill
+};
+
+inline constexpr uint32_t kNvmeDirectoriesMax = 16;
+
+struct Room {
+  uint64_t pool_free = 0;
+  std::vector<uint64_t> nvme_free;  // by directory: the largest range that a job can get
+};
+
+struct Placement {
+  ChunkId first_spilled = shm::kNoSpill;  // the first chunks stay: they are used, and so updated, first
+  std::vector<uint8_t> directories;       // of the spilled chunks, from first_spilled on
+  uint64_t host_bytes = 0;
+  std::vector<uint64_t> nvme_bytes;  // by directory
+
+  bool spills() const { return first_spilled != shm::kNoSpill; }
+  bool IsSpilled(ChunkId chunk) const { return chunk >= first_spilled; }
+  uint8_t DirectoryOf(ChunkId chunk) const { return directories[chunk - first_spilled]; }
+  uint64_t nvme_total() const;
+};
+
+// Whether host_bytes fit is for AdmitJob to say. Errors: kNvmeFull.
+Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Room& room);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,47 @@
+// SpillReader: reads the master of spilled chunks for a save, checked as everything that comes from NVMe.
+//
+// One thread at a time, which blocks (the checkpoint thread). Requires that the chunks are not updated meanwhile: the serve loop holds
+// them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "memserver/residency/job_states.h"
+#include "nvme/page_memory.h"
+#include "nvme/piece.h"
+
+namespace tidepool::memserver {
+
+class SpillReader {
+ public:
+  struct File {  // of a directory
+    int fd = -1;
+    uint64_t store = 0;
+  };
+  // The places are copied: `states` is not looked at afterwards.
+  SpillReader(const JobStates& states, std::shared_ptr<const shm::JobSpec> spec, std::vector<File> files);
+
+  // fp32 weights from `element` of `chunk` on. Errors: kNvmeIoFailed, kNvmeDataBad, kMemoryMapFailed.
+  Status Read(ChunkId chunk, uint64_t element, std::span<float> values);
+
+ private:
+  Status Load(ChunkId chunk, uint32_t piece);
+  Status ReadWhole(const File& file, uint64_t offset, std::span<std::byte> bytes) const;
+
+  const std::shared_ptr<const shm::JobSpec> spec_;
+  const std::vector<File> files_;
+  const uint64_t job_nonce_;
+  const uint64_t epoch_;
+  std::vector<SpillPlace> places_;  // by chunk
+  std::optional<nvme::PageMemory> buffer_;
+  ChunkId chunk_ = shm::kNoSpill;  // what the buffer holds
+  uint32_t piece_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,105 @@
+// StateTier: the NVMe directories of the daemon: their ranges, the staging slots, and the pieces on their way between them.
+//
+// One thread (the serve loop), after the constructor. No call blocks or, on the data path, allocates. Staging memory is private: a late
+// read of a server that has died never lands in memory that another one uses. Every transfer's end comes back from Next, also a failed one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "memserver/residency/job_states.h"
+#include "memserver/traffic/staged_piece.h"
+#include "nvme/slot_store.h"
+#include "shm/spill.h"
+
+namespace tidepool::memserver {
+
+// A directory as the tier is given it.
+struct TierDirectory {
+  std::string path;
+  nvme::Manifest manifest;
+  int data_fd = -1;  // for saves, which read on their own thread
+};
+
+struct TierTransfer {
+  nvme::IoKind kind = nvme::IoKind::kRead;
+  uint32_t staging = 0;
+  uint32_t directory = 0;
+  uint64_t offset = 0;  // of the piece's header in the data file
+  uint64_t payload_bytes = 0;
+  JobId job = 0;
+};
+
+struct TierDone {
+  nvme::IoKind kind = nvme::IoKind::kRead;
+  uint32_t staging = 0;
+  JobId job = 0;
+  int error = 0;  // 0, or an errno
+  uint64_t offset = 0;
+  uint32_t directory = 0;
+};
+
+class StateTier {
+ public:
+  // Pieces in staging: enough to read, update and write at once at the speed of several drives; 72 MiB.
+  static constexpr uint32_t kStagingSlots = 24;
+  // Of one piece with its header; of one staging slot.
+  static constexpr uint64_t kPieceBytesMax = nvme::kPieceHeaderBytes + shm::kSpilledPlanesMax * shm::kPieceElements * sizeof(float);
+  static uint64_t MemoryBytes(size_t directories);
+
+  // The files of `queue`: for directory d its data file at 3 d, its manifests behind. `memory`: MemoryBytes of whole pages.
+  // `block_bytes`: of one read or write.
+  StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierDirectory> directories, std::span<std::byte> memory,
+            uint32_t block_bytes = kMiB);
+
+  // Largest range that a job can get, by directory; 0 of one that takes no changes any more.
+  std::vector<uint64_t> LargestFree() const;
+  // Ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
+  bool Reserve(uint64_t nonce, JobStates* states);
+  // The ranges that a job found in kept memory has.
+  enum class Adopted { kYes, kOtherOrder, kUnknown };  // a directory that knows it is at another place; or one that should does not
+  Adopted Adopt(uint64_t nonce, JobStates* states);
+  void Remove(uint64_t nonce);
+  // Jobs of a server before this one that nobody has adopted.
+  void RemoveAllBut(const std::vector<uint64_t>& nonces);
+  // The ranges of the job have reached the manifests of its directories for good.
+  bool IsDurable(const JobStates& states) const;
+  // A directory whose flush has failed; null where there is none. The second: of those that the job uses.
+  const TierDirectory* Poisoned() const;
+  const TierDirectory* PoisonedOf(const JobStates& states) const;
+
+  std::optional<uint32_t> TakeStaging();
+  void ReturnStaging(uint32_t staging);
+  uint32_t staging_free() const { return static_cast<uint32_t>(free_.size()); }
+  StagedPiece PieceIn(uint32_t staging, uint64_t payload_bytes) const;
+  uint64_t store_nonce(uint32_t directory) const { return stores_[directory].manifest().store; }
+  const TierDirectory& directory(uint32_t index) const { return directories_[index]; }
+
+  void Start(const TierTransfer& transfer);
+  bool Progress();
+  bool Next(TierDone* done);
+  uint32_t in_flight() const { return transfers_.in_flight(); }
+  int64_t next_retry_ns() const { return transfers_.next_retry_ns(); }
+  int event_fd() const { return queue_->event_fd(); }
+  void ClearEvent() { queue_->ClearEvent(); }
+
+  uint64_t capacity_bytes() const;
+  uint64_t used_bytes() const;
+  const nvme::TransferQueue& transfers() const { return transfers_; }
+  const std::vector<TierDirectory>& directories() const { return directories_; }
+
+ private:
+  nvme::IoQueue* const queue_;
+  std::vector<TierDirectory> directories_;
+  nvme::TransferQueue transfers_;
+  std::vector<nvme::SlotStore> stores_;
+  std::span<std::byte> staging_;
+  std::vector<uint32_t> free_;
+  std::vector<TierTransfer> moving_;  // by staging slot
+};
+
+}  // namespace tidepool::memserver

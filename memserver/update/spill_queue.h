@@ -1,0 +1,105 @@
+// SpillQueue: the spilled chunks of one job on their way through staging, piece by piece: first stored when their weights are in, then
+// updated with each sealed step.
+//
+// One thread (the serve loop) owns it. While a worker updates piece n, the tier reads pieces behind it and writes those before it.
+//   store     weights where they landed -> staging (a worker) -> written, noted in the piece's progress word
+//   unstage   (16-bit jobs, when the whole chunk is stored) read -> 16-bit plane (a worker): the plane may lie where the weights landed
+//   update    read, epoch e -> updated in staging (a worker) -> written to the other slot, epoch e + 1
+// Invariants:
+//  1. the slot of epoch e is not written while the chunk's version may still have to go back to it: a chunk is finished, and then
+//  published,
+//     only when every piece of epoch e + 1 was answered as written;
+//  2. a piece is used only when its checksums and its name fit; else it is read again (kReadsMax times), then the job fails by name;
+//  3. after a failure nothing new is begun; what is on its way ends and gives its staging back.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memserver/traffic/fixed_ring.h"
+#include "memserver/traffic/state_tier.h"
+#include "memserver/update/work.h"
+
+namespace tidepool::memserver {
+
+class SpillQueue {
+ public:
+  static constexpr uint32_t kReadsMax = 3;
+
+  // `tier` may be null where the job spills nothing.
+  SpillQueue(JobStates* states, JobId job, StateTier* tier);
+
+  // All weights of the chunk are in. Also after a restart, wherever the server before stopped.
+  void Store(ChunkId chunk);
+  // The chunk is due for its update from `epoch`; chunks are updated in the order of these calls.
+  void Update(ChunkId chunk, uint64_t epoch);
+
+  // Begins to move the next pieces while there is staging; true when it did.
+  bool FillAhead();
+  // The oldest piece of an update that lies ready, its chunk and number; false when there is none, or its chunk may not be begun now.
+  struct ReadyPiece {
+    ChunkId chunk = 0;
+    uint32_t piece = 0;
+    StagedPiece staged;
+  };
+  bool NextUpdate(bool may_begin, ReadyPiece* ready);
+  // Work of storing.
+  bool NextLoadWork(Work* work);
+  void EndWork(const WorkDone& done);
+  void EndTransfer(const TierDone& done);
+  // A chunk that was stored or updated whole; false when there is none.
+  struct Finished {
+    ChunkId chunk = 0;
+    bool updated = false;  // else stored: its weights are loaded
+  };
+  bool TakeFinished(Finished* finished);
+
+  // Not ok: the job must end.
+  const Status& failure() const { return failure_; }
+  // Something of the job is in a transfer or at a worker.
+  bool moving() const;
+  // The job goes away: gives back what does not move; EndWork and EndTransfer give back the rest.
+  void Abandon();
+
+ private:
+  enum class Kind : uint8_t { kStore, kUnstage, kUpdate };
+  struct Task {
+    Kind kind = Kind::kStore;
+    ChunkId chunk = 0;
+    uint64_t epoch = 0;  // that is read; of kStore: that is written
+  };
+  enum class State : uint8_t { kNone, kReading, kReady, kAtWorker, kWriting };
+  struct Ride {  // a piece in staging
+    State state = State::kNone;
+    Task task;
+    uint32_t piece = 0;
+    uint32_t reads = 0;
+    uint64_t number = 0;  // in the order in which rides began
+  };
+  void BeginRide(const Task& task, uint32_t piece);
+  void BeginTask(const Task& task);
+  uint32_t OldestReady(bool updates) const;
+  StagedPiece PieceOf(uint32_t staging) const;
+  nvme::PieceName NameOf(const Ride& ride, uint64_t epoch) const;
+  uint64_t ElementsOf(const Ride& ride) const;
+  uint64_t PayloadOf(const Ride& ride) const;
+  void Move(uint32_t staging, nvme::IoKind kind, uint64_t epoch);
+  void EndRide(uint32_t staging);
+  void EndPiece(const Task& task);
+  void Fail(uint32_t staging, Status why);
+  std::string Where(const Ride& ride) const;
+
+  JobStates* const states_;
+  const JobId job_;
+  StateTier* const tier_;
+  FixedRing<Task> tasks_;
+  FixedRing<Finished> finished_;
+  uint32_t next_piece_ = 0;  // of the task in front
+  std::vector<Ride> rides_;  // by staging slot
+  uint32_t riding_ = 0;
+  uint64_t numbers_ = 0;
+  bool over_ = false;
+  Status failure_;
+};
+
+}  // namespace tidepool::memserver

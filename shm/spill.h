@@ -1,0 +1,40 @@
+// Spill: which states of a job may lie on NVMe, how they lie there, and what that leaves in the host pool: one sum, term by term, used by
+// admission and by `trainer estimate`.
+//
+// Pure functions, any thread. A chunk spills whole or not at all. What spills: master, momentum and variance. What stays on the host: the
+// plane that trainers fetch (the 16-bit one; for fp32 jobs a copy of the master), the gradient slot, staging buffers and records.
+// On NVMe a chunk has two slots, for states of even and of odd epochs; a slot has its update pieces one behind the other, each as
+//   page of its name and checksums | master | momentum | variance      planes of the piece without gaps, the whole rounded up to 4 KiB
+#pragma once
+
+#include <cstdint>
+
+#include "shm/job_spec.h"
+
+namespace tidepool::shm {
+
+// Spills nothing, as the first chunk that spills.
+inline constexpr ChunkId kNoSpill = ~ChunkId{0};
+// Staging slots of the server hold a piece of fp32 states.
+inline constexpr uint64_t kSpilledPlanesMax = 3;
+
+// Only fp32 states spill, and only where that takes something from the host.
+bool MaySpill(const JobSpec& spec);
+// Planes of one piece of `elements`, rounded up; without the page before them.
+uint64_t SpilledPieceBytes(const JobSpec& spec, uint64_t elements);
+// One slot of a chunk, and both.
+uint64_t SlotBytes(const JobSpec& spec, ChunkId chunk);
+inline uint64_t SpilledChunkBytes(const JobSpec& spec, ChunkId chunk) {
+  return 2 * SlotBytes(spec, chunk);
+}
+// Where piece `piece` begins in its slot.
+uint64_t PieceOffset(const JobSpec& spec, uint32_t piece);
+
+// As PlaneBytesOf, of what a spilled chunk leaves on the host; a plane that spills has 0 bytes.
+PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled);
+// As StateBytesOf, when the chunks from `first_spilled` on spill.
+StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled);
+// Bytes on NVMe then.
+uint64_t NvmeBytesOf(const JobSpec& spec, ChunkId first_spilled);
+
+}  // namespace tidepool::shm

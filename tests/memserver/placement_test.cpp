@@ -1,0 +1,74 @@
+// Where the states of a job go, and that every byte of it is counted.
+#include "memserver/residency/placement.h"
+
+#include <gtest/gtest.h>
+#include "base/units.h"
+#include "tests/fakes/serve_world.h"
+
+namespace tidepool::memserver {
+namespace {
+
+shm::JobSpec Spec(DType dtype, uint32_t chunks = 4) {
+  return MakeSpec({.dtype = dtype, .chunks = chunks, .chunk_elements = 300'000});
+}
+
+TEST(Spill, TheWorkedExampleOfTheFormatPageHolds) {
+  const shm::JobSpec spec = Spec(DType::kBF16);
+  EXPECT_EQ(shm::PieceOffset(spec, 1), 3'149'824u);
+  EXPECT_EQ(shm::SlotBytes(spec, 0), 3'608'576u);
+  EXPECT_EQ(shm::SpilledChunkBytes(spec, 0), 7'217'152u);
+}
+
+TEST(Placement, TheHostTakesAllWhereItFits) {
+  const shm::JobSpec spec = Spec(DType::kBF16);
+  const uint64_t all = shm::StateBytesOf(spec).total();
+  auto placed = PlaceStates(spec, StatesOn::kAuto, {all, {kGiB}});
+  ASSERT_TRUE(placed.ok());
+  EXPECT_FALSE(placed->spills());
+  EXPECT_EQ(placed->host_bytes, all);
+  EXPECT_EQ(placed->nvme_total(), 0u);
+}
+
+TEST(Placement, OneByteLessSpillsOneChunk) {
+  const shm::JobSpec spec = Spec(DType::kBF16);
+  const uint64_t all = shm::StateBytesOf(spec).total();
+  auto placed = PlaceStates(spec, StatesOn::kAuto, {all - 1, {kGiB}});
+  ASSERT_TRUE(placed.ok());
+  EXPECT_EQ(placed->first_spilled, 3u);
+  EXPECT_EQ(placed->nvme_total(), shm::SpilledChunkBytes(spec, 3));
+  EXPECT_EQ(placed->host_bytes, shm::HostStateBytesOf(spec, 3).total());
+  EXPECT_LT(placed->host_bytes, all);
+}
+
+TEST(Placement, WhatTheHostKeepsIsWhatIsFetchedAndTheGradients) {
+  const shm::StateBytes half = shm::HostStateBytesOf(Spec(DType::kBF16), 0);
+  EXPECT_EQ(half.master + half.momentum + half.variance, 0u);
+  EXPECT_GT(half.param16, 0u);
+  const shm::StateBytes full = shm::HostStateBytesOf(Spec(DType::kF32), 0);
+  EXPECT_GT(full.master, 0u);
+  EXPECT_EQ(full.momentum + full.variance, 0u);
+}
+
+TEST(Placement, PolicyAndFormDecide) {
+  shm::JobSpec spec = Spec(DType::kBF16);
+  EXPECT_FALSE(PlaceStates(spec, StatesOn::kHost, {0, {kGiB}})->spills());
+  EXPECT_EQ(PlaceStates(spec, StatesOn::kNvme, {kGiB, {kGiB}})->first_spilled, 0u);
+  EXPECT_FALSE(PlaceStates(spec, StatesOn::kNvme, {kGiB, {}})->spills()) << "there is no directory";
+  spec.optimizer.states = StateForm::kSplit;
+  EXPECT_FALSE(PlaceStates(spec, StatesOn::kNvme, {kGiB, {kGiB}})->spills()) << "split states stay on the host";
+}
+
+TEST(Placement, ChunksAreStripedOverDirectoriesByRoom) {
+  const shm::JobSpec spec = Spec(DType::kBF16);
+  const uint64_t chunk = shm::SpilledChunkBytes(spec, 0);
+  auto placed = PlaceStates(spec, StatesOn::kNvme, {kGiB, {2 * chunk, 2 * chunk}});
+  ASSERT_TRUE(placed.ok());
+  EXPECT_EQ(placed->nvme_bytes, (std::vector<uint64_t>{2 * chunk, 2 * chunk}));
+  EXPECT_NE(placed->DirectoryOf(0), placed->DirectoryOf(1));
+  auto short_by_one = PlaceStates(spec, StatesOn::kNvme, {kGiB, {2 * chunk, 2 * chunk - 1}});
+  EXPECT_EQ(short_by_one.status().id(), ErrorId::kNvmeFull);
+  EXPECT_NE(short_by_one.status().what().find("two slots"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tidepool::memserver
