@@ -56,6 +56,8 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(PoolFull, 2101, kRefused, kExitRefused, "give memserver a larger --pool, end another job, or see `memctl ps`")                        \
   X(RcacheRefused, 2102, kRefused, kExitRefused, "ask for a smaller --rcache, or give memserver a larger --rcache-limit")                 \
   X(TooManySessions, 2103, kRefused, kExitRefused, "end another job, or raise `limits` in the configuration")                             \
+  X(QuotaExceeded, 2104, kRefused, kExitRefused, "end another job of the account, or ask an operator for `memctl job quota`")             \
+  X(QuotaRefused, 2105, kRefused, kExitRefused, "guarantee less, or wait until jobs have ended; `memctl ps` lists what they hold")        \
   X(NvmeRingDenied, 2201, kIo, kExitFailed,                                                                                               \
     "allow io_uring (kernel.io_uring_disabled, seccomp profile of the container); threads serve meanwhile")                               \
   X(NvmeDirectoryBad, 2202, kRefused, kExitFailed,                                                                                        \

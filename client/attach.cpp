@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/clock.h"
 #include "base/point.h"
 #include "shm/frames.h"
 #include "shm/protocol.h"
@@ -15,13 +16,15 @@ namespace tidepool::client {
 
 namespace {
 
-Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, int64_t timeout_ns) {
+Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits) {
+  const int64_t timeout_ns = waits.timeout_ns;
   const auto bytes = shm::Encode(spec);
   shm::HelloFrame hello;
   hello.protocols = shm::kOwnProtocols;
   hello.rank = who.rank;
   hello.world = spec.world;
   hello.pid = getpid();
+  hello.flags = waits.queue_ns > 0 ? shm::kHelloMayWait : 0;
   hello.spec_bytes = bytes.size();
   hello.fingerprint = shm::Fingerprint(bytes);
   hello.nonce = who.nonce;
@@ -74,10 +77,35 @@ Status CheckProtocol(uint32_t agreed) {
                                            ", which was not offered: this program speaks " + Text(shm::kOwnProtocols));
 }
 
+// The next word of a server that has put the rank into its queue because of `why`.
+Result<ReceivedFrame> AwaitRoom(ControlChannel* channel, const AttachWaits& waits, const Status& why) {
+  constexpr int64_t kSliceNs = 200 * kNsPerMs;
+  const SteadyClock clock;
+  const int64_t end = clock.NowNs() + waits.queue_ns;
+  for (int64_t left = waits.queue_ns; left > 0; left = end - clock.NowNs()) {
+    auto next = channel->Await(std::min(left, kSliceNs));
+    if (next.ok() || next.status().id() != ErrorId::kWaitTimeout) return next;
+    if (waits.give_up && waits.give_up()) return Status(ErrorId::kSessionEnded, "stopped by a signal while the job waited for room");
+  }
+  return Status(ErrorId::kWaitTimeout, "no room within the time that the job waits for it; " + why.what()).Why(why.why());
+}
+
+// The first frame that is not Queued.
+Result<ReceivedFrame> AwaitTurn(ControlChannel* channel, const AttachWaits& waits) {
+  TP_ASSIGN_OR_RETURN(ReceivedFrame answer, channel->Await(waits.timeout_ns));
+  while (const auto* queued = std::get_if<shm::QueuedFrame>(&answer.frame)) {
+    if (waits.queue_ns == 0) return Status(ErrorId::kHandshakeBad, "the server queued a rank that does not wait");
+    const Status why = queued->why;
+    if (waits.on_queued) waits.on_queued(queued->place, why);
+    TP_ASSIGN_OR_RETURN(answer, AwaitRoom(channel, waits, why));
+  }
+  return answer;
+}
+
 // The answer that both handshakes end with: the frame that grants the session, or why there is none.
 template <typename Grant>
-Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, int64_t timeout_ns) {
-  TP_ASSIGN_OR_RETURN(ReceivedFrame answer, channel->Await(timeout_ns));
+Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, const AttachWaits& waits) {
+  TP_ASSIGN_OR_RETURN(ReceivedFrame answer, AwaitTurn(channel, waits));
   if (const auto* refused = std::get_if<shm::RefusedFrame>(&answer.frame)) return refused->why;
   if (const auto* ended = std::get_if<shm::EndedFrame>(&answer.frame)) return ended->why;
   if (const auto* lost = std::get_if<shm::PeerLostFrame>(&answer.frame)) {
@@ -97,10 +125,10 @@ Status WhyRefused(const Status& sent, const Status& answer) {
 
 }  // namespace
 
-Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, int64_t timeout_ns) {
+Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits) {
   TP_RETURN_IF_ERROR(shm::Validate(spec));
-  const Status sent = SendSpec(channel, spec, who, timeout_ns);
-  auto answer = AwaitGrant<shm::WelcomeFrame>(channel, timeout_ns);
+  const Status sent = SendSpec(channel, spec, who, waits);
+  auto answer = AwaitGrant<shm::WelcomeFrame>(channel, waits);
   if (!answer.ok()) return WhyRefused(sent, answer.status());
   auto session = MapSession(std::move(answer).value(), spec.rcache_bytes);
   TP_POINT("client.attached");
@@ -112,7 +140,7 @@ Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame f
   const std::array<int, 1> fds{rcache_fd};
   const Status sent = channel->Send(frame, timeout_ns, fds);
   TP_POINT("client.resume_sent");
-  auto answer = AwaitGrant<shm::ResumedFrame>(channel, timeout_ns);
+  auto answer = AwaitGrant<shm::ResumedFrame>(channel, {.timeout_ns = timeout_ns});
   if (!answer.ok()) return WhyRefused(sent, answer.status());
   auto& granted = answer->fds;
   ResumedSession resumed;

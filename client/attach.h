@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/ids.h"
@@ -24,6 +25,14 @@ struct RankName {
   uint64_t nonce = 0;  // random, not 0
 };
 
+struct AttachWaits {
+  int64_t timeout_ns = 0;  // until the server has prepared the memory or refused
+  int64_t queue_ns = 0;    // and before that in its queue; 0: a job without room is refused
+  // Called when the server has put the rank into its queue: which place, and why.
+  std::function<void(uint32_t place, const Status& why)> on_queued = nullptr;
+  std::function<bool()> give_up = nullptr;  // asked while it waits in the queue
+};
+
 struct AttachedSession {
   std::unique_ptr<shm::ClientPort> port;
   std::unique_ptr<shm::Segment> rcache;
@@ -36,7 +45,8 @@ struct ResumedSession {
 };
 
 // Errors: what the server refused with, kJobSpecBad (before anything is sent), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
-Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, int64_t timeout_ns);
+// And kWaitTimeout when its turn in the queue did not come in time.
+Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits);
 // Sends `frame` (its protocols are filled in) with the descriptor of the session's rCache memory, which stays mapped and the caller's.
 // Errors: what the server refused with (kStatesLost, kPeerLost, kNotReady, ...), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
 Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, int rcache_fd, int64_t timeout_ns);

@@ -18,13 +18,60 @@ std::string Seconds(int64_t ns) {
   return FormatDuration(static_cast<double>(ns) / static_cast<double>(kNsPerSecond));
 }
 
-Result<Link> AttachOnce(const ClientOptions& options, const std::string& path, const shm::JobSpec& spec, const RankName& who,
-                        int64_t connect_timeout_ns) {
-  TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(path, connect_timeout_ns));
-  TP_POINT("client.connected");
-  TP_ASSIGN_OR_RETURN(AttachedSession session, AttachSession(&channel, spec, who, options.attach_timeout_ns));
-  return Link{std::move(channel), std::move(session)};
-}
+// What an attach waits for, over all servers that it meets: a queue is gone with its server, the time spent in it is not.
+class Attempts {
+ public:
+  explicit Attempts(const ClientOptions& options) : options_(options), taken_(options.attach_timeout_ns) {}
+
+  Result<Link> Once(const std::string& path, const shm::JobSpec& spec, const RankName& who) {
+    TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(path, gone_ ? 0 : options_.connect_timeout_ns));
+    TP_POINT("client.connected");
+    TP_ASSIGN_OR_RETURN(AttachedSession session, AttachSession(&channel, spec, who, Waits()));
+    IsBack();
+    return Link{std::move(channel), std::move(session)};
+  }
+
+  // After a try that did not succeed: pauses and allows another one, or says why there is none.
+  Status Again(const Status& failed) {
+    const ErrorId id = failed.id();
+    // A peer that dies while this rank attaches ends nothing yet: nothing was begun.
+    if ((id == ErrorId::kRankTaken || id == ErrorId::kPeerLost) && options_.attach_retry) {
+      gone_.reset();
+      return taken_.Pause() ? Status() : failed;
+    }
+    const bool lost = id == ErrorId::kServerGone || id == ErrorId::kNotReady || (gone_ && id == ErrorId::kNoServer);
+    if (!lost || options_.server_timeout_ns == 0) return failed;
+    if (!gone_) {
+      gone_.emplace(options_.server_timeout_ns);
+      Tell(options_, "memserver is not ready or ended while this rank attached; waiting for it for up to " + Seconds(gone_->LeftNs()));
+    }
+    return gone_->Pause() ? Status() : WaitedInVain(*gone_, failed);
+  }
+
+ private:
+  AttachWaits Waits() {
+    AttachWaits waits{.timeout_ns = options_.attach_timeout_ns};
+    if (options_.queue_timeout_ns > 0) waits.queue_ns = queued_ ? std::max<int64_t>(1, queued_->LeftNs()) : options_.queue_timeout_ns;
+    waits.on_queued = [this](uint32_t place, const Status& why) {
+      IsBack();
+      if (!queued_) queued_.emplace(options_.queue_timeout_ns);
+      Tell(options_, "waiting for room for up to " + Seconds(queued_->LeftNs()) + ", at place " + std::to_string(place) +
+                         " of the queue: " + why.what() + (why.why().empty() ? "" : " (" + why.why() + ")"));
+    };
+    waits.give_up = options_.give_up;
+    return waits;
+  }
+
+  void IsBack() {
+    if (gone_) Tell(options_, "memserver is back after " + Seconds(gone_->WaitedNs()));
+    gone_.reset();
+  }
+
+  const ClientOptions& options_;
+  Patience taken_;
+  std::optional<Patience> gone_;    // since the server ended
+  std::optional<Patience> queued_;  // since the first queue
+};
 
 }  // namespace
 
@@ -65,28 +112,11 @@ void Tell(const ClientOptions& options, const std::string& line) {
 }
 
 Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir, const shm::JobSpec& spec, const RankName& who) {
-  Patience taken(options.attach_timeout_ns);
-  std::optional<Patience> gone;
+  Attempts attempts(options);
   for (;;) {
-    auto link = AttachOnce(options, socket_dir, spec, who, gone ? 0 : options.connect_timeout_ns);
-    if (link.ok()) {
-      if (gone) Tell(options, "memserver is back after " + Seconds(gone->WaitedNs()));
-      return link;
-    }
-    const ErrorId id = link.status().id();
-    // A peer that dies while this rank attaches ends nothing yet: nothing was begun.
-    if ((id == ErrorId::kRankTaken || id == ErrorId::kPeerLost) && options.attach_retry) {
-      gone.reset();
-      if (!taken.Pause()) return link;
-      continue;
-    }
-    const bool lost = id == ErrorId::kServerGone || id == ErrorId::kNotReady || (gone && id == ErrorId::kNoServer);
-    if (!lost || options.server_timeout_ns == 0) return link;
-    if (!gone) {
-      gone.emplace(options.server_timeout_ns);
-      Tell(options, "memserver is not ready or ended while this rank attached; waiting for it for up to " + Seconds(gone->LeftNs()));
-    }
-    if (!gone->Pause()) return WaitedInVain(*gone, link.status());
+    auto link = attempts.Once(socket_dir, spec, who);
+    if (link.ok()) return link;
+    TP_RETURN_IF_ERROR(attempts.Again(link.status()));
   }
 }
 

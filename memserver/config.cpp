@@ -133,6 +133,11 @@ Status ParseSessionsMax(const std::string& text, Config* config) {
   return ParseCount(text, 1, 4096, &config->sessions_max);
 }
 
+Status ParseDefaultQuota(const std::string& text, Config* config) {
+  config->default_quota = text;
+  return ParseSizeOrShare(text, kGiB).status();
+}
+
 Status ParseKeeper(const std::string& text, Config* config) {
   return ParseChoice<KeeperChoice, 4>(text,
                                       {{{"auto", KeeperChoice::kAuto},
@@ -185,7 +190,7 @@ Status ParseNvmeDepth(const std::string& text, Config* config) {
   return ParseCount(text, 1, 1024, &config->nvme.depth);
 }
 
-constexpr std::array<Setting, 25> kSettings{{
+constexpr std::array<Setting, 26> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -228,6 +233,8 @@ constexpr std::array<Setting, 25> kSettings{{
      "process",
      ParseKeeper},
     {"--respawn", "keeper.respawn", "on|off", "on", "the keeper process starts memserver again after a crash", ParseRespawn},
+    {"--default-quota", "jobs.default_quota", "SIZE|%", "100%", "what each user without a [[jobs.quota]] may take of the pool at most",
+     ParseDefaultQuota},
     {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel},
     {"--log-format", "log.format", "auto|text|json", "auto", "auto: text on a terminal, JSON lines otherwise", ParseLogFormat},
     {"--jobs-max", "limits.jobs", "N", "64", "jobs at once", ParseJobsMax},
@@ -241,14 +248,20 @@ Status UnknownKey(const FileSetting& entry) {
   return Status(ErrorId::kConfigUnknownKey, "the key \"" + entry.key + "\" is not known" + DidYouMean(entry.key, known)).Where(entry.where);
 }
 
-Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effective) {
+Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effective, std::vector<QuotaEntry>* quotas) {
   TP_ASSIGN_OR_RETURN(const std::vector<FileSetting> entries, ReadConfigFile(path));
+  std::vector<FileSetting> of_quotas;
   for (const FileSetting& entry : entries) {
+    if (IsQuotaKey(entry.key)) {
+      of_quotas.push_back(entry);
+      continue;
+    }
     const auto found = std::find_if(effective->begin(), effective->end(), [&](const auto& each) { return each.setting->key == entry.key; });
     if (found == effective->end()) return UnknownKey(entry);
     found->text = entry.text;
     found->origin = entry.where;
   }
+  TP_ASSIGN_OR_RETURN(*quotas, ReadQuotas(of_quotas));
   return Status();
 }
 
@@ -298,7 +311,7 @@ std::string EnvironmentNameOf(const Setting& setting) {
 Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
   LoadedConfig loaded;
   loaded.settings = Defaults();
-  if (!sources.file.empty()) TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings));
+  if (!sources.file.empty()) TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings, &loaded.config.quotas));
   for (EffectiveSetting& each : loaded.settings) {
     const std::string name = EnvironmentNameOf(*each.setting);
     if (const std::string text = sources.environment ? sources.environment(name) : ""; !text.empty()) {
@@ -322,13 +335,21 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
 std::string PrintDefaults() {
   return "# memserver.toml: every key has a default; these are the defaults.\n"
          "# A flag wins over the environment, the environment over this file.\n\n" +
-         PrintFile(Defaults(), [](const EffectiveSetting& each) {
-           return std::string(each.setting->description) + " (" + std::string(each.setting->value_kind) + ")";
-         });
+         PrintFile(Defaults(),
+                   [](const EffectiveSetting& each) {
+                     return std::string(each.setting->description) + " (" + std::string(each.setting->value_kind) + ")";
+                   }) +
+         "\n# What a user or a job may have is a table of its own; as many as there are (docs/operations.md):\n"
+         "# [[jobs.quota]]\n"
+         "# match = \"user:alice\"  # or \"user:1000\", or \"job:NAME\"\n"
+         "# guarantee = \"0\"  # of the pool, for nobody else (SIZE|%)\n"
+         "# limit = \"100%\"  # of the pool (SIZE|%)\n"
+         "# weight = 1  # of workers and copies (1 to 100)\n"
+         "# priority = \"normal\"  # low, normal or high\n";
 }
 
 std::string PrintEffective(const LoadedConfig& loaded) {
-  return PrintFile(loaded.settings, [](const EffectiveSetting& each) { return each.origin; });
+  return PrintFile(loaded.settings, [](const EffectiveSetting& each) { return each.origin; }) + PrintQuotas(loaded.config.quotas);
 }
 
 }  // namespace tidepool::memserver

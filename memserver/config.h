@@ -18,6 +18,7 @@
 #include "device/places.h"
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/nvme_tier.h"
+#include "memserver/quota_config.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
 
@@ -44,6 +45,8 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kAuto;
   uint32_t jobs_max = 0, sessions_max = 0;
+  std::string default_quota;       // limit of each user without a quota: a size or a share of the pool
+  std::vector<QuotaEntry> quotas;  // of the file alone
   KeeperChoice keeper = KeeperChoice::kAuto;
   bool respawn = true;
   NvmeOptions nvme;

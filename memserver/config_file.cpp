@@ -54,12 +54,29 @@ size_t LineOfForeignLetter(std::string_view text) {
   return 0;
 }
 
+Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path, std::vector<FileSetting>* settings);
+
+// The tables of [[key]]: key[0].name, key[1].name and so on.
+Status FlattenList(const toml::array& list, const std::string& key, const std::string& path, std::vector<FileSetting>* settings) {
+  size_t index = 0;
+  for (const auto& element : list) {
+    const auto* table = element.as_table();
+    if (table == nullptr)
+      return Status(ErrorId::kConfigBadValue, "the value of " + key + " is a list, and no list of tables")
+          .Where(Place(path, list.source()));
+    TP_RETURN_IF_ERROR(Flatten(*table, key + "[" + std::to_string(index++) + "].", path, settings));
+  }
+  return Status();
+}
+
 Status Flatten(const toml::table& table, const std::string& prefix, const std::string& path, std::vector<FileSetting>* settings) {
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     const std::string where = Place(path, node.source());
     if (const auto* inner = node.as_table()) {
       TP_RETURN_IF_ERROR(Flatten(*inner, key + ".", path, settings));
+    } else if (const auto* list = node.as_array()) {
+      TP_RETURN_IF_ERROR(FlattenList(*list, key, path, settings));
     } else if (const auto* text = node.as_string()) {
       settings->push_back({key, text->get(), where});
     } else if (const auto* number = node.as_integer()) {

@@ -187,10 +187,10 @@ void EndStep(Seat* seat, const shm::EndStepRequest& request) {
 
 }  // namespace
 
-bool Dispatcher::TakeRequests(Seat* seat) {
+bool Dispatcher::TakeRequests(Seat* seat, uint32_t requests_max) {
   Request request;
   uint32_t taken = 0;
-  const uint32_t requests_max = TP_BUGGIFY("dispatcher.one_request") ? 1 : kRequestsPerTurn;
+  if (TP_BUGGIFY("dispatcher.one_request")) requests_max = 1;
   while (taken < requests_max && seat->violation == nullptr) {
     const shm::PopResult popped = seat->session->Take(&request, &seat->violation);
     if (popped != shm::PopResult::kItem) break;

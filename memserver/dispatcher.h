@@ -10,7 +10,7 @@ namespace tidepool::memserver {
 class Dispatcher {
  public:
   // A bounded number of new requests of one session. True when there was one.
-  bool TakeRequests(Seat* seat);
+  bool TakeRequests(Seat* seat, uint32_t requests_max);
   // Dispatches the parked requests again when something changed for which they may wait. True when it did.
   bool RetryParked(Seat* seat);
   // Answers the requests whose copies have ended. True when there was one.

@@ -160,6 +160,7 @@ std::string HelpText() {
     text += "  " + Padded(std::string(setting.flag) + " " + std::string(setting.value_kind), 26) + std::string(setting.description) +
             " (default " + std::string(setting.fallback) + ")\n";
   }
+  text += "  quotas of users and jobs are [[jobs.quota]] tables of the file; `memserver config --defaults` shows one\n";
   text += "\nof `run` alone:\n";
   text += "  " + Padded("--no-respawn", 26) + "short for --respawn off\n";
   text += "  " + Padded("--discard-kept", 26) + "start clean: give up the jobs that a keeper still holds\n";

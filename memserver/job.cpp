@@ -24,6 +24,15 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
       narrows(ShardCount(states.get())),
       seats(states->spec().world, nullptr) {}
 
+void Job::SetQuota(std::string account_name, const Quota& new_quota) {
+  account = std::move(account_name);
+  quota = new_quota;
+  for (Share* share : {&worker_share, &copy_share}) {
+    share->weight = quota.weight;
+    share->priority = quota.priority;
+  }
+}
+
 bool Job::HasSeats() const {
   return std::any_of(seats.begin(), seats.end(), [](const Seat* seat) { return seat != nullptr; });
 }

@@ -16,7 +16,9 @@
 #include "base/ids.h"
 #include "base/unique_fd.h"
 #include "device/device.h"
+#include "memserver/fair_share.h"
 #include "memserver/residency/job_states.h"
+#include "memserver/residency/quota.h"
 #include "memserver/traffic/session.h"
 #include "memserver/update/gradient_intake.h"
 #include "memserver/update/step_tracker.h"
@@ -79,6 +81,10 @@ struct Job {
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
   uint32_t index_slot = 0;  // in the kept index, while recorded
+  std::string account;      // whose quota it uses; with the quota, see SetQuota
+  Quota quota;
+  Share worker_share, copy_share;  // of the optimizer workers and of copies, in bytes of memory traffic
+  size_t next_seat = 0;            // whose turn it is among the job's ranks, where jobs share the copies
   // The rooms' parts.
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
@@ -113,6 +119,7 @@ struct Job {
   bool IsAwaited(Rank rank) const { return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0; }
   // Any rank with a seat, or awaited.
   bool HasRanks() const;
+  void SetQuota(std::string account_name, const Quota& new_quota);
   bool run_broken() const { return run() != RunState::kWhole; }
   // Every rank of the run said goodbye. Requires IsRecorded().
   bool AllLeftWell() const;

@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
-#include "memserver/residency/job_ledger.h"
 #include "memserver/snapshot_builder.h"
 
 namespace tidepool::memserver {
@@ -60,16 +59,19 @@ Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
   return Status();
 }
 
-Room JobDesk::RoomNow() const {
-  Room room{parts_.pool->free_bytes(), {}};
-  if (parts_.tier != nullptr) room.nvme_free = parts_.tier->LargestFree();
-  return room;
+Space JobDesk::SpaceFor(const Ledger& ledger, const std::string& account) const {
+  Space space{RoomFor(ledger, account).bytes, {}};
+  if (parts_.tier != nullptr) space.nvme_free = parts_.tier->LargestFree();
+  return space;
 }
 
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
-  TP_ASSIGN_OR_RETURN(const Placement placement, PlaceStates(spec, options_.states_on, RoomNow()));
-  TP_RETURN_IF_ERROR(AdmitJob(BuildLedger(parts_, options_, *tables_), spec.name, placement.host_bytes));
+  Demand demand = DemandOf(event);
+  const Ledger ledger = BuildLedger(parts_, options_, *tables_);
+  TP_ASSIGN_OR_RETURN(const Placement placement, PlaceStates(spec, options_.states_on, SpaceFor(ledger, demand.account)));
+  demand.pool_bytes = placement.host_bytes;
+  TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool, placement));
   const uint64_t nonce = parts_.index->NonceOf(tables_->last_job + 1);
   if (states->spills()) TP_CHECK(parts_.tier->Reserve(nonce, states.get()), "the placement was made for the ranges that are free");
@@ -78,6 +80,8 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   job->fingerprint = event.fingerprint;
   job->uid = event.uid;
   job->zeroing_connection = event.connection;
+  const std::string account = tables_->quotas.AccountOf(spec.name, event.uid);
+  job->SetQuota(account, tables_->quotas.QuotaFor(spec.name, event.uid));
   tables_->jobs.push_back(std::move(job));
   TP_POINT("server.job_reserved");
   Job* created = tables_->jobs.back().get();
@@ -99,7 +103,7 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   // First whether its place is free: a limit that is as small as the job allows is full until the rank before it has gone.
   Job* job = tables_->FindJob(spec.name);
   if (job != nullptr) TP_RETURN_IF_ERROR(CheckJoin(*job, event));
-  TP_RETURN_IF_ERROR(AdmitSession(BuildLedger(parts_, options_, *tables_), spec.name, spec.rcache_bytes));
+  if (job == nullptr || !job->HasRanks()) TP_RETURN_IF_ERROR(AdmitRun(BuildLedger(parts_, options_, *tables_), DemandOf(event)));
   if (job == nullptr) {
     TP_ASSIGN_OR_RETURN(job, CreateJob(event));
   }
@@ -137,13 +141,24 @@ void JobDesk::LoseFormerSelf(const ReserveJob& event) {
 
 void JobDesk::On(ReserveJob event) {
   LoseFormerSelf(event);
-  Result<Seat*> taken = TakeSeat(event);
-  if (!taken.ok()) {
-    LogInfo("rank refused", {{"name", event.spec->name}, {"rank", event.rank}, {"why", taken.status().Line()}});
-    Send(Refused{event.connection, taken.status()});
-    return;
+  const Status turn = CheckTurn(event);
+  Result<Seat*> taken = turn.ok() ? TakeSeat(event) : Result<Seat*>(turn);
+  if (taken.ok()) return Grant(**taken);
+  if (!event.may_wait || !StaysWaiting(event, taken.status())) return Refuse(event, taken.status());
+  // Each holds a connection, of which ranks that need no room must find one.
+  if (tables_->waiting.size() >= options_.sessions_max) {
+    const std::string full = "the queue for room holds " + std::to_string(tables_->waiting.size()) + " ranks, as many as it may";
+    return Refuse(event, Status(ErrorId::kTooManySessions, full).Why(taken.status().what()));
   }
-  const Seat& seat = **taken;
+  Enqueue(std::move(event), taken.status());
+}
+
+void JobDesk::Refuse(const ReserveJob& event, const Status& why) {
+  LogInfo("rank refused", {{"name", event.spec->name}, {"rank", event.rank}, {"why", why.Line()}});
+  Send(Refused{event.connection, why});
+}
+
+void JobDesk::Grant(const Seat& seat) {
   ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}};
   if (seat.job->phase == JobPhase::kZeroing && seat.job->zeroing_connection == seat.connection) {
     granted.to_zero = Ranges(seat.job->states->extents());
@@ -163,7 +178,6 @@ Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
   if (!job->IsAwaited(event.rank) || (job->NonceOf(event.rank) != event.nonce && !TP_PLANTED("jobs.nonce_unchecked"))) {
     return Status(ErrorId::kPeerLost, RankText(event.rank) + " of job " + job->spec().name + " was counted as lost before it came back");
   }
-  TP_RETURN_IF_ERROR(AdmitSession(BuildLedger(parts_, options_, *tables_), job->spec().name, job->spec().rcache_bytes));
   Seat seat;
   seat.connection = event.connection;
   seat.rank = event.rank;

@@ -3,6 +3,7 @@
 // One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing sockets) is the control thread's.
 #pragma once
 
+#include "memserver/residency/job_ledger.h"
 #include "memserver/tables.h"
 
 namespace tidepool::memserver {
@@ -26,6 +27,8 @@ class JobDesk {
   bool ExpelViolators();
   // Starts saves whose version is complete, ends leases, gives back what removed jobs held. True when something happened.
   bool TendJobs();
+  // Every job and every waiting rank has the quota that the book says.
+  void ApplyQuotas();
 
  private:
   void On(ReserveJob event);
@@ -37,7 +40,19 @@ class JobDesk {
   void On(DeclareSchedule event);
   void On(SaveWeights event);
   void On(SnapshotWanted event);
+  void On(AdminCommand event);
   void On(StopServing event);
+
+  // The queue of ranks that wait for room (job_queue.cpp).
+  Status CheckTurn(const ReserveJob& event) const;
+  bool NeedsRoom(const ReserveJob& event) const;
+  Demand DemandOf(const ReserveJob& event) const;
+  void Enqueue(ReserveJob event, const Status& why);
+  bool StaysWaiting(const ReserveJob& event, const Status& why) const;
+  bool ServeWaiting();
+  bool ForgetWaiting(ConnectionId connection);
+  void RefuseWaiting(const Status& why);
+  Status Do(const SetJobQuota& command);
 
   Status WhyStopping() const;
   Status CheckJoin(const Job& job, const ReserveJob& event) const;
@@ -46,9 +61,12 @@ class JobDesk {
   Result<Seat*> TakeSeat(const ReserveJob& event);
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);
   Seat* AddSeat(Job* job, Seat seat);
-  Room RoomNow() const;
+  // What a new job of the account may take.
+  Space SpaceFor(const Ledger& ledger, const std::string& account) const;
   bool OpenIfReady(Job* job);
   bool EndFailed(Job* job);
+  void Grant(const Seat& seat);
+  void Refuse(const ReserveJob& event, const Status& why);
   void Attach(Seat* seat);
   void AttachHeld(Job* job);
 
@@ -76,6 +94,7 @@ class JobDesk {
   Tables* const tables_;
   int64_t violation_window_ns_ = 0;  // rate limit of log lines
   uint32_t violations_in_window_ = 0;
+  uint64_t served_room_changes_ = 0;
 };
 
 }  // namespace tidepool::memserver

@@ -35,6 +35,7 @@ void JobDesk::On(Goodbye event) {
 }
 
 void JobDesk::On(ConnectionLost event) {
+  if (ForgetWaiting(event.connection)) return;
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) return;
   LogWarn("rank lost", {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
@@ -52,6 +53,7 @@ Status JobDesk::WhyStopping() const {
 void JobDesk::On(StopServing event) {
   tables_->draining = true;
   tables_->restarting = event.hand_over;
+  RefuseWaiting(WhyStopping());
   const auto goes_on = [](const auto& job) { return job->phase == JobPhase::kOpen; };
   tables_->handing_over = event.hand_over && std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on);
   if (tables_->handing_over) return;  // the jobs stay as they are; TendJobs ends the loop when the work in hand is done
@@ -108,6 +110,7 @@ void JobDesk::SendFarewells(Job* job) {
 
 // A rank has left: the run can seal no further step.
 void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
+  ++tables_->room_changes;
   if (job->IsRecorded()) {
     JobRecord& record = job->states->record();
     if (how == Leaving::kGoodbye) record.ranks_left_well.fetch_or(uint64_t{1} << rank, std::memory_order_release);
@@ -141,6 +144,8 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
 void JobDesk::BeginRemoval(Job* job) {
   if (job->IsRecorded() && !TP_PLANTED("jobs.index_slot_left")) parts_.index->Remove(job->index_slot);
   TP_POINT("server.job_unrecorded");
+  // The next job of this name has no part in what was set for this one.
+  if (job->phase != JobPhase::kRemoving) tables_->quotas.ForgetJob(job->spec().name);
   job->phase = JobPhase::kRemoving;
   job->spills.Abandon();
   job->waiting_saves.clear();
@@ -149,6 +154,7 @@ void JobDesk::BeginRemoval(Job* job) {
 bool JobDesk::EraseIfUnused(Job* job) {
   if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || TP_BUGGIFY("desk.erase_later")) return false;
   LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
+  ++tables_->room_changes;
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
   if (job->states->spills()) parts_.tier->Remove(job->nonce);
@@ -222,7 +228,7 @@ bool JobDesk::EndHandOver() {
 
 bool JobDesk::TendJobs() {
   if (tables_->handing_over) return EndHandOver();
-  bool worked = false;
+  bool worked = ServeWaiting();
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();
     worked |= TendAwaited(job);

@@ -17,6 +17,13 @@ inline constexpr uint32_t kSessionsMaxDefault = 256;
 inline constexpr uint32_t kRequestsPerTurn = 64;
 // Bytes copied for one session in a turn where the loop copies itself: about 100 us of memcpy.
 inline constexpr uint64_t kCopyBytesPerTurn = 1 * kMiB;
+// While several jobs have ranks: bytes of copies in flight, of all ranks together, beyond which none is begun. What waits for it waits in
+// the order of the jobs' shares, but for jobs that have none in flight. Enough for several copy threads; less where the loop copies, which
+// does one after the other.
+inline constexpr uint64_t kSharedCopyBytes = 256 * kMiB;
+inline constexpr uint64_t kSharedCopyBytesInLoop = 8 * kMiB;
+// What a request costs beside its bytes, in bytes that could be copied meanwhile: so that many small ones are no more than few large ones.
+inline constexpr uint64_t kRequestCost = 16 * kKiB;
 // Control events taken in a turn; each may build or remove a job.
 inline constexpr uint32_t kControlEventsPerTurn = 16;
 // Chunks of a skipped step published in a turn (they change no bytes).

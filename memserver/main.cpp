@@ -56,6 +56,7 @@ int Check(const Flags& flags) {
   if (!loaded.ok()) return Fail(loaded.status());
   const auto options = ResolveOptions(loaded.value().config);
   if (!options.ok()) return Fail(options.status());
+  if (const Status sound = CheckQuotas(options.value().quotas, options.value().pool_bytes); !sound.ok()) return Fail(sound);
   const auto findings = CheckHost(options.value());
   std::cout << Format(findings);
   return ExitCodeOf(findings);

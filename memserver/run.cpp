@@ -259,6 +259,8 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   options.spin_ns = config.spin_ns;
   options.jobs_max = config.jobs_max;
   options.sessions_max = config.sessions_max;
+  options.quotas = config.quotas;
+  options.default_quota = config.default_quota;
   return options;
 }
 

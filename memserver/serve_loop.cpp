@@ -22,6 +22,7 @@ int64_t SpinNs(int64_t wanted) {
 ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
     : parts_(parts), options_(options), spin_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
   tables_.started_ns = parts_.clock->NowNs();
+  tables_.quotas = QuotaBook(options.quotas, options.quota_fallback);
   for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
     if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
   }
@@ -30,7 +31,9 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
 }
 
 Status ServeLoop::Recover(const IndexContents& contents) {
-  return RecoverJobs(parts_, contents, &tables_);
+  TP_RETURN_IF_ERROR(RecoverJobs(parts_, contents, &tables_));
+  desk_.ApplyQuotas();
+  return Status();
 }
 
 bool ServeLoop::Turn() {
@@ -72,6 +75,7 @@ bool ServeLoop::TakeSaved() {
 bool ServeLoop::ServeSeats() {
   const size_t count = tables_.seats.size();
   if (count == 0) return false;
+  if (JobsCompete()) return ServeInShares();
   first_seat_ = (first_seat_ + 1) % count;
   bool worked = false;
   for (size_t i = 0; i < count; ++i) {
@@ -79,13 +83,78 @@ bool ServeLoop::ServeSeats() {
     if (seat->session == nullptr || seat->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(seat);
     worked |= dispatcher_.RetryParked(seat);
-    worked |= dispatcher_.TakeRequests(seat);
-    if (seat->session->lane().Progress(kCopyBytesPerTurn)) {
+    worked |= dispatcher_.TakeRequests(seat, kRequestsPerTurn);
+    worked |= ProgressCopies(seat);
+  }
+  return worked;
+}
+
+bool ServeLoop::ProgressCopies(Seat* seat) {
+  if (!seat->session->lane().Progress(kCopyBytesPerTurn)) return false;
+  dispatcher_.EndCopies(seat);
+  return true;
+}
+
+bool ServeLoop::JobsCompete() const {
+  const Job* first = tables_.seats.front()->job;
+  return std::any_of(tables_.seats.begin(), tables_.seats.end(), [first](const auto& seat) { return seat->job != first; });
+}
+
+// Who may begin a copy is decided here alone; copies that were begun go on by themselves. So the shares hold whoever does the copying.
+bool ServeLoop::ServeInShares() {
+  bool worked = false;
+  uint64_t in_flight = 0, most = options_.shared_copy_bytes;
+  for (const auto& seat : tables_.seats) {
+    if (seat->session == nullptr || seat->violation != nullptr) continue;
+    worked |= dispatcher_.EndCopies(seat.get());
+    in_flight += seat->session->lane().bytes_in_flight();
+    if (options_.shared_copy_bytes == 0)
+      most = std::max(most, seat->session->lane().stream().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
+  }
+  const auto share = [this](size_t i) -> Share& { return tables_.jobs[i]->copy_share; };
+  const auto take = [this, &in_flight](size_t i) {
+    const uint64_t bytes = ServeOneSeat(tables_.jobs[i].get());
+    in_flight += bytes > kRequestCost ? bytes - kRequestCost : 0;
+    return bytes;
+  };
+  for (size_t left = kRequestsPerTurn * tables_.seats.size(); left > 0 && in_flight < most; --left) {
+    if (!copies_.Serve(tables_.jobs.size(), share, take)) break;
+    worked = true;
+  }
+  if (in_flight >= most) worked |= ServeOutOfTurn();
+  for (const auto& seat : tables_.seats) {
+    if (seat->session != nullptr && seat->violation == nullptr) worked |= ProgressCopies(seat.get());
+  }
+  return worked;
+}
+
+// One large copy, or many, may fill what is allowed in flight for a while: a job that has none of it does not wait for that.
+bool ServeLoop::ServeOutOfTurn() {
+  const auto has_copies = [](const Seat* seat) {
+    return seat != nullptr && seat->session != nullptr && seat->session->lane().bytes_in_flight() > 0;
+  };
+  bool worked = false;
+  for (const auto& job : tables_.jobs) {
+    while (!std::any_of(job->seats.begin(), job->seats.end(), has_copies) &&
+           copies_.ServeOutOfTurn(&job->copy_share, [&] { return ServeOneSeat(job.get()); })) {
       worked = true;
-      dispatcher_.EndCopies(seat);
     }
   }
   return worked;
+}
+
+// One request, or the parked ones that may go on now, of the next rank of the job that has some. What that costs; 0 when no rank has any.
+uint64_t ServeLoop::ServeOneSeat(Job* job) {
+  const size_t ranks = job->seats.size();
+  for (size_t i = 0; i < ranks; ++i) {
+    job->next_seat = (job->next_seat + 1) % ranks;
+    Seat* seat = job->seats[job->next_seat];
+    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr) continue;
+    const uint64_t before = seat->session->lane().bytes_started();
+    if (!dispatcher_.RetryParked(seat) && !dispatcher_.TakeRequests(seat, 1)) continue;
+    return seat->session->lane().bytes_started() - before + kRequestCost;
+  }
+  return 0;
 }
 
 bool ServeLoop::RunInlineWork() {

@@ -38,6 +38,12 @@ class ServeLoop {
   bool TakeControlEvents();
   bool TakeSaved();
   bool ServeSeats();
+  // The part of it for ranks of several jobs: they begin copies by their jobs' shares.
+  bool ServeInShares();
+  bool ServeOutOfTurn();
+  uint64_t ServeOneSeat(Job* job);
+  bool JobsCompete() const;
+  bool ProgressCopies(Seat* seat);
   bool RunInlineWork();
   void Sleep();
   void ClearEvents();
@@ -55,6 +61,7 @@ class ServeLoop {
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;
   size_t first_seat_ = 0;
+  FairShare copies_;
 };
 
 }  // namespace tidepool::memserver

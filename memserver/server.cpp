@@ -130,6 +130,19 @@ ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
           .topology = TopologyReport(options.topology, options.places, &pool)};
 }
 
+// Quotas of the pool that there is: one that was taken over need not have the size that is asked for now. Its jobs are not given up for a
+// configuration that does not fit them.
+Status TakeQuotas(const ServerOptions& options, const KeptMemory& kept, LoopOptions* loop) {
+  const uint64_t pool_bytes = kept.pool->total_bytes();
+  TP_ASSIGN_OR_RETURN(loop->quota_fallback, ResolveFallback(options.default_quota, pool_bytes));
+  const Status sound = CheckQuotas(options.quotas, pool_bytes);
+  if (!sound.ok() && !kept.adopted) return sound;
+  if (!sound.ok()) LogWarn("the quotas do not fit the pool that was taken over", {{"why", sound.Line()}});
+  auto rules = ResolveQuotas(options.quotas, pool_bytes);
+  if (rules.ok()) loop->quotas = std::move(rules).value();
+  return Status();
+}
+
 LoopOptions LoopOptionsOf(const ServerOptions& options) {
   LoopOptions loop;
   loop.lease_ns = options.lease_ns;
@@ -168,14 +181,16 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                     .saves = &r.saves,
                     .saved = &r.saved,
                     .tier = r.nvme != nullptr ? r.nvme->tier.get() : nullptr};
-  r.loop = std::make_unique<ServeLoop>(parts, LoopOptionsOf(options));
+  LoopOptions loop = LoopOptionsOf(options);
+  TP_RETURN_IF_ERROR(TakeQuotas(options, r.kept, &loop));
+  r.loop = std::make_unique<ServeLoop>(parts, loop);
   TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents));
   r.team->SetTuning(TuningFor(options, *r.team, pool));
   const ControlOptions control{.socket_dir = options.socket_dir, .connections_max = 2 * options.sessions_max};
   const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
-  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get());
+  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), &r.events);
   TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(shm::AdminSocketPath(options.socket_dir), r.api.get()));
 
   std::unique_ptr<Server> server(new Server(std::move(rooms)));

@@ -17,6 +17,7 @@
 #include "device/topology.h"
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/nvme_tier.h"
+#include "memserver/quota_config.h"
 #include "memserver/residency/host_pool.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
@@ -40,6 +41,8 @@ struct ServerOptions {
   uint32_t jobs_max = 64, sessions_max = 256;
   NvmeOptions nvme;
   StatesOn states_on = StatesOn::kAuto;
+  std::vector<QuotaEntry> quotas = {};                                         // of users and jobs, as configured
+  std::string default_quota = "100%";                                          // limit of each user without one
   bool discard_kept = false;                                                   // give up what the keeper holds
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
 };

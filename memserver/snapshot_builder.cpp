@@ -1,6 +1,7 @@
 #include "memserver/snapshot_builder.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace tidepool::memserver {
@@ -107,6 +108,9 @@ JobRow RowOf(const Job& job) {
   row.nvme_bytes = job.states->nvme_total();
   for (const Chunk& chunk : job.states->chunks()) row.chunks_spilled += chunk.spilled ? 1 : 0;
   row.rcache_bytes = RcacheOf(job);
+  row.account = job.account;
+  row.quota = job.quota;
+  row.optimizer_bytes = job.worker_share.served;
   row.step_seconds = job.step_seconds;
   row.steps_skipped = job.steps_skipped;
   row.step = ProgressOf(job);
@@ -138,6 +142,31 @@ NvmeRow RowOf(const StateTier& tier) {
   return row;
 }
 
+WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
+  const shm::JobSpec& spec = *rank.event.spec;
+  WaitingRow row{.name = spec.name, .account = rank.account, .uid = rank.event.uid, .rank = rank.event.rank, .pid = rank.event.pid};
+  row.priority = rank.priority;
+  row.pool_bytes = shm::StateBytesOf(spec).total();
+  row.rcache_bytes = spec.world * spec.rcache_bytes;
+  row.waited_ns = now - rank.since_ns;
+  row.why = rank.why.what();
+  return row;
+}
+
+// Accounts that have a rule, hold something, or wait.
+std::vector<AccountRow> AccountRows(const Ledger& ledger, const Tables& tables) {
+  std::set<std::string> names;
+  for (const QuotaRule& rule : ledger.quotas) names.insert(rule.account);
+  for (const Holding& holding : ledger.holdings) names.insert(holding.account);
+  for (const WaitingRank& rank : tables.waiting) names.insert(rank.account);
+  std::vector<AccountRow> rows;
+  for (const std::string& name : names) {
+    const Room room = RoomFor(ledger, name);
+    rows.push_back({name, ledger.QuotaOf(name), room.account_used, room.bytes});
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options, const Tables& tables) {
@@ -166,6 +195,8 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
       snapshot->bytes_d2h += session.bytes_d2h;
     }
   }
+  for (const WaitingRank& rank : tables.waiting) snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
+  snapshot->accounts = AccountRows(BuildLedger(parts, options, tables), tables);
   return snapshot;
 }
 
@@ -175,8 +206,17 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
   ledger.rcache_limit = options.rcache_limit;
   ledger.jobs_max = options.jobs_max;
   ledger.sessions_max = options.sessions_max;
-  ledger.sessions = static_cast<uint32_t>(tables.seats.size());
-  for (const auto& job : tables.jobs) ledger.holdings.push_back({job->spec().name, job->states->pool_bytes(), RcacheOf(*job)});
+  ledger.fallback = options.quota_fallback;
+  ledger.quotas = tables.quotas.Rules();
+  for (const auto& job : tables.jobs) {
+    Holding holding{job->spec().name, job->account, job->states->pool_bytes(), 0, 0};
+    // What all ranks of the run may come to hold, whether they are there yet or not.
+    if (job->HasRanks()) {
+      holding.ranks = job->spec().world;
+      holding.rcache_bytes = job->spec().world * job->spec().rcache_bytes;
+    }
+    ledger.holdings.push_back(std::move(holding));
+  }
   return ledger;
 }
 

@@ -148,22 +148,17 @@ bool StepDesk::NextWork(Job* job, Work* work) {
 }
 
 bool StepDesk::FeedTeam() {
-  const size_t count = tables_->jobs.size();
-  bool fed = false;
-  Work work;
-  size_t without = 0;  // jobs in a row that had nothing
-  while (without < count && parts_.team->HasRoom()) {
-    next_job_ = (next_job_ + 1) % count;
-    Job* job = tables_->jobs[next_job_].get();
-    if (!NextWork(job, &work)) {
-      ++without;
-      continue;
-    }
-    without = 0;
+  const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->worker_share; };
+  const auto take = [this](size_t i) -> uint64_t {
+    Job* job = tables_->jobs[i].get();
+    Work work;
+    if (!NextWork(job, &work)) return 0;
     ++job->work_at_team;
     parts_.team->Push(work);
-    fed = true;
-  }
+    return BytesTouched(work);
+  };
+  bool fed = false;
+  while (parts_.team->HasRoom() && workers_.Serve(tables_->jobs.size(), share, take)) fed = true;
   return fed;
 }
 

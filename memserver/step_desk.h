@@ -1,6 +1,6 @@
 // StepDesk: what happens between requests: complete steps are judged and sealed, work goes to the optimizer workers and comes back.
 //
-// One thread (the serve loop). Jobs take turns at the workers, one item each (fairness between jobs).
+// One thread (the serve loop). Jobs share the workers by their weights and priorities (fair_share.h).
 #pragma once
 
 #include <vector>
@@ -33,7 +33,7 @@ class StepDesk {
   const Parts parts_;
   Tables* const tables_;
   std::vector<WorkDone> done_;
-  size_t next_job_ = 0;  // whose turn it is at the workers
+  FairShare workers_;
 };
 
 }  // namespace tidepool::memserver

@@ -14,6 +14,7 @@
 #include "memserver/jobs/mailbox.h"
 #include "memserver/limits.h"
 #include "memserver/residency/kept_index.h"
+#include "memserver/residency/quota.h"
 #include "memserver/traffic/state_tier.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/wake_set.h"
@@ -28,7 +29,10 @@ struct LoopOptions {
   uint32_t sessions_max = kSessionsMaxDefault;
   int64_t spin_ns = -1;  // idle time before the loop sleeps; negative: by the number of CPUs
   StatesOn states_on = StatesOn::kAuto;
-  bool run_inline_work = true;  // an inline team's work is done in Turn; a simulator does it itself
+  std::vector<QuotaRule> quotas = {};  // as configured
+  Quota quota_fallback = {};           // of users without a rule
+  uint64_t shared_copy_bytes = 0;      // see kSharedCopyBytes; 0: by who copies
+  bool run_inline_work = true;         // an inline team's work is done in Turn; a simulator does it itself
 };
 
 // The loop's neighbours; all outlive it.
@@ -52,9 +56,21 @@ struct Counters {
   uint64_t sessions_ended_badly = 0;
 };
 
+// A rank whose job waits for room.
+struct WaitingRank {
+  ReserveJob event;
+  std::string account;
+  Priority priority = Priority::kNormal;
+  int64_t since_ns = 0;
+  Status why;
+};
+
 struct Tables {
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
+  std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
+  uint64_t room_changes = 0;                 // grows when a waiting rank may be served
+  QuotaBook quotas;
   JobId last_job = 0;
   SessionId last_session = 0;
   bool draining = false;

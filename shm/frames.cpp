@@ -41,7 +41,7 @@ void PutPayload(const HelloFrame& frame, ByteWriter* out) {
   out->Put(frame.rank);
   out->Put(frame.world);
   out->Put(frame.pid);
-  out->Put<uint32_t>(0);
+  out->Put(frame.flags);
   out->Put(frame.spec_bytes);
   out->Put(frame.fingerprint);
   out->Put(frame.nonce);
@@ -99,6 +99,11 @@ void PutPayload(const ResumedFrame& frame, ByteWriter* out) {
   out->Put(frame.session);
 }
 
+void PutPayload(const QueuedFrame& frame, ByteWriter* out) {
+  out->Put(frame.place);
+  PutStatus(frame.why, out);
+}
+
 // --- payloads in: each reads everything and says whether the values are within their limits ---
 
 bool GetStatus(ByteReader* in, Status* status) {
@@ -132,7 +137,7 @@ bool GetPayload(ByteReader* in, HelloFrame* frame) {
   frame->rank = in->Get<uint32_t>();
   frame->world = in->Get<uint32_t>();
   frame->pid = in->Get<int32_t>();
-  in->Get<uint32_t>();
+  frame->flags = in->Get<uint32_t>() & kHelloFlags;
   frame->spec_bytes = in->Get<uint64_t>();
   frame->fingerprint = in->Get<uint64_t>();
   frame->nonce = in->Get<uint64_t>();
@@ -207,6 +212,11 @@ bool GetPayload(ByteReader* in, ResumedFrame* frame) {
   return true;
 }
 
+bool GetPayload(ByteReader* in, QueuedFrame* frame) {
+  frame->place = in->Get<uint32_t>();
+  return GetStatus(in, &frame->why) && frame->place != 0;
+}
+
 // --- the table of types ---
 
 struct TypeEntry {
@@ -233,6 +243,7 @@ constexpr std::array<TypeEntry, kFrameTypes> kTypes{{
     {"PeerLost", 0, DecodeAs<9>},
     {"Resume", 1, DecodeAs<10>},
     {"Resumed", kResumedFds, DecodeAs<11>},
+    {"Queued", 0, DecodeAs<12>},
 }};
 
 }  // namespace

@@ -6,6 +6,7 @@
 //
 //   trainer                                     memserver
 //   Hello, SpecPart x n                    ->
+//                                          <-   Queued, when it asked to wait for room and there is none yet
 //                                          <-   Welcome (+ submission, completion, rCache, doorbell) | Refused
 //   SchedulePart x n, Save (+ directory)   ->
 //                                          <-   SaveDone, PeerLost, Ended
@@ -41,6 +42,10 @@ enum WelcomeFd : uint32_t { kFdSubmission = 0, kFdCompletion = 1, kFdRcache = 2,
 // Order of the descriptors that come with Resumed.
 enum ResumedFd : uint32_t { kResumedSubmission = 0, kResumedCompletion = 1, kResumedDoorbell = 2, kResumedFds = 3 };
 
+// Of Hello: the rank waits in the server's queue when there is no room for its job now. Servers that know no flags refuse it.
+inline constexpr uint32_t kHelloMayWait = 1;
+inline constexpr uint32_t kHelloFlags = kHelloMayWait;
+
 struct HelloFrame {
   ProtocolRange protocols;  // that the client speaks
   uint32_t rank = 0, world = 0;
@@ -48,6 +53,7 @@ struct HelloFrame {
   uint64_t spec_bytes = 0;
   uint64_t fingerprint = 0;
   uint64_t nonce = 0;  // chosen at random by the client, not 0: names this incarnation of the rank, also when it comes back
+  uint32_t flags = 0;  // kHelloMayWait
 };
 struct SpecPartFrame {
   std::vector<std::byte> bytes;
@@ -96,9 +102,15 @@ struct ResumedFrame {
   uint32_t session = 0;
 };
 
+// The rank waits for room; only to one that said so in Hello. Welcome or Refused follows when its turn has come.
+struct QueuedFrame {
+  uint32_t place = 0;  // 1: the next one
+  Status why;
+};
+
 // The position of a type in this list, plus 1, is its number on the wire.
 using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame, SaveFrame, SaveDoneFrame, GoodbyeFrame,
-                           EndedFrame, PeerLostFrame, ResumeFrame, ResumedFrame>;
+                           EndedFrame, PeerLostFrame, ResumeFrame, ResumedFrame, QueuedFrame>;
 
 std::vector<std::byte> EncodeFrame(const Frame& frame);
 // Errors: kHandshakeBad.

@@ -111,6 +111,11 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
                   "how long a memserver that ended is waited for (then exit code 75); 0s: not at all")
       ->group(group)
       ->capture_default_str();
+  app->add_option("--wait", o->queue_timeout,
+                  "wait in memserver's queue when there is no room for the job, for so long (without TIME: a day)")
+      ->group(group)
+      ->expected(0, 1)
+      ->type_name("TIME");
   app->add_option("--rejoin-timeout", o->rejoin_timeout, "with --resume auto: how long the other ranks are waited for (then exit code 75)")
       ->group(group)
       ->capture_default_str();

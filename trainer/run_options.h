@@ -45,6 +45,7 @@ struct RunOptions {
   std::string socket_dir;  // empty: the default place
   std::string resume;      // auto, never; empty: auto where torchrun has started the ranks again, else never
   std::string server_timeout = "120s";
+  std::string queue_timeout = "0s";     // for room in the server's queue; empty: a day
   std::string rejoin_timeout = "120s";  // with resume: for ranks that died
   bool standalone = false;
   std::string pool;      // of the private server; empty: as small as the job allows

@@ -20,6 +20,7 @@ constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;     // at least, for the othe
 constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
 constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
+constexpr const char* kQueueDefault = "24h";
 
 Rendezvous RendezvousOf(const RankPlace& place, int64_t server_timeout_ns) {
   Rendezvous meet;
@@ -59,6 +60,8 @@ Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, Ses
   if (!session->standalone()) {
     TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, DurationOf("--server-timeout", options.server_timeout));
     TP_ASSIGN_OR_RETURN(session->rejoin_timeout_ns_, DurationOf("--rejoin-timeout", options.rejoin_timeout));
+    const std::string& queue = options.queue_timeout;
+    TP_ASSIGN_OR_RETURN(session->queue_timeout_ns_, DurationOf("--wait", queue.empty() ? kQueueDefault : queue));
   }
   return session;
 }
@@ -119,6 +122,8 @@ Status RunSession::Attach() {
   client.socket_dir = socket_dir_;
   client.server_timeout_ns = server_timeout_ns_;
   client.on_wait = task_.say;
+  client.queue_timeout_ns = queue_timeout_ns_;
+  client.give_up = StopFlag::Requested;
   if (task_.resumes) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, server_timeout_ns_));
   return TakeSeat(client);
 }

@@ -88,7 +88,7 @@ class RunSession {
   const RankPlace place_;
   const SessionTask task_;
   std::optional<uint64_t> pool_bytes_;  // as asked for
-  int64_t server_timeout_ns_ = 0, rejoin_timeout_ns_ = 0;
+  int64_t server_timeout_ns_ = 0, rejoin_timeout_ns_ = 0, queue_timeout_ns_ = 0;
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<RendezvousStore> store_;
   std::unique_ptr<Collective> world_;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 
 #include "base/clock.h"
-#include "client/memctl/http_get.h"
+#include "base/json_writer.h"
+#include "client/memctl/send_http.h"
 #include "client/memctl/views.h"
 #include "shm/protocol.h"
 #include "shm/socket_path.h"
@@ -38,7 +40,7 @@ std::string Target(const std::string& path, std::initializer_list<std::pair<cons
 }
 
 Result<HttpReply> Send(const Invocation& invocation, const std::string& method, const std::string& target) {
-  return HttpGet(shm::AdminSocketPath(invocation.socket_dir), method, target, invocation.timeout_ns);
+  return SendHttp(shm::AdminSocketPath(invocation.socket_dir), {method, target}, invocation.timeout_ns);
 }
 
 // The body of a successful answer; else the error that the server told of.
@@ -97,6 +99,52 @@ Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
   return Show(invocation, target, ReadChunks, [&](const ChunksView& view) { return Shown{Joined(RenderChunks(view, style)), ""}; });
 }
 
+Result<Shown> RunQuotas(const Invocation& invocation, const Style& style) {
+  return Show(invocation, "/v1/quotas", ReadQuotas, [&](const QuotasView& view) { return Shown{Joined(RenderQuotas(view, style)), ""}; });
+}
+
+// The fields as a JSON object: what is all digits is a number.
+std::string BodyOf(const std::map<std::string, std::string>& fields) {
+  JsonWriter json;
+  json.BeginObject();
+  for (const auto& [name, text] : fields) {
+    uint64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool is_number = error == std::errc() && end == text.data() + text.size();
+    json.Key(name);
+    is_number ? json.Uint(number) : json.String(text);
+  }
+  return json.EndObject().Take();
+}
+
+struct Change {
+  std::string method, target, done;  // done: what to say afterwards
+};
+
+Result<Shown> Apply(const Invocation& invocation, const Change& change) {
+  const HttpQuestion question{change.method, change.target, invocation.fields.empty() ? "" : BodyOf(invocation.fields)};
+  TP_ASSIGN_OR_RETURN(const HttpReply reply, SendHttp(shm::AdminSocketPath(invocation.socket_dir), question, invocation.timeout_ns));
+  if (reply.status != 200) return ReadProblem(reply.body);
+  return Shown{invocation.json ? reply.body + "\n" : change.done + "\n", ""};
+}
+
+struct JobAction {
+  const char* name;
+  const char* method;
+  const char* path;  // behind /v1/jobs/{job}
+  const char* done;
+};
+constexpr auto kJobActions = std::to_array<JobAction>({{"quota", "PUT", "/quota", "quota changed; memctl quotas shows it"}});
+
+Result<Shown> RunJob(const Invocation& invocation, const Style&) {
+  for (const JobAction& action : kJobActions) {
+    if (invocation.action != action.name) continue;
+    return Apply(invocation,
+                 {action.method, "/v1/jobs/" + Escaped(invocation.job) + action.path, "job " + invocation.job + ": " + action.done});
+  }
+  return Status(ErrorId::kInternal, "the action '" + invocation.action + "' has no code");
+}
+
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
   const std::string own = "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
   auto body = Get(invocation, "/v1/version");
@@ -150,6 +198,8 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"residency", RunResidency},
                                                    {"chunks", RunChunks},
                                                    {"topo", RunTopo},
+                                                   {"quotas", RunQuotas},
+                                                   {"job", RunJob},
                                                    {"version", RunVersion},
                                                    {"wait-ready", RunWaitReady},
                                                    {"api", RunApi}});

@@ -19,6 +19,8 @@ Examples:
   memctl ps                              the jobs and their ranks
   memctl residency --watch               which chunk is where, every second
   memctl chunks --job gpt --state updating
+  memctl quotas                          who may have how much of the pool, and who waits for room
+  memctl job quota gpt --limit 100GiB --weight 2
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs
   memctl api GET /v1/jobs/gpt            any path of docs/admin_protocol.md
@@ -37,6 +39,7 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"residency", "Picture: chunks x places, coloured by state", true, false, false},
     {"chunks", "A table of chunks: state, version, who has fetched them", true, true, false},
     {"topo", "The machine: NUMA nodes, GPUs and drives, and where pool and workers are", false, false, false},
+    {"quotas", "What each user or job may have of the pool and has, and the jobs that wait for room", false, false, false},
     {"version", "Release of memctl and of the memserver that answers", false, false, false},
     {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false, false, false},
     {"api", "Send one request and print the answer as it is", false, false, true},
@@ -74,6 +77,46 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   }
 }
 
+struct FieldFlag {
+  const char* flag;  // "--limit" of the field "limit"
+  const char* help;
+};
+struct ActionFlags {
+  const char* name;
+  const char* help;
+  std::array<FieldFlag, 4> fields;
+  size_t field_count;
+};
+constexpr auto kJobActions = std::to_array<ActionFlags>({
+    {"quota",
+     "Change what a job may have; until it ends, or memserver does",
+     {{{"--guarantee", "Pool memory that nobody else is given: a size, or a share of the pool"},
+       {"--limit", "Pool memory that it never exceeds: a size, a share of the pool, or none"},
+       {"--weight", "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
+       {"--priority", "low, normal or high"}}},
+     4},
+});
+
+// memctl job ACTION JOB [flags]
+void AddJobCommand(CLI::App* app, Invocation* invocation) {
+  CLI::App* job = app->add_subcommand("job", "Change a job: memctl job ACTION JOB");
+  job->require_subcommand(1)->fallthrough();
+  for (const ActionFlags& action : kJobActions) {
+    CLI::App* sub = job->add_subcommand(action.name, action.help);
+    sub->fallthrough();
+    sub->callback([invocation, name = action.name] {
+      invocation->command = "job";
+      invocation->action = name;
+    });
+    sub->add_option("job", invocation->job, "Its name or number")->required()->type_name("JOB");
+    for (size_t i = 0; i < action.field_count; ++i) {
+      const std::string field = action.fields[i].flag + 2;
+      sub->add_option_function<std::string>(
+          action.fields[i].flag, [invocation, field](const std::string& text) { invocation->fields[field] = text; }, action.fields[i].help);
+    }
+  }
+}
+
 ParsedLine UsageError(const std::string& what) {
   return {.invocation = std::nullopt, .text = Status(ErrorId::kUsageError, what).Format() + "\n", .exit_code = kExitUsage};
 }
@@ -82,6 +125,7 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
+  names.emplace_back("job");
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);
@@ -114,6 +158,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   app.allow_extras();
   AddGlobalFlags(&app, &invocation, &texts);
   for (const CommandFlags& command : kCommands) AddCommand(&app, command, &invocation);
+  AddJobCommand(&app, &invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -23,6 +24,9 @@ struct Invocation {
   std::string job, state, cursor;
   uint64_t limit = 0;          // of chunks; 0: the server's own
   std::string method, target;  // of `api`
+  // Of commands that change something: what to do, and the fields of the request that were given.
+  std::string action;
+  std::map<std::string, std::string> fields;
 };
 
 inline constexpr int64_t kTimeoutDefaultNs = 5 * kNsPerSecond;

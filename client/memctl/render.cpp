@@ -108,6 +108,24 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
   return table.Lines(style.header);
 }
 
+Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
+  Table accounts({{"ACCOUNT"}, {"USED", true}, {"ROOM", true}, {"GUARANTEE", true}, {"LIMIT", true}, {"WEIGHT", true}, {"PRIORITY"}});
+  for (const AccountView& row : quotas.accounts) {
+    accounts.Add({row.account, FormatBytes(row.used), FormatBytes(row.room), FormatBytes(row.guarantee),
+                  row.limited ? FormatBytes(row.limit) : "none", std::to_string(row.weight), row.priority});
+  }
+  Lines lines = accounts.Lines(style.header);
+  if (quotas.waiting.empty()) return lines;
+  Table waiting({{"WAITING"}, {"RANK", true}, {"ACCOUNT"}, {"PRIORITY"}, {"POOL", true}, {"RCACHE", true}, {"SINCE", true}, {"BECAUSE"}});
+  for (const WaitingView& row : quotas.waiting) {
+    waiting.Add({row.name, std::to_string(row.rank), row.account, row.priority, FormatBytes(row.pool_bytes), FormatBytes(row.rcache_bytes),
+                 FormatDuration(row.waited_seconds), row.why});
+  }
+  lines.emplace_back();
+  for (std::string& line : waiting.Lines(style.header)) lines.push_back(std::move(line));
+  return lines;
+}
+
 Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   Table table({{"JOB", true},
                {"CHUNK", true},

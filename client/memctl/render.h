@@ -20,6 +20,8 @@ using Lines = std::vector<std::string>;
 
 Lines RenderStatus(const StatusView& status, const Style& style);
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
+// Two tables: accounts, and the ranks that wait (where there are some).
+Lines RenderQuotas(const QuotasView& quotas, const Style& style);
 Lines RenderChunks(const ChunksView& chunks, const Style& style);
 // Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and drives.
 Lines RenderTopology(const TopologyView& topology, const Style& style);

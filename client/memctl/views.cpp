@@ -56,6 +56,12 @@ class Fields {
     }
     return *this;
   }
+  // A text that may be left out.
+  Fields& ReadIfThere(const char* key, std::string* out) {
+    const json::value* value = object_ == nullptr ? nullptr : object_->if_contains(key);
+    if (value != nullptr && value->is_string()) *out = std::string(value->get_string());
+    return *this;
+  }
   Fields Object(const char* key) {
     static const json::value none;
     const json::value* value = Find(key);
@@ -266,19 +272,40 @@ Result<TopologyView> ReadTopology(std::string_view text) {
   });
 }
 
+Result<QuotasView> ReadQuotas(std::string_view text) {
+  return ReadDocument<QuotasView>(text, [](Fields& fields, QuotasView* view) {
+    fields.Array("accounts", [&](const json::value& value) {
+      AccountView& account = view->accounts.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("account", &account.account).Read("priority", &account.priority).Read("weight", &account.weight);
+      row.Read("guarantee_bytes", &account.guarantee).Read("bytes_used", &account.used).Read("bytes_room", &account.room);
+      const json::value* limit = value.is_object() ? value.get_object().if_contains("limit_bytes") : nullptr;
+      account.limited = limit != nullptr && !limit->is_null();
+      if (account.limited) row.Read("limit_bytes", &account.limit);
+    });
+    fields.Array("waiting", [&](const json::value& value) {
+      WaitingView& waiting = view->waiting.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("name", &waiting.name).Read("account", &waiting.account).Read("priority", &waiting.priority).Read("why", &waiting.why);
+      row.Read("rank", &waiting.rank).Read("pid", &waiting.pid).Read("pool_bytes", &waiting.pool_bytes);
+      row.Read("rcache_bytes", &waiting.rcache_bytes).Read("waited_seconds", &waiting.waited_seconds);
+    });
+  });
+}
+
 Status ReadProblem(std::string_view text) {
   struct ProblemView {
-    std::string code, detail, remedy;
+    std::string code, detail, why, remedy;
   };
   auto problem = ReadDocument<ProblemView>(text, [](Fields& fields, ProblemView* view) {
-    fields.Read("code", &view->code).Read("detail", &view->detail).Read("remedy", &view->remedy);
+    fields.Read("code", &view->code).Read("detail", &view->detail).Read("remedy", &view->remedy).ReadIfThere("why", &view->why);
   });
   if (!problem.ok()) return problem.status();
   uint16_t number = 0;
   if (problem->code.starts_with("TP")) std::from_chars(problem->code.data() + 2, problem->code.data() + problem->code.size(), number);
   // A number of a later release stands for itself in the text and for "a bug" in the exit code: say what came.
   const ErrorId id = ErrorEntryOf(static_cast<ErrorId>(number)).id;
-  return Status(id, problem->detail).Fix(problem->remedy);
+  return Status(id, problem->detail).Why(problem->why).Fix(problem->remedy);
 }
 
 }  // namespace tidepool::client

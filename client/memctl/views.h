@@ -105,6 +105,23 @@ struct TopologyView {
   std::vector<TopologyStaging> staging;
 };
 
+struct AccountView {
+  std::string account, priority;
+  uint64_t guarantee = 0, limit = 0, weight = 0, used = 0, room = 0;
+  bool limited = false;
+};
+
+struct WaitingView {
+  std::string name, account, priority, why;
+  uint64_t rank = 0, pid = 0, pool_bytes = 0, rcache_bytes = 0;
+  double waited_seconds = 0;
+};
+
+struct QuotasView {
+  std::vector<AccountView> accounts;
+  std::vector<WaitingView> waiting;  // in the order in which they are served
+};
+
 // Errors of all: kHandshakeBad (not JSON, a field is missing or of another kind).
 Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
@@ -112,6 +129,7 @@ Result<std::vector<JobView>> ReadJobs(std::string_view json);
 Result<ChunksView> ReadChunks(std::string_view json);
 Result<ResidencyView> ReadResidency(std::string_view json);
 Result<TopologyView> ReadTopology(std::string_view json);
+Result<QuotasView> ReadQuotas(std::string_view json);
 
 // The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
 Status ReadProblem(std::string_view json);

@@ -12,24 +12,6 @@
 namespace tidepool::memserver {
 namespace {
 
-const char* TitleOf(unsigned status) {
-  switch (status) {
-    case 400: return "Bad Request";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 413: return "Content Too Large";
-    case 431: return "Request Header Fields Too Large";
-    case 503: return "Service Unavailable";
-    default: return "Error";
-  }
-}
-
-AdminAnswer ProblemOf(const Status& error) {
-  return Problem(error.code() == Code::kNotFound ? 404 : error.code() == Code::kUnavailable ? 503 : 400, error);
-}
-
 std::string Seconds(double seconds) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f s", seconds);
@@ -79,7 +61,7 @@ Result<std::vector<const JobRow*>> ChosenJobs(const Ask& ask) {
 }
 
 AdminAnswer Ok(std::string body) {
-  return {.status = 200, .body = std::move(body), .allow = ""};
+  return {.status = 200, .body = std::move(body)};
 }
 
 AdminAnswer GetVersion(const Ask& ask) {
@@ -93,6 +75,10 @@ AdminAnswer GetStatus(const Ask& ask) {
 }
 AdminAnswer GetJobs(const Ask& ask) {
   return Ok(JobsReport(*ask.look.snapshot));
+}
+
+AdminAnswer GetQuotas(const Ask& ask) {
+  return Ok(QuotasReport(*ask.look.snapshot));
 }
 
 AdminAnswer GetJob(const Ask& ask) {
@@ -192,6 +178,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "status"}, 2, Needs::kSnapshot, GetStatus, {}, 0},
     {{"v1", "jobs"}, 2, Needs::kSnapshot, GetJobs, {}, 0},
     {{"v1", "jobs", "*"}, 3, Needs::kSnapshot, GetJob, {}, 0},
+    {{"v1", "quotas"}, 2, Needs::kSnapshot, GetQuotas, {}, 0},
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
     {{"livez"}, 1, Needs::kLook, GetLive, {}, 0},
@@ -217,27 +204,32 @@ Status NoRoute(std::string_view target) {
   return Status(ErrorId::kAdminNotFound, "there is no path '" + std::string(target.substr(0, 200)) + "'").Fix("paths are: " + all);
 }
 
-}  // namespace
-
-AdminAnswer Problem(unsigned http_status, const Status& error) {
-  const ErrorEntry& entry = ErrorEntryOf(error.id());
-  JsonWriter json;
-  json.BeginObject().Field("type", "about:blank").Field("title", TitleOf(http_status)).Field("status", static_cast<uint32_t>(http_status));
-  json.Field("detail", error.what()).Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id()))).Field("name", entry.name);
-  json.Field("remedy", error.fix()).EndObject();
-  return {.status = http_status, .content_type = "application/problem+json", .body = json.Take(), .allow = ""};
+AdminAnswer NotAllowed(bool readable, const std::string& changes) {
+  const std::string methods = (readable ? std::string("GET, HEAD") : std::string()) + (readable && !changes.empty() ? ", " : "") + changes;
+  AdminAnswer answer = Problem(405, Status(ErrorId::kAdminBadRequest, "this path answers " + methods + " only").Fix("use one of them"));
+  answer.allow = methods;
+  return answer;
 }
 
-AdminAnswer AdminApi::Answer(std::string_view method, std::string_view target) {
-  auto parsed = ParseTarget(target);
+}  // namespace
+
+AdminAnswer AdminApi::Change(const AdminRequest& request, const RequestTarget& target) {
+  const SnapshotLook look = source_->Get();
+  if (look.snapshot == nullptr) return ProblemOf(Status(ErrorId::kNotReady, "memserver is starting: no snapshot has been taken yet"));
+  AdminAnswer answer = changes_.Apply(request, target, *look.snapshot);
+  source_->Outdate();
+  return answer;
+}
+
+AdminAnswer AdminApi::Answer(const AdminRequest& request) {
+  auto parsed = ParseTarget(request.target);
   if (!parsed.ok()) return ProblemOf(parsed.status());
   const Route* route = FindRoute(*parsed);
-  if (route == nullptr) return ProblemOf(NoRoute(target));
-  if (method != "GET" && method != "HEAD") {
-    AdminAnswer answer = Problem(405, Status(ErrorId::kAdminBadRequest, "this path answers GET and HEAD only").Fix("use GET"));
-    answer.allow = "GET, HEAD";
-    return answer;
-  }
+  const std::string changes = AdminChanges::MethodsOf(*parsed);
+  if (route == nullptr && changes.empty()) return ProblemOf(NoRoute(request.target));
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  if (!reads && (", " + changes + ",").find(", " + std::string(request.method) + ",") != std::string::npos) return Change(request, *parsed);
+  if (!reads || route == nullptr) return NotAllowed(route != nullptr, changes);
   const Status known = CheckParameters(*parsed, std::span(route->parameters).first(route->parameter_count));
   if (!known.ok()) return ProblemOf(known);
   SnapshotLook look;

@@ -60,10 +60,15 @@ Result<UniqueFd> Listen(const std::string& path) {
   return fd;
 }
 
-bool IsAllowed(int socket) {
+AdminCaller CallerAt(int socket) {
   ucred peer{};
   socklen_t length = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return {.uid = UINT32_MAX};
+  return {.uid = peer.uid, .pid = peer.pid};
+}
+
+bool IsAllowed(int socket) {
+  const AdminCaller peer = CallerAt(socket);
   return peer.uid == geteuid() || peer.uid == 0;
 }
 
@@ -74,7 +79,7 @@ AdminAnswer AnswerToUnreadable(const beast::error_code& error) {
   const bool is_http = error.category() == make_error_code(http::error::bad_method).category();
   const bool closed = error == http::error::end_of_stream || error == http::error::partial_message;
   if (is_http && !closed) return Problem(400, Status(ErrorId::kAdminBadRequest, "the request is not HTTP: " + error.message()));
-  return {.status = 0, .body = "", .allow = ""};
+  return {.status = 0, .body = ""};
 }
 
 }  // namespace
@@ -138,6 +143,7 @@ class AdminServer::Engine {
 
   asio::awaitable<void> Serve(Stream stream) {
     const Counted counted(&connections_);
+    const AdminCaller caller = CallerAt(stream.socket().native_handle());
     beast::flat_buffer buffer(limits_.header_bytes_max + limits_.body_bytes_max + 4096);
     bool keep_alive = true;
     while (keep_alive) {
@@ -153,7 +159,7 @@ class AdminServer::Engine {
       }
       const Request& request = parser.get();
       keep_alive = request.keep_alive();
-      const AdminAnswer answer = api_->Answer(request.method_string(), request.target());
+      const AdminAnswer answer = api_->Answer({request.method_string(), request.target(), request.body(), caller});
       const bool head = request.method() == http::verb::head;
       if (!co_await Send(&stream, answer, {.keep_alive = keep_alive, .head = head, .version = request.version()})) co_return;
     }

@@ -20,7 +20,7 @@ namespace tidepool::memserver {
 struct AdminLimits {
   uint32_t connections_max = 64;
   uint32_t header_bytes_max = 8 * 1024;
-  uint64_t body_bytes_max = 16 * 1024;             // no path takes a body; a client may send one all the same
+  uint64_t body_bytes_max = 16 * 1024;             // changes bring a small one
   int64_t request_timeout_ns = 10 * kNsPerSecond;  // from the end of the last answer to the end of the next request
   int64_t answer_timeout_ns = 10 * kNsPerSecond;   // for the reader to take an answer
 };

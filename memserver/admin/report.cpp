@@ -16,12 +16,28 @@ uint64_t SessionCount(const Snapshot& snapshot) {
   return count;
 }
 
+void WriteQuota(const Quota& quota, JsonWriter* json) {
+  json->Field("guarantee_bytes", quota.guarantee).Key("limit_bytes");
+  quota.limit == kNoLimit ? json->Null() : json->Uint(quota.limit);
+  json->Field("weight", quota.weight).Field("priority", NameOf(quota.priority));
+}
+
+void WriteWaiting(const WaitingRow& row, JsonWriter* json) {
+  json->BeginObject().Field("name", row.name).Field("account", row.account).Field("uid", row.uid).Field("rank", row.rank);
+  json->Field("pid", row.pid).Field("priority", NameOf(row.priority)).Field("pool_bytes", row.pool_bytes);
+  json->Field("rcache_bytes", row.rcache_bytes).Field("waited_seconds", static_cast<double>(row.waited_ns) / kNsPerSecond);
+  json->Field("why", row.why).EndObject();
+}
+
 void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("id", job.job).Field("name", job.name).Field("uid", job.uid).Field("state", job.state);
   json->Field("world", job.world).Field("ranks_attached", static_cast<uint64_t>(job.sessions.size()));
   json->Field("dtype", NameOf(job.dtype)).Field("version", job.version).Field("parameters", job.parameters);
   json->Field("pool_bytes", job.pool_bytes).Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled);
   json->Field("rcache_bytes", job.rcache_bytes);
+  json->Field("optimizer_bytes", job.optimizer_bytes).Field("account", job.account).Key("quota").BeginObject();
+  WriteQuota(job.quota, json);
+  json->EndObject();
   json->Field("step_seconds", job.step_seconds).Field("grad_norm", job.grad_norm).Field("steps_skipped", job.steps_skipped);
   std::array<uint64_t, kStates.size()> counts{};
   for (const ChunkRow& chunk : job.chunks) ++counts[static_cast<size_t>(chunk.state)];
@@ -145,6 +161,20 @@ std::string JobsReport(const Snapshot& snapshot) {
     WriteJobFields(job, &json);
     json.EndObject();
   }
+  json.EndArray().EndObject();
+  return json.Take();
+}
+
+std::string QuotasReport(const Snapshot& snapshot) {
+  JsonWriter json;
+  json.BeginObject().Key("accounts").BeginArray();
+  for (const AccountRow& row : snapshot.accounts) {
+    json.BeginObject().Field("account", row.account);
+    WriteQuota(row.quota, &json);
+    json.Field("bytes_used", row.used).Field("bytes_room", row.room).EndObject();
+  }
+  json.EndArray().Key("waiting").BeginArray();
+  for (const WaitingRow& row : snapshot.waiting) WriteWaiting(row, &json);
   json.EndArray().EndObject();
   return json.Take();
 }

@@ -30,6 +30,8 @@ std::string VersionReport(const ServerFacts& facts);
 std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts);
 // All jobs, without their sessions and chunks.
 std::string JobsReport(const Snapshot& snapshot);
+// Accounts with their quotas, and the ranks that wait for room.
+std::string QuotasReport(const Snapshot& snapshot);
 // One job with its sessions.
 std::string JobReport(const JobRow& job);
 // The residency picture of `jobs`, run-length encoded.

@@ -21,6 +21,11 @@ SnapshotLook SnapshotSource::Look() {
   return LookLocked(now);
 }
 
+void SnapshotSource::Outdate() {
+  const std::lock_guard lock(mutex_);
+  outdated_ = true;
+}
+
 void SnapshotSource::Publish(std::shared_ptr<const Snapshot> snapshot) {
   {
     const std::lock_guard lock(mutex_);
@@ -33,9 +38,10 @@ void SnapshotSource::Publish(std::shared_ptr<const Snapshot> snapshot) {
 }
 
 void SnapshotSource::AskIfOld(int64_t now) {
-  const bool fresh = snapshot_ != nullptr && now - snapshot_ns_ <= kAgeMaxMs * kNsPerMs;
+  const bool fresh = snapshot_ != nullptr && !outdated_ && now - snapshot_ns_ <= kAgeMaxMs * kNsPerMs;
   if (asked_ns_ >= 0 || fresh) return;
   asked_ns_ = now;
+  outdated_ = false;
   to_loop_->Push(SnapshotWanted{});
 }
 

@@ -42,6 +42,8 @@ class SnapshotSource {
   SnapshotLook Get();
   // The same without waiting: asks when the last answer is old, and returns what is there.
   SnapshotLook Look();
+  // Something was changed: the next Get asks for a snapshot that shows it.
+  void Outdate();
   void Publish(std::shared_ptr<const Snapshot> snapshot);
 
  private:
@@ -54,7 +56,8 @@ class SnapshotSource {
   std::condition_variable answered_;
   std::shared_ptr<const Snapshot> snapshot_;  // guarded by mutex_, as all below
   int64_t snapshot_ns_ = 0;
-  int64_t asked_ns_ = -1;        // of the open question, -1 when none is open
+  int64_t asked_ns_ = -1;  // of the open question, -1 when none is open
+  bool outdated_ = false;
   bool waited_in_vain_ = false;  // for the open question: nobody waits for it again
 };
 

@@ -99,10 +99,12 @@ struct ControlServer::Reactor {
   void On(ReserveGranted reply);
   void On(AwaitRank reply);
   void On(Refused reply);
+  void On(Queued reply) { Send(reply.connection, shm::QueuedFrame{reply.place, reply.why}); }
   void On(Attached reply);
   void On(SessionOver reply);
   void On(PeerGone reply) { Send(reply.connection, shm::PeerLostFrame{reply.rank}); }
   void On(SaveDone reply);
+  void On(CommandDone reply) { reply.ticket->Answer(std::move(reply.result)); }
   void On(SnapshotReady reply);
   void On(Discard) {}
   void On(Stopped) { context.stop(); }
@@ -311,16 +313,9 @@ void ControlServer::Reactor::Attach(PreparedMemory memory) {
   connection->protocol.SetState(ConnectionState::kAttaching);
   Status status = std::move(memory.result);
   if (status.ok()) {
-    static_assert(shm::kFdSubmission == 0 && shm::kFdCompletion == 1 && shm::kFdRcache == 2 && shm::kFdDoorbell == 3);
-    static_assert(shm::kResumedSubmission == 0 && shm::kResumedCompletion == 1 && shm::kResumedDoorbell == 2);
-    auto& fds = connection->granted;
-    fds.push_back(Duplicate(memory.port->submission_fd()));
-    fds.push_back(Duplicate(memory.port->completion_fd()));
-    if (!connection->protocol.resume()) fds.push_back(std::move(memory.rcache_fd));
-    fds.push_back(Duplicate(memory.port->doorbell_fd()));
-    for (const UniqueFd& fd : fds) {
-      if (!fd.valid()) status = Status(ErrorId::kTooManySessions, "memserver has no file descriptor left");
-    }
+    auto granted = DescriptorsFor(&memory, connection->protocol.resume().has_value());
+    status = granted.status();
+    if (status.ok()) connection->granted = std::move(granted).value();
   }
   if (!status.ok()) return EndBadly(id, status);
   neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache)});

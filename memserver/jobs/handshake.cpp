@@ -82,7 +82,8 @@ Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   if (spec.world != hello_.world) return Status(ErrorId::kHandshakeBad, "greeting and job description name different numbers of ranks");
   spec_ = std::make_shared<const shm::JobSpec>(std::move(spec));
   state_ = ConnectionState::kReserving;
-  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_}, {}};
+  const bool may_wait = (hello_.flags & shm::kHelloMayWait) != 0;
+  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_, may_wait}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::vector<UniqueFd>) {

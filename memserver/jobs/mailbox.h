@@ -3,7 +3,8 @@
 // control thread -> loop: ControlEvent; loop -> control thread: ControlReply. Neither side ever waits for the other.
 // A connection is one accepted socket, numbered by the control thread from 1 and never reused; it carries at most one session.
 // A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then the same way; nothing is zeroed for it.
-// Life of a session:  ReserveJob -> ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached | Refused
+// Life of a session:  ReserveJob -> (Queued ->) ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached
+// | Refused
 //   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also when it never attached).
 #pragma once
 
@@ -18,6 +19,8 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "device/device.h"
+#include "memserver/jobs/command_ticket.h"
+#include "memserver/residency/quota.h"
 #include "memserver/residency/snapshot.h"
 #include "shm/job_spec.h"
 #include "shm/port.h"
@@ -35,6 +38,7 @@ struct ReserveJob {
   int32_t pid = 0;
   uint64_t nonce = 0;          // of this incarnation of the rank
   uint64_t process_start = 0;  // of pid; see ReadProcessStart in peer_identity.h
+  bool may_wait = false;       // for room, in the loop's queue
 };
 struct ResumeSession {
   ConnectionId connection = 0;
@@ -73,6 +77,18 @@ struct SaveWeights {
   Version version = 0;
 };
 struct SnapshotWanted {};
+
+// A change that somebody asked for through the admin socket. Answered with CommandDone.
+struct SetJobQuota {
+  std::string job;  // number or name
+  QuotaChange change;
+};
+struct AdminCommand {
+  AdminCaller caller;
+  std::shared_ptr<CommandTicket> ticket;
+  std::variant<SetJobQuota> what;
+};
+
 // Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are
 // in kept memory, and only the work in hand is finished.
 struct StopServing {
@@ -80,7 +96,7 @@ struct StopServing {
 };
 
 using ControlEvent = std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost, DeclareSchedule,
-                                  SaveWeights, SnapshotWanted, StopServing>;
+                                  SaveWeights, SnapshotWanted, AdminCommand, StopServing>;
 
 struct ReserveGranted {
   ConnectionId connection = 0;
@@ -100,6 +116,12 @@ struct AwaitRank {
 };
 struct Refused {
   ConnectionId connection = 0;
+  Status why;
+};
+// No room now: the rank waits, and is granted or refused later.
+struct Queued {
+  ConnectionId connection = 0;
+  uint32_t place = 0;  // 1: the next one
   Status why;
 };
 struct Attached {
@@ -129,6 +151,10 @@ struct SaveDone {
   ConnectionId connection = 0;
   Status result;
 };
+struct CommandDone {
+  std::shared_ptr<CommandTicket> ticket;
+  Status result;
+};
 struct SnapshotReady {
   std::shared_ptr<const Snapshot> snapshot;
 };
@@ -140,7 +166,7 @@ struct Discard {
 };
 struct Stopped {};
 
-using ControlReply =
-    std::variant<ReserveGranted, AwaitRank, Refused, Attached, SessionOver, PeerGone, SaveDone, SnapshotReady, Discard, Stopped>;
+using ControlReply = std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver, PeerGone, SaveDone, CommandDone,
+                                  SnapshotReady, Discard, Stopped>;
 
 }  // namespace tidepool::memserver

@@ -1,5 +1,6 @@
 #include "memserver/jobs/memory_preparer.h"
 
+#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "base/planted.h"
 #include "base/units.h"
+#include "shm/frames.h"
 
 namespace tidepool::memserver {
 
@@ -15,7 +17,25 @@ namespace {
 
 constexpr size_t kZeroPiece = 64 * kMiB;  // between two looks at the stop mark: about 10 ms
 
+UniqueFd Duplicate(int fd) {
+  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
 }  // namespace
+
+Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_back) {
+  static_assert(shm::kFdSubmission == 0 && shm::kFdCompletion == 1 && shm::kFdRcache == 2 && shm::kFdDoorbell == 3);
+  static_assert(shm::kResumedSubmission == 0 && shm::kResumedCompletion == 1 && shm::kResumedDoorbell == 2);
+  std::vector<UniqueFd> fds;
+  fds.push_back(Duplicate(memory->port->submission_fd()));
+  fds.push_back(Duplicate(memory->port->completion_fd()));
+  if (!comes_back) fds.push_back(std::move(memory->rcache_fd));
+  fds.push_back(Duplicate(memory->port->doorbell_fd()));
+  for (const UniqueFd& fd : fds) {
+    if (!fd.valid()) return Status(ErrorId::kTooManySessions, "memserver has no file descriptor left");
+  }
+  return fds;
+}
 
 MemoryPreparer::MemoryPreparer(device::Device* device) : device_(device), thread_([this] { Run(); }) {}
 

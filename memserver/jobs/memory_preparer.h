@@ -31,6 +31,9 @@ struct PreparedMemory {
   UniqueFd rcache_fd;  // to be sent to the client; invalid where it was the client's already
 };
 
+// The descriptors that go to the client, in the order of Welcome, or of Resumed for a rank that comes back. Errors: kTooManySessions.
+Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_back);
+
 class MemoryPreparer {
  public:
   explicit MemoryPreparer(device::Device* device);

@@ -1,5 +1,8 @@
 #include "memserver/residency/job_ledger.h"
 
+#include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "base/units.h"
@@ -7,11 +10,11 @@
 namespace tidepool::memserver {
 namespace {
 
-// "gpt2 holds 1.5 GiB, bert holds 300 MiB", or "no job holds any".
-std::string Held(const Ledger& ledger, uint64_t Holding::*bytes) {
+// "gpt2 holds 1.50 GiB, bert holds 300 MiB", or "no job holds any"; of one account, or of all where it is empty.
+std::string Held(const Ledger& ledger, uint64_t Holding::*bytes, const std::string& account = "") {
   std::string text;
   for (const Holding& holding : ledger.holdings) {
-    if (holding.*bytes == 0) continue;
+    if (holding.*bytes == 0 || (!account.empty() && holding.account != account)) continue;
     if (!text.empty()) text += ", ";
     text += holding.job + " holds " + FormatBytes(holding.*bytes);
   }
@@ -24,9 +27,32 @@ uint64_t Sum(const Ledger& ledger, uint64_t Holding::*bytes) {
   return sum;
 }
 
+uint64_t Minus(uint64_t from, uint64_t bytes) {
+  return from > bytes ? from - bytes : 0;
+}
+
 // Exact bytes beside the rounded form: a user who must enlarge a flag needs them.
 std::string Exact(uint64_t bytes) {
   return FormatBytes(bytes) + " (" + std::to_string(bytes) + " bytes)";
+}
+
+// What each account other than `account` is guaranteed and does not use yet.
+std::map<std::string, uint64_t> Unused(const Ledger& ledger, const std::string& account) {
+  std::map<std::string_view, uint64_t> used;
+  for (const Holding& holding : ledger.holdings) used[holding.account] += holding.pool_bytes;
+  std::map<std::string, uint64_t> unused;
+  for (const QuotaRule& rule : ledger.quotas) {
+    if (rule.account == account || rule.quota.guarantee == 0) continue;
+    const uint64_t bytes = Minus(rule.quota.guarantee, used[rule.account]);
+    if (bytes > 0) unused[rule.account] = bytes;
+  }
+  return unused;
+}
+
+std::string Guaranteed(const Ledger& ledger, const std::string& account) {
+  std::string text;
+  for (const auto& [name, bytes] : Unused(ledger, account)) text += ", " + FormatBytes(bytes) + " are kept for " + name;
+  return text;
 }
 
 }  // namespace
@@ -38,29 +64,89 @@ uint64_t Ledger::RcacheUsed() const {
   return Sum(*this, &Holding::rcache_bytes);
 }
 
-Status AdmitJob(const Ledger& ledger, const std::string& job, uint64_t pool_bytes) {
-  if (ledger.holdings.size() >= ledger.jobs_max) {
-    return Status(ErrorId::kTooManySessions, "job " + job + " would be one more than the " + std::to_string(ledger.jobs_max) + " allowed");
-  }
-  const uint64_t used = ledger.PoolUsed();
-  const uint64_t free = ledger.pool_bytes > used ? ledger.pool_bytes - used : 0;
-  if (pool_bytes <= free) return Status();
-  return Status(ErrorId::kPoolFull, "job " + job + " needs " + Exact(pool_bytes) + " of host memory; free are " + Exact(free) + " of " +
-                                        FormatBytes(ledger.pool_bytes))
-      .Why(Held(ledger, &Holding::pool_bytes));
+uint64_t Ledger::PoolUsedBy(const std::string& account) const {
+  uint64_t used = 0;
+  for (const Holding& holding : holdings) used += holding.account == account ? holding.pool_bytes : 0;
+  return used;
 }
 
-Status AdmitSession(const Ledger& ledger, const std::string& job, uint64_t rcache_bytes) {
-  if (ledger.sessions >= ledger.sessions_max) {
+Quota Ledger::QuotaOf(const std::string& account) const {
+  const auto it = std::find_if(quotas.begin(), quotas.end(), [&](const QuotaRule& rule) { return rule.account == account; });
+  return it == quotas.end() ? fallback : it->quota;
+}
+
+uint64_t Ledger::KeptFrom(const std::string& account) const {
+  uint64_t kept = 0;
+  for (const auto& [name, bytes] : Unused(*this, account)) kept += bytes;
+  return kept;
+}
+
+Room RoomFor(const Ledger& ledger, const std::string& account) {
+  const Quota quota = ledger.QuotaOf(account);
+  Room room;
+  room.free = Minus(ledger.pool_bytes, ledger.PoolUsed());
+  room.kept = ledger.KeptFrom(account);
+  room.account_used = ledger.PoolUsedBy(account);
+  // Its own guarantee it may have in any case; after a restart with other rules there may be more guarantees than room.
+  const uint64_t own = std::min(room.free, Minus(quota.guarantee, room.account_used));
+  room.bytes = std::min(std::max(own, Minus(room.free, room.kept)), Minus(quota.limit, room.account_used));
+  return room;
+}
+
+Status AdmitJob(const Ledger& ledger, const Demand& demand) {
+  if (ledger.holdings.size() >= ledger.jobs_max) {
     return Status(ErrorId::kTooManySessions,
-                  "a rank of job " + job + " would be one more than the " + std::to_string(ledger.sessions_max) + " sessions allowed");
+                  "job " + demand.job + " would be one more than the " + std::to_string(ledger.jobs_max) + " allowed");
   }
-  const uint64_t used = ledger.RcacheUsed();
-  const uint64_t free = ledger.rcache_limit > used ? ledger.rcache_limit - used : 0;
-  if (rcache_bytes <= free) return Status();
-  return Status(ErrorId::kRcacheRefused, "a rank of job " + job + " asks for an rCache of " + Exact(rcache_bytes) + "; free are " +
-                                             Exact(free) + " of " + FormatBytes(ledger.rcache_limit))
+  const Room room = RoomFor(ledger, demand.account);
+  if (demand.pool_bytes <= room.bytes) return Status();
+  const std::string asked = "job " + demand.job + " needs " + Exact(demand.pool_bytes) + " of host memory; ";
+  const uint64_t limit = ledger.QuotaOf(demand.account).limit;
+  if (const uint64_t left = Minus(limit, room.account_used); demand.pool_bytes > left) {
+    return Status(ErrorId::kQuotaExceeded,
+                  asked + demand.account + " may have " + Exact(left) + " more of its limit of " + FormatBytes(limit))
+        .Why(Held(ledger, &Holding::pool_bytes, demand.account));
+  }
+  return Status(ErrorId::kPoolFull, asked + "free are " + Exact(room.bytes) + " of " + FormatBytes(ledger.pool_bytes))
+      .Why(Held(ledger, &Holding::pool_bytes) + Guaranteed(ledger, demand.account));
+}
+
+Status AdmitRun(const Ledger& ledger, const Demand& demand) {
+  uint32_t seats = 0;
+  for (const Holding& holding : ledger.holdings) seats += holding.ranks;
+  if (demand.ranks > ledger.sessions_max - std::min(seats, ledger.sessions_max)) {
+    return Status(ErrorId::kTooManySessions, "the " + std::to_string(demand.ranks) + " ranks of job " + demand.job +
+                                                 " would be more than the " + std::to_string(ledger.sessions_max) +
+                                                 " sessions allowed, of which others have " + std::to_string(seats));
+  }
+  const uint64_t free = Minus(ledger.rcache_limit, ledger.RcacheUsed());
+  if (demand.rcache_bytes <= free) return Status();
+  return Status(ErrorId::kRcacheRefused, "the " + std::to_string(demand.ranks) + " ranks of job " + demand.job + " ask for rCaches of " +
+                                             Exact(demand.rcache_bytes) + "; free are " + Exact(free) + " of " +
+                                             FormatBytes(ledger.rcache_limit))
       .Why(Held(ledger, &Holding::rcache_bytes));
+}
+
+Status CouldEverFit(Ledger ledger, const Demand& demand) {
+  ledger.holdings.clear();
+  TP_RETURN_IF_ERROR(AdmitRun(ledger, demand));
+  return AdmitJob(ledger, demand);
+}
+
+Status CheckRule(const Ledger& ledger, const QuotaRule& rule, const std::string& job) {
+  Ledger after = ledger;
+  std::erase_if(after.quotas, [&](const QuotaRule& other) { return other.account == rule.account; });
+  after.quotas.push_back(rule);
+  for (Holding& holding : after.holdings) {
+    if (holding.job == job) holding.account = rule.account;
+  }
+  const uint64_t free = Minus(ledger.pool_bytes, ledger.PoolUsed());
+  const uint64_t kept = after.KeptFrom("");
+  // After a restart with other rules there may be too little already: that is no reason to refuse what makes it no worse.
+  if (kept <= std::max(free, ledger.KeptFrom(""))) return Status();
+  return Status(ErrorId::kQuotaRefused, "with this quota for " + rule.account + ", " + Exact(kept) +
+                                            " would be guaranteed and not used yet; free are " + Exact(free))
+      .Why(Held(after, &Holding::pool_bytes) + Guaranteed(after, ""));
 }
 
 }  // namespace tidepool::memserver

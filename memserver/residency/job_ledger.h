@@ -1,6 +1,9 @@
 // Admission: may a job's memory be reserved? A pure function of what is asked and what is held; it moves nothing.
 //
-// Any thread. A job that is admitted has everything it can ever need, so no later request fails for lack of room (all is taken at once).
+// Any thread. A job that is admitted has everything it can ever need, so no later request fails for lack of room (all is taken at once):
+// its pool memory with the first rank, and the rCaches and seats of all its ranks with the first rank of each run.
+// The rule for the pool: a guarantee that is not used yet is room for its account alone; beyond it, whatever is not guaranteed to others
+// may be borrowed up to the limit. What was borrowed is never taken back from a job that runs: newcomers wait or are refused instead.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +11,17 @@
 #include <vector>
 
 #include "base/status.h"
+#include "memserver/residency/quota.h"
 
 namespace tidepool::memserver {
 
 // What one admitted job holds.
 struct Holding {
   std::string job;
+  std::string account;
   uint64_t pool_bytes = 0;
-  uint64_t rcache_bytes = 0;  // of all its sessions
+  uint64_t rcache_bytes = 0;  // of all ranks of its run; 0 when it has no ranks
+  uint32_t ranks = 0;         // of its run
 };
 
 // The limits of the daemon and who holds what of them.
@@ -24,16 +30,43 @@ struct Ledger {
   uint64_t rcache_limit = 0;  // memory for host-device rCaches of all sessions
   uint32_t jobs_max = 0;
   uint32_t sessions_max = 0;
-  uint32_t sessions = 0;
+  Quota fallback;                 // of accounts that have no rule; guarantees nothing
+  std::vector<QuotaRule> quotas;  // of accounts that have one
   std::vector<Holding> holdings;
 
   uint64_t PoolUsed() const;
   uint64_t RcacheUsed() const;
+  uint64_t PoolUsedBy(const std::string& account) const;
+  Quota QuotaOf(const std::string& account) const;
+  // Guaranteed to accounts other than `account`, and not used by them yet.
+  uint64_t KeptFrom(const std::string& account) const;
 };
 
-// Is there room for one more job of `pool_bytes`? Errors: kPoolFull (asked, free, held by whom), kTooManySessions.
-Status AdmitJob(const Ledger& ledger, const std::string& job, uint64_t pool_bytes);
-// Is there room for one more session with `rcache_bytes`? Errors: kRcacheRefused, kTooManySessions.
-Status AdmitSession(const Ledger& ledger, const std::string& job, uint64_t rcache_bytes);
+// How much of the pool one more job of an account may have.
+struct Room {
+  uint64_t free = 0;          // of the pool, held by nobody
+  uint64_t kept = 0;          // of that, guaranteed to others
+  uint64_t account_used = 0;  // by all jobs of the account
+  uint64_t bytes = 0;         // the largest job that would be admitted
+};
+Room RoomFor(const Ledger& ledger, const std::string& account);
+
+// What a job asks for: at most all of it at once.
+struct Demand {
+  std::string job = {}, account = {};
+  uint64_t pool_bytes = 0;    // 0 for one that has it already
+  uint64_t rcache_bytes = 0;  // of all its ranks
+  uint32_t ranks = 0;
+};
+// Is there room for one more job? Errors: kPoolFull (asked, free, held by whom, guaranteed to whom), kQuotaExceeded (asked, left of the
+// limit, held by which jobs of the account), kTooManySessions.
+Status AdmitJob(const Ledger& ledger, const Demand& demand);
+// Is there room for all ranks of a run? Errors: kRcacheRefused, kTooManySessions.
+Status AdmitRun(const Ledger& ledger, const Demand& demand);
+// Would both be admitted if nobody held anything? A job that waits for room must be one of these.
+Status CouldEverFit(Ledger ledger, const Demand& demand);
+// May this rule hold from now on, with what `job` holds counted for its account (that of another account, or of none, is left as it is)? Is
+// there room for all that is guaranteed and not used yet, or at least as much as there is now? Errors: kQuotaRefused.
+Status CheckRule(const Ledger& ledger, const QuotaRule& rule, const std::string& job);
 
 }  // namespace tidepool::memserver

@@ -9,8 +9,8 @@ namespace tidepool::memserver {
 namespace {
 
 // Striped by chunk: each goes to the directory with the most room left, so that several are read at once. False when one fits nowhere.
-bool Stripe(const shm::JobSpec& spec, const Room& room, Placement* placement) {
-  std::vector<uint64_t> left = room.nvme_free;
+bool Stripe(const shm::JobSpec& spec, const Space& space, Placement* placement) {
+  std::vector<uint64_t> left = space.nvme_free;
   placement->nvme_bytes.assign(left.size(), 0);
   for (uint64_t id = placement->first_spilled; id < spec.chunks.size(); ++id) {
     const auto most = std::max_element(left.begin(), left.end());
@@ -44,16 +44,16 @@ uint64_t Placement::nvme_total() const {
   return std::accumulate(nvme_bytes.begin(), nvme_bytes.end(), uint64_t{0});
 }
 
-Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Room& room) {
-  const bool may_spill = shm::MaySpill(spec) && states_on != StatesOn::kHost && !room.nvme_free.empty();
+Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
+  const bool may_spill = shm::MaySpill(spec) && states_on != StatesOn::kHost && !space.nvme_free.empty();
   Placement placement;
-  if (may_spill) placement.first_spilled = states_on == StatesOn::kNvme ? 0 : FirstSpilled(spec, room.pool_free);
+  if (may_spill) placement.first_spilled = states_on == StatesOn::kNvme ? 0 : FirstSpilled(spec, space.pool_free);
   placement.host_bytes = shm::HostStateBytesOf(spec, placement.first_spilled).total();
-  if (!placement.spills() || Stripe(spec, room, &placement)) return placement;
-  const uint64_t free = std::accumulate(room.nvme_free.begin(), room.nvme_free.end(), uint64_t{0});
+  if (!placement.spills() || Stripe(spec, space, &placement)) return placement;
+  const uint64_t free = std::accumulate(space.nvme_free.begin(), space.nvme_free.end(), uint64_t{0});
   return Status(ErrorId::kNvmeFull, "job " + spec.name + " needs " + FormatBytes(shm::NvmeBytesOf(spec, placement.first_spilled)) +
                                         " on NVMe (two slots a chunk); " + FormatBytes(free) + " are free in " +
-                                        std::to_string(room.nvme_free.size()) + " directories");
+                                        std::to_string(space.nvme_free.size()) + " directories");
 }
 
 }  // namespace tidepool::memserver

@@ -20,7 +20,8 @@ enum class StatesOn {
 
 inline constexpr uint32_t kNvmeDirectoriesMax = 16;
 
-struct Room {
+// What the job may take.
+struct Space {
   uint64_t pool_free = 0;
   std::vector<uint64_t> nvme_free;  // by directory: the largest range that a job can get
 };
@@ -38,6 +39,6 @@ struct Placement {
 };
 
 // Whether host_bytes fit is for AdmitJob to say. Errors: kNvmeFull.
-Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Room& room);
+Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Space& space);
 
 }  // namespace tidepool::memserver

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "memserver/residency/quota.h"
 
 namespace tidepool::memserver {
 
@@ -67,7 +68,10 @@ struct JobRow {
   uint64_t pool_bytes = 0, rcache_bytes = 0;
   uint64_t nvme_bytes = 0;  // two slots for each chunk that is spilled
   uint64_t chunks_spilled = 0;
-  double step_seconds = 0;  // between the last two seals
+  std::string account;
+  Quota quota;
+  uint64_t optimizer_bytes = 0;  // of memory traffic that workers had for it, since memserver started
+  double step_seconds = 0;       // between the last two seals
   double grad_norm = 0;
   uint64_t steps_skipped = 0;
   StepProgress step;
@@ -82,6 +86,25 @@ struct NvmeRow {
   uint32_t in_flight = 0, stalled = 0;         // transfers; blocks that the drive has held for 10 s and more
   std::vector<std::string> directories;
   std::string failed;  // a directory whose flush failed; it takes no new jobs
+};
+
+// A rank whose job waits for room.
+struct WaitingRow {
+  std::string name = {}, account = {};
+  uint32_t uid = 0;
+  Rank rank = 0;
+  int32_t pid = 0;
+  Priority priority = Priority::kNormal;
+  uint64_t pool_bytes = 0, rcache_bytes = 0;  // of the whole job
+  int64_t waited_ns = 0;
+  std::string why = {};
+};
+
+// What an account may have and has of the pool.
+struct AccountRow {
+  std::string account;
+  Quota quota;
+  uint64_t used = 0, room = 0;  // room: of the largest job that would be admitted now
 };
 
 struct Snapshot {
@@ -99,6 +122,8 @@ struct Snapshot {
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
   std::vector<JobRow> jobs;
+  std::vector<WaitingRow> waiting;  // in the order in which they are served
+  std::vector<AccountRow> accounts;
 };
 
 }  // namespace tidepool::memserver

@@ -33,6 +33,8 @@ class CopyLane {
   bool Progress(uint64_t bytes_max) { return !slots_.empty() && stream_->Progress(bytes_max); }
 
   uint32_t size() const { return slots_.size(); }
+  uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  uint64_t bytes_started() const { return bytes_started_; }  // ever
   // The i-th oldest copy in flight.
   const Copy& at(uint32_t i) const { return slots_.at(i).copy; }
   device::Stream& stream() { return *stream_; }
@@ -44,6 +46,7 @@ class CopyLane {
   };
   const std::unique_ptr<device::Stream> stream_;
   FixedRing<Slot> slots_;
+  uint64_t bytes_in_flight_ = 0, bytes_started_ = 0;
 };
 
 }  // namespace tidepool::memserver

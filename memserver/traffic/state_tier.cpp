@@ -55,6 +55,12 @@ std::vector<uint64_t> StateTier::LargestFree() const {
   return free;
 }
 
+std::vector<uint64_t> StateTier::Capacities() const {
+  std::vector<uint64_t> capacities;
+  for (const auto& store : stores_) capacities.push_back(store.poisoned() ? 0 : store.manifest().capacity);
+  return capacities;
+}
+
 bool StateTier::Reserve(uint64_t nonce, JobStates* states) {
   for (uint32_t d = 0; d < states->nvme_bytes().size(); ++d) {
     if (states->nvme_bytes()[d] == 0) continue;

@@ -58,6 +58,8 @@ class StateTier {
 
   // Largest range that a job can get, by directory; 0 of one that takes no changes any more.
   std::vector<uint64_t> LargestFree() const;
+  // By directory, with or without jobs in it; 0 for one that takes no more.
+  std::vector<uint64_t> Capacities() const;
   // Ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
   bool Reserve(uint64_t nonce, JobStates* states);
   // The ranges that a job found in kept memory has.

@@ -60,6 +60,9 @@ struct Work {
 // and not that of a piece of any job before: an undo area may still hold a tile of a job that had this place.
 uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void* progress);
 
+// About how many bytes of memory a worker reads and writes for it: what the work costs, as all of it is bound by memory.
+uint64_t BytesTouched(const Work& work);
+
 struct WorkDone {
   WorkName name;
   bool finite = true;  // kScan

@@ -316,6 +316,33 @@ TEST_F(MemClientTest, ARefusalIsReturnedAsItCame) {
   EXPECT_EQ(client.status().fix(), "more");
 }
 
+TEST_F(MemClientTest, ARankThatWaitsForRoomIsToldItsPlaceAndGoesOnWhenItsTurnHasCome) {
+  std::vector<std::string> told;
+  options_.queue_timeout_ns = kLimit;
+  options_.on_wait = [&told](const std::string& line) { told.push_back(line); };
+  std::thread server([this] {
+    Serve(shm::QueuedFrame{2, Status(ErrorId::kPoolFull, "no room").Why("others hold it")}, {});
+    shm::SendPacket(socket_.get(), shm::EncodeFrame(Welcome()), SessionFds());
+  });
+  const auto client = MemClient::Connect(options_, Spec(), 0);
+  server.join();
+  EXPECT_TRUE(client.ok()) << client.status().Format();
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_NE(told[0].find("place 2 of the queue: no room (others hold it)"), std::string::npos) << told[0];
+}
+
+TEST_F(MemClientTest, WaitingForRoomEnds) {
+  const shm::QueuedFrame queued{1, Status(ErrorId::kPoolFull, "no room")};
+  EXPECT_EQ(ConnectWith(queued, {}).status().id(), ErrorId::kHandshakeBad) << "it had not offered to wait";
+  options_.queue_timeout_ns = 10 * kNsPerMs;
+  const Status in_vain = ConnectWith(queued, {}).status();
+  EXPECT_EQ(in_vain.id(), ErrorId::kWaitTimeout);
+  EXPECT_NE(in_vain.what().find("no room"), std::string::npos) << in_vain.what();
+  options_.queue_timeout_ns = kLimit;
+  options_.give_up = [] { return true; };
+  EXPECT_EQ(ConnectWith(queued, {}).status().id(), ErrorId::kSessionEnded);
+}
+
 TEST_F(MemClientTest, AWelcomeThatDoesNotFitIsRefused) {
   shm::WelcomeFrame small = Welcome();
   small.rcache_bytes = 4096;

@@ -65,7 +65,8 @@ class Memctl : public testing::Test {
 
   FakeLoop loop_;
   AdminApi api_{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d", .topology = kTopology},
-                &loop_.source};
+                &loop_.source,
+                &loop_.to_loop};
   std::string directory_;
   std::unique_ptr<AdminServer> server_;
 };
@@ -84,9 +85,25 @@ TEST_F(Memctl, EveryReportOfTheServerIsUnderstood) {
   EXPECT_THAT(ResultOf({"api", "GET", "/v1/jobs/gpt"}), StartsWith("{\"id\":3"));
 }
 
+TEST_F(Memctl, QuotasAreShownAndChanged) {
+  Serve();
+  EXPECT_THAT(ResultOf({"quotas"}), HasSubstr("user:7"));
+  EXPECT_THAT(ResultOf({"quotas"}), HasSubstr("job big needs more"));
+  EXPECT_THAT(ResultOf({"job", "quota", "gpt", "--limit", "10KiB", "--weight", "2"}), HasSubstr("quota changed"));
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 1u);
+  const auto& set = std::get<memserver::SetJobQuota>(commands[0].what);
+  EXPECT_EQ(set.change.limit, 10240u);
+  EXPECT_EQ(set.change.weight, 2u);
+  loop_.AnswerWith(Status(ErrorId::kQuotaRefused, "no room"));
+  EXPECT_EQ(Run({"job", "quota", "gpt", "--guarantee", "1GiB"}).status().exit_code(), kExitRefused);
+  EXPECT_EQ(Run({"job", "quota", "gpt"}).status().exit_code(), kExitUsage) << "nothing to change";
+  EXPECT_EQ(Run({"job", "quota"}).status().id(), ErrorId::kUsageError);
+}
+
 TEST_F(Memctl, JsonIsTheServersOwn) {
   Serve();
-  EXPECT_EQ(ResultOf({"ps", "-o", "json"}), api_.Answer("GET", "/v1/jobs").body + "\n");
+  EXPECT_EQ(ResultOf({"ps", "-o", "json"}), api_.Answer({"GET", "/v1/jobs"}).body + "\n");
   EXPECT_THAT(ResultOf({"-o", "json", "status"}), StartsWith("{\"state\":\"ready\""));
 }
 

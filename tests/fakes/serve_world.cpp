@@ -290,6 +290,7 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
   event.uid = uid;
   event.pid = pid_ != 0 ? pid_ : static_cast<int32_t>(1000 + last_connection_);
   event.nonce = nonce != 0 ? nonce : NonceOf(last_connection_);
+  event.may_wait = may_wait_;
   Post(std::move(event));
   return last_connection_;
 }
@@ -333,6 +334,14 @@ shm::Completion ServeWorld::Await(FakeRank* rank, uint64_t counter) {
   }
   TP_CHECK(false, "the answer comes");
   return {};
+}
+
+Status ServeWorld::SetQuota(const std::string& job, const QuotaChange& change) {
+  Post(AdminCommand{{}, std::make_shared<CommandTicket>(), SetJobQuota{job, change}});
+  loop_->Turn();
+  auto done = TakeReply<CommandDone>();
+  TP_CHECK(done.has_value(), "a change is answered in its turn");
+  return done->result;
 }
 
 std::vector<SaveRequest> ServeWorld::TakeSaves() {

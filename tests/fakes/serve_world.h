@@ -116,6 +116,7 @@ class ServeWorld {
  public:
   explicit ServeWorld(const WorldOptions& options = {});
 
+  const WorldOptions& options() const { return options_; }
   ServeLoop& loop() { return *loop_; }
   HostPool& pool() { return *pool_; }
   const KeptIndex& index() const { return *index_; }
@@ -166,6 +167,10 @@ class ServeWorld {
   std::unique_ptr<FakeRank> Join(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000);
   // The process that later reservations come from; 0: each from one of its own.
   void ComeFrom(int32_t pid) { pid_ = pid; }
+  // Whether later reservations wait for room.
+  void MayWait(bool may_wait) { may_wait_ = may_wait; }
+  // An admin changes a quota; the answer.
+  Status SetQuota(const std::string& job, const QuotaChange& change);
   void Lose(const FakeRank& rank) { Post(ConnectionLost{rank.connection(), "killed by the test"}); }
   void Leave(const FakeRank& rank) { Post(Goodbye{rank.connection()}); }
 
@@ -194,6 +199,7 @@ class ServeWorld {
   Status recovered_;
   uint64_t pool_nonce_ = 76;
   int32_t pid_ = 0;
+  bool may_wait_ = false;
   std::unique_ptr<HostPool> pool_;
   std::unique_ptr<KeptIndex> index_;
   std::unique_ptr<WorkerTeam> team_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "memserver/admin/request_target.h"
+#include "memserver/admin/request_body.h"
 #include "tests/memserver/admin_fixture.h"
 
 namespace tidepool::memserver {
@@ -20,7 +21,7 @@ ServerFacts Facts() {
 
 class AdminApiTest : public testing::Test {
  protected:
-  AdminAnswer Get(const std::string& target) { return api_.Answer("GET", target); }
+  AdminAnswer Get(const std::string& target) { return api_.Answer({"GET", target}); }
   std::string BodyOf(const std::string& target) {
     const AdminAnswer answer = Get(target);
     EXPECT_EQ(answer.status, 200u) << answer.body;
@@ -38,7 +39,7 @@ class AdminApiTest : public testing::Test {
   }
 
   FakeLoop loop_;
-  AdminApi api_{Facts(), &loop_.source};
+  AdminApi api_{Facts(), &loop_.source, &loop_.to_loop};
 };
 
 TEST_F(AdminApiTest, VersionNamesReleaseAndAbi) {
@@ -138,11 +139,72 @@ TEST_F(AdminApiTest, ACursorBeyondTheEndIsAnEmptyPage) {
 
 TEST_F(AdminApiTest, OtherMethodsAreRefusedWithTheOnesAllowed) {
   for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"}) {
-    const AdminAnswer answer = api_.Answer(method, "/v1/jobs/3");
+    const AdminAnswer answer = api_.Answer({method, "/v1/jobs/3"});
     EXPECT_EQ(answer.status, 405u);
     EXPECT_EQ(answer.allow, "GET, HEAD");
   }
-  EXPECT_EQ(api_.Answer("POST", "/nowhere").status, 404u);
+  EXPECT_EQ(api_.Answer({"POST", "/nowhere"}).status, 404u);
+}
+
+TEST_F(AdminApiTest, AQuotaIsMailedToTheLoopWithTheCaller) {
+  const AdminRequest put{
+      "PUT", "/v1/jobs/gpt/quota", R"({"limit":"50%","guarantee":4096,"weight":3,"priority":"high"})", {.uid = 7, .pid = 8}};
+  const AdminAnswer answer = api_.Answer(put);
+  EXPECT_EQ(answer.status, 200u) << answer.body;
+  EXPECT_EQ(answer.body, R"({"result":"done"})");
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 1u);
+  EXPECT_EQ(commands[0].caller.uid, 7u);
+  EXPECT_EQ(commands[0].caller.pid, 8);
+  const auto& set = std::get<SetJobQuota>(commands[0].what);
+  EXPECT_EQ(set.job, "gpt");
+  EXPECT_EQ(set.change.limit, uint64_t{1} << 19);
+  EXPECT_EQ(set.change.guarantee, 4096u);
+  EXPECT_EQ(set.change.weight, 3u);
+  EXPECT_EQ(set.change.priority, Priority::kHigh);
+}
+
+TEST_F(AdminApiTest, ABadBodyChangesNothing) {
+  for (const char* body : {"", "{}", "[]", "7", "{\"weight\":0}", "{\"weight\":101}", "{\"weight\":-1}", "{\"weight\":1.5}",
+                           "{\"weight\":[1]}", "{\"limit\":\"many\"}", "{\"limit\":true}", "{\"guarantee\":\"none\"}",
+                           "{\"priority\":\"top\"}", "{\"colour\":\"red\"}", "{\"weight\":1", "{\"a\":{\"b\":{}}}"}) {
+    const AdminAnswer answer = api_.Answer({"PUT", "/v1/jobs/gpt/quota", body});
+    EXPECT_EQ(answer.status, 400u) << body;
+    EXPECT_THAT(answer.body, HasSubstr("\"code\":\"TP3102\"")) << body;
+  }
+  EXPECT_EQ(api_.Answer({"PUT", "/v1/jobs/gpt/quota", std::string(kBodyBytesMax + 1, ' ')}).status, 400u);
+  EXPECT_TRUE(loop_.TakeCommands().empty());
+}
+
+TEST_F(AdminApiTest, WhoeverChangedSomethingSeesItInTheNextAnswer) {
+  ASSERT_EQ(api_.Answer({"PUT", "/v1/jobs/gpt/quota", R"({"weight":2})"}).status, 200u);
+  const int asked = loop_.asked;
+  Get("/v1/quotas");
+  EXPECT_EQ(loop_.asked, asked + 1);
+}
+
+TEST_F(AdminApiTest, ARefusedChangeKeepsItsReason) {
+  loop_.AnswerWith(Status(ErrorId::kQuotaRefused, "no room").Why("gpt holds all"));
+  const AdminAnswer answer = api_.Answer({"PUT", "/v1/jobs/gpt/quota", R"({"guarantee":1})"});
+  EXPECT_EQ(answer.status, 409u);
+  EXPECT_THAT(answer.body, HasSubstr(R"("code":"TP2105")"));
+  EXPECT_THAT(answer.body, HasSubstr(R"("why":"gpt holds all")"));
+}
+
+TEST_F(AdminApiTest, GetNeverChangesAnything) {
+  const AdminAnswer answer = api_.Answer({"GET", "/v1/jobs/gpt/quota", R"({"weight":2})"});
+  EXPECT_EQ(answer.status, 405u);
+  EXPECT_EQ(answer.allow, "PUT");
+  EXPECT_TRUE(loop_.TakeCommands().empty());
+}
+
+TEST_F(AdminApiTest, QuotasShowAccountsAndWhoWaits) {
+  const std::string body = BodyOf("/v1/quotas");
+  EXPECT_THAT(
+      body,
+      HasSubstr(
+          R"({"account":"user:7","guarantee_bytes":4096,"limit_bytes":null,"weight":2,"priority":"low","bytes_used":11,"bytes_room":22})"));
+  EXPECT_THAT(body, HasSubstr(R"("waiting":[{"name":"big","account":"user:7")"));
 }
 
 TEST_F(AdminApiTest, ProbesSayOkOnAReadyServer) {
@@ -156,9 +218,9 @@ TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {
     snapshot.ready = draining;
     snapshot.draining = draining;
     FakeLoop loop(snapshot);
-    AdminApi api(Facts(), &loop.source);
-    EXPECT_EQ(api.Answer("GET", "/livez").status, 200u);
-    const AdminAnswer ready = api.Answer("GET", "/readyz");
+    AdminApi api(Facts(), &loop.source, &loop.to_loop);
+    EXPECT_EQ(api.Answer({"GET", "/livez"}).status, 200u);
+    const AdminAnswer ready = api.Answer({"GET", "/readyz"});
     EXPECT_EQ(ready.status, 503u);
     EXPECT_THAT(ready.body, HasSubstr(draining ? "draining" : "starting"));
     EXPECT_THAT(ready.body, HasSubstr("TP3103"));
@@ -167,9 +229,9 @@ TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {
 
 TEST(AdminApi, ManyReadersCostTheLoopOneSnapshot) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source);
+  AdminApi api(Facts(), &loop.source, &loop.to_loop);
   const int64_t begin = loop.clock.NowNs();
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(api.Answer("GET", "/v1/jobs").status, 200u);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(api.Answer({"GET", "/v1/jobs"}).status, 200u);
   const int64_t windows = (loop.clock.NowNs() - begin) / (SnapshotSource::kAgeMaxMs * kNsPerMs);
   EXPECT_LE(loop.asked, windows + 2);
 }
@@ -177,37 +239,37 @@ TEST(AdminApi, ManyReadersCostTheLoopOneSnapshot) {
 TEST(AdminApi, ALoopThatNeverAnswersIsWaitedForOnce) {
   FakeLoop loop;
   loop.stuck = true;
-  AdminApi api(Facts(), &loop.source);
-  EXPECT_EQ(api.Answer("GET", "/livez").status, 200u) << "alive, although nothing has been heard of the loop yet";
+  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  EXPECT_EQ(api.Answer({"GET", "/livez"}).status, 200u) << "alive, although nothing has been heard of the loop yet";
   const int64_t begin = loop.clock.NowNs();
-  EXPECT_EQ(api.Answer("GET", "/v1/status").status, 503u);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(api.Answer("GET", "/v1/jobs").status, 503u);
+  EXPECT_EQ(api.Answer({"GET", "/v1/status"}).status, 503u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(api.Answer({"GET", "/v1/jobs"}).status, 503u);
   EXPECT_LT(loop.clock.NowNs() - begin, 2 * SnapshotSource::kWaitMs * kNsPerMs);
-  const AdminAnswer ready = api.Answer("GET", "/readyz");
+  const AdminAnswer ready = api.Answer({"GET", "/readyz"});
   EXPECT_EQ(ready.status, 503u);
   EXPECT_THAT(ready.body, HasSubstr("the serve loop has not answered for"));
-  EXPECT_THAT(api.Answer("GET", "/livez").body, HasSubstr("\"silent\":true"));
+  EXPECT_THAT(api.Answer({"GET", "/livez"}).body, HasSubstr("\"silent\":true"));
 }
 
 TEST(AdminApi, ALoopThatFallsSilentLeavesTheLastSnapshotWithItsAge) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source);
-  ASSERT_EQ(api.Answer("GET", "/v1/status").status, 200u);
+  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  ASSERT_EQ(api.Answer({"GET", "/v1/status"}).status, 200u);
   loop.stuck = true;
   SteadyClock().SleepNs(2 * SnapshotSource::kAgeMaxMs * kNsPerMs);
-  const AdminAnswer status = api.Answer("GET", "/v1/status");
+  const AdminAnswer status = api.Answer({"GET", "/v1/status"});
   EXPECT_EQ(status.status, 200u);
   EXPECT_THAT(status.body, HasSubstr("\"snapshot_age_seconds\":1."));
-  EXPECT_EQ(api.Answer("GET", "/readyz").status, 503u);
+  EXPECT_EQ(api.Answer({"GET", "/readyz"}).status, 503u);
   loop.stuck = false;
-  SteadyClock().SleepNs(20 * kNsPerMs);
-  EXPECT_EQ(api.Answer("GET", "/readyz").status, 200u) << "it answers again";
+  for (int i = 0; i < 500 && api.Answer({"GET", "/readyz"}).status != 200u; ++i) SteadyClock().SleepNs(10 * kNsPerMs);
+  EXPECT_EQ(api.Answer({"GET", "/readyz"}).status, 200u) << "it answers again";
 }
 
 TEST(AdminApi, APercentEscapeCannotBreakTheAnswer) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source);
-  const AdminAnswer answer = api.Answer("GET", "/v1/jobs/%22%2C%7B%0a%00%ff");
+  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  const AdminAnswer answer = api.Answer({"GET", "/v1/jobs/%22%2C%7B%0a%00%ff"});
   EXPECT_EQ(answer.status, 404u);
   EXPECT_THAT(answer.body, HasSubstr(R"('\",{\n\u0000)"));
 }

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -69,6 +70,9 @@ inline Snapshot TwoJobs() {
   other.world = 1;
   other.chunks.assign(2, {.state = ChunkState::kResident, .elements = 64, .bytes = 1024});
   snapshot.jobs = {gpt, other};
+  snapshot.accounts = {{"user:7", {.guarantee = 4096, .weight = 2, .priority = Priority::kLow}, 11, 22}};
+  snapshot.waiting = {
+      {.name = "big", .account = "user:7", .uid = 7, .rank = 1, .pid = 99, .pool_bytes = 1 << 20, .why = "job big needs more"}};
   return snapshot;
 }
 
@@ -88,6 +92,16 @@ class FakeLoop {
   std::atomic<bool> stuck{false};
   std::atomic<int> asked{0};
 
+  // Changes that came since the last call; and how they are answered from now on.
+  std::vector<AdminCommand> TakeCommands() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(commands_, {});
+  }
+  void AnswerWith(Status result) {
+    const std::lock_guard lock(mutex_);
+    result_ = std::move(result);
+  }
+
  private:
   void Main() {
     std::vector<ControlEvent> events;
@@ -97,7 +111,10 @@ class FakeLoop {
       poll(&event, 1, 1);
       to_loop.ClearEvent();
       to_loop.TakeAll(&events);
-      for (const ControlEvent& each : events) owed += std::holds_alternative<SnapshotWanted>(each) ? 1 : 0;
+      for (ControlEvent& each : events) {
+        owed += std::holds_alternative<SnapshotWanted>(each) ? 1 : 0;
+        if (auto* command = std::get_if<AdminCommand>(&each)) Do(std::move(*command));
+      }
       for (; owed > 0 && !stuck; --owed) {
         ++asked;
         source.Publish(snapshot_);
@@ -105,6 +122,15 @@ class FakeLoop {
     }
   }
 
+  void Do(AdminCommand command) {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(command);
+    command.ticket->Answer(result_);
+  }
+
+  std::mutex mutex_;
+  std::vector<AdminCommand> commands_;  // guarded by mutex_, as result_
+  Status result_;
   const std::shared_ptr<const Snapshot> snapshot_;
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -85,7 +85,7 @@ class AdminServerTest : public testing::Test {
   void ExpectAlive() { EXPECT_THAT(Get("/livez"), StartsWith("HTTP/1.1 200 OK")); }
 
   FakeLoop loop_;
-  AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""}, &loop_.source};
+  AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""}, &loop_.source, &loop_.to_loop};
   std::string directory_, path_;
   std::unique_ptr<AdminServer> server_;
 };

@@ -153,6 +153,53 @@ TEST_F(ConfigTest, NvmeDirectoriesHaveAPathAndASizeEach) {
   }
 }
 
+TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
+  WriteFile(
+      "[jobs]\ndefault_quota = \"1GiB\"\n"
+      "[[jobs.quota]]\nmatch = \"user:1234\"\nguarantee = \"1GiB\"\nlimit = \"50%\"\nweight = 2\n"
+      "[[jobs.quota]]\nmatch = \"job:gpt\"\npriority = \"high\"\n");
+  auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  auto rules = ResolveQuotas(loaded->config.quotas, 8 * kGiB);
+  ASSERT_TRUE(rules.ok()) << rules.status().Format();
+  ASSERT_EQ(rules->size(), 2u);
+  EXPECT_EQ((*rules)[0].account, "user:1234");
+  EXPECT_EQ((*rules)[0].quota, (Quota{.guarantee = kGiB, .limit = 4 * kGiB, .weight = 2}));
+  EXPECT_EQ((*rules)[1].account, "job:gpt");
+  EXPECT_EQ((*rules)[1].quota, (Quota{.priority = Priority::kHigh}));
+  EXPECT_EQ(ResolveFallback("100%", kGiB)->limit, kNoLimit);
+  EXPECT_EQ(ResolveFallback("50%", kGiB)->limit, kGiB / 2);
+  WriteFile(PrintEffective(*loaded));
+  auto again = Load();
+  ASSERT_TRUE(again.ok()) << again.status().Format();
+  EXPECT_EQ(ResolveQuotas(again->config.quotas, 8 * kGiB)->size(), 2u);
+}
+
+TEST_F(ConfigTest, ABadQuotaNamesItsLine) {
+  const auto refused = [this](const std::string& body) {
+    WriteFile("[[jobs.quota]]\n" + body + "\n");
+    return Load().status();
+  };
+  EXPECT_EQ(refused("match = \"alice\"").id(), ErrorId::kConfigBadValue);
+  EXPECT_EQ(refused("weight = 2").id(), ErrorId::kConfigBadValue) << "whose?";
+  EXPECT_EQ(refused("match = \"job:a\"\nweight = 0").id(), ErrorId::kConfigBadValue);
+  EXPECT_EQ(refused("match = \"job:a\"\npriority = \"top\"").id(), ErrorId::kConfigBadValue);
+  const Status unknown = refused("match = \"job:a\"\nlimits = \"1GiB\"");
+  EXPECT_EQ(unknown.id(), ErrorId::kConfigUnknownKey);
+  EXPECT_NE(unknown.Format().find(":3"), std::string::npos) << unknown.Format();
+  EXPECT_NE(unknown.Format().find("limit"), std::string::npos) << unknown.Format();
+}
+
+TEST_F(ConfigTest, QuotasThatCannotHoldAreRefusedAtStart) {
+  const auto refused = [](std::vector<QuotaEntry> entries) { return CheckQuotas(entries, kGiB).id() == ErrorId::kConfigBadValue; };
+  EXPECT_TRUE(refused({{.match = "user:1", .guarantee = "600MiB"}, {.match = "user:2", .guarantee = "600MiB"}}));
+  EXPECT_TRUE(refused({{.match = "user:1", .guarantee = "2GiB"}}));
+  EXPECT_TRUE(refused({{.match = "user:1", .guarantee = "20MiB", .limit = "10MiB"}}));
+  EXPECT_TRUE(refused({{.match = "user:1"}, {.match = "user:1"}}));
+  EXPECT_TRUE(refused({{.match = "user:no-such-user-here"}}));
+  EXPECT_FALSE(refused({{.match = "user:root"}, {.match = "user:1", .guarantee = "100%"}}));
+}
+
 TEST_F(ConfigTest, SettingsAreWellFormed) {
   std::set<std::string_view> flags, keys;
   for (const Setting& setting : Settings()) {

@@ -182,6 +182,8 @@ Result<ThinResult> RunThinJob(const ThinOptions& options) {
   connect.socket_dir = options.socket_dir;
   connect.wait_timeout_ns = options.wait_timeout_ns;
   connect.server_timeout_ns = options.server_timeout_ns;
+  connect.queue_timeout_ns = options.queue_timeout_ns;
+  connect.on_wait = options.on_wait;
   connect.attach_retry = options.persistent;
   for (;;) {
     TP_ASSIGN_OR_RETURN(std::unique_ptr<MemClient> client, MemClient::Connect(connect, SpecOf(options), options.rank));

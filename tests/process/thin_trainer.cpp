@@ -53,6 +53,8 @@ int main(int argc, char** argv) {
   int64_t server_timeout_ms = 0;
   bool norms = false;
   app.add_option("--server-timeout-ms", server_timeout_ms);
+  int64_t wait_ms = 0;
+  app.add_option("--wait-ms", wait_ms, "for room; says so");
   app.add_flag("--persistent", options.persistent);
   app.add_flag("--norms", norms, "print the norm of each step's gradients");
   bool stay = false;
@@ -62,6 +64,8 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   options.pause_ns = pause_ms * tidepool::kNsPerMs;
   options.server_timeout_ns = server_timeout_ms * tidepool::kNsPerMs;
+  options.queue_timeout_ns = wait_ms * tidepool::kNsPerMs;
+  if (wait_ms > 0) options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
   if (bf16) options.dtype = tidepool::DType::kBF16;
   options.optimizer.rule = tidepool::RuleFromName(rule).value_or(tidepool::OptimizerRule::kAdamW);
   options.optimizer.states = tidepool::StateFormFromName(states).value_or(tidepool::StateForm::kF32);

@@ -37,6 +37,7 @@ std::vector<Frame> OneOfEach() {
   frames.emplace_back(PeerLostFrame{1});
   frames.emplace_back(SoundResume());
   frames.emplace_back(ResumedFrame{3, 77});
+  frames.emplace_back(QueuedFrame{2, Status(ErrorId::kPoolFull, "no room")});
   return frames;
 }
 
@@ -90,6 +91,13 @@ TEST(Frames, AHelloOutOfRangeIsRefused) {
   EXPECT_TRUE(refused([](HelloFrame* h) { h->spec_bytes = kSpecBytesMax + 1; }));
   EXPECT_TRUE(refused([](HelloFrame* h) { h->nonce = 0; }));
   EXPECT_FALSE(refused([](HelloFrame* h) { h->protocols = {77, 78}; })) << "another version must reach the place that can name both";
+}
+
+TEST(Frames, AHelloKeepsTheFlagsThatAreKnown) {
+  HelloFrame hello = SoundHello();
+  EXPECT_EQ(Through(hello).flags, 0u);
+  hello.flags = kHelloMayWait | 0x100;
+  EXPECT_EQ(Through(hello).flags, kHelloMayWait);
 }
 
 TEST(Frames, AResumeOutOfRangeIsRefused) {

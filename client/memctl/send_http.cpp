@@ -1,4 +1,4 @@
-#include "client/memctl/http_get.h"
+#include "client/memctl/send_http.h"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
@@ -39,20 +39,23 @@ Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std
 
 }  // namespace
 
-Result<HttpReply> HttpGet(const std::string& socket_path, const std::string& method, const std::string& target, int64_t timeout_ns) {
+Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question, int64_t timeout_ns) {
   if (socket_path.size() >= sizeof(sockaddr_un{}.sun_path)) {
     return Status(ErrorId::kNoServer, "the path of the admin socket is too long").Where(socket_path);
   }
   asio::io_context context(1);
   beast::basic_stream<Local> stream(context);
   stream.expires_after(std::chrono::nanoseconds(timeout_ns));
-  http::request<http::empty_body> request;
+  http::request<http::string_body> request;
   request.version(11);
-  request.method_string(method);
-  request.target(target);
+  request.method_string(question.method);
+  request.target(question.target);
   request.set(http::field::host, "tidepool");
   request.set(http::field::user_agent, "memctl");
   request.keep_alive(false);
+  request.body() = question.body;
+  if (!question.body.empty()) request.set(http::field::content_type, "application/json");
+  request.prepare_payload();
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(kAnswerBytesMax);

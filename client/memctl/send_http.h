@@ -1,0 +1,28 @@
+// SendHttp: one request over a Unix socket, with a time limit.
+//
+// One thread; blocks. The one door to Boost.Beast in this room is send_http.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace tidepool::client {
+
+struct HttpReply {
+  unsigned status = 0;
+  std::string content_type;
+  std::string body;
+};
+
+struct HttpQuestion {
+  std::string method;  // sent as it stands, so that `memctl api` can show what a server says to any
+  std::string target;
+  std::string body = {};  // JSON; empty: none
+};
+
+// Errors: kNoServer (nothing listens), kWaitTimeout, kServerGone (closed in mid-answer), kHandshakeBad (not HTTP), kUsageError (method).
+Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question, int64_t timeout_ns);
+
+}  // namespace tidepool::client

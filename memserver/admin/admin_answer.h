@@ -1,0 +1,24 @@
+// AdminAnswer: what goes back to whoever asked on the admin socket; and problem documents.
+//
+// Any thread; a value type.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace tidepool::memserver {
+
+struct AdminAnswer {
+  unsigned status = 200;                          // of HTTP
+  const char* content_type = "application/json";  // or application/problem+json
+  std::string body;
+  std::string allow = {};  // value of the Allow header, empty for none
+};
+
+// An RFC 9457 problem document: type, title, status, detail, and our code and remedy.
+AdminAnswer Problem(unsigned http_status, const Status& error);
+// The same, with the status of HTTP that fits the error.
+AdminAnswer ProblemOf(const Status& error);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,38 @@
+// AdminChanges: the paths of the admin socket that change something: what each takes, who may ask, and the mail to the serve loop.
+//
+// The admin thread only. A change is made by the serve loop between two turns, or not at all; this thread waits for its answer for a
+// bounded time. GET never changes anything: these paths take PUT, POST and DELETE.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/event_queue.h"
+#include "memserver/admin/admin_answer.h"
+#include "memserver/admin/request_target.h"
+#include "memserver/jobs/mailbox.h"
+
+namespace tidepool::memserver {
+
+struct AdminRequest {
+  std::string_view method, target, body = {};
+  AdminCaller caller = {};
+};
+
+class AdminChanges {
+ public:
+  static constexpr int64_t kWaitMs = 2000;  // less than memctl waits for the answer
+
+  // `to_loop` must outlive this object.
+  explicit AdminChanges(EventQueue<ControlEvent>* to_loop) : to_loop_(to_loop) {}
+
+  // The methods that change something on a path, as they stand in an Allow header; empty where there is none.
+  static std::string MethodsOf(const RequestTarget& target);
+  // Does what the request asks for. Requires a method of MethodsOf.
+  AdminAnswer Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot);
+
+ private:
+  EventQueue<ControlEvent>* const to_loop_;
+};
+
+}  // namespace tidepool::memserver

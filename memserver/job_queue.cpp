@@ -1,0 +1,175 @@
+// The third part of JobDesk: ranks that wait for room, and quotas.
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/point.h"
+#include "memserver/job_desk.h"
+#include "memserver/snapshot_builder.h"
+
+namespace tidepool::memserver {
+namespace {
+
+bool IsForWantOfRoom(ErrorId id) {
+  return id == ErrorId::kPoolFull || id == ErrorId::kNvmeFull || id == ErrorId::kQuotaExceeded || id == ErrorId::kRcacheRefused ||
+         id == ErrorId::kTooManySessions;
+}
+
+// By number, else by name.
+Job* FindNamed(const Tables& tables, const std::string& who) {
+  JobId id = 0;
+  const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
+  if (error == std::errc() && end == who.data() + who.size()) {
+    if (Job* job = tables.FindJob(id); job != nullptr && job->phase != JobPhase::kRemoving) return job;
+  }
+  return tables.FindJob(who);
+}
+
+}  // namespace
+
+Demand JobDesk::DemandOf(const ReserveJob& event) const {
+  const shm::JobSpec& spec = *event.spec;
+  Demand demand;
+  demand.job = spec.name;
+  demand.account = tables_->quotas.AccountOf(spec.name, event.uid);
+  demand.pool_bytes = tables_->FindJob(spec.name) == nullptr ? shm::StateBytesOf(spec).total() : 0;
+  demand.rcache_bytes = spec.world * spec.rcache_bytes;
+  demand.ranks = spec.world;
+  return demand;
+}
+
+// The first rank of a run brings the room of all of them.
+bool JobDesk::NeedsRoom(const ReserveJob& event) const {
+  const Job* job = tables_->FindJob(event.spec->name);
+  return job == nullptr || !job->HasRanks();
+}
+
+// Whoever needs room comes behind those that wait for it already, unless its priority is higher. Those above the limit of their own account
+// hold up nobody.
+Status JobDesk::CheckTurn(const ReserveJob& event) const {
+  if (tables_->waiting.empty() || !NeedsRoom(event)) return Status();
+  const Priority priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
+  for (const WaitingRank& other : tables_->waiting) {
+    if (other.priority < priority) break;
+    // The other ranks of the same job wait with it.
+    if (other.event.spec->name == event.spec->name && other.event.uid == event.uid) return other.why;
+    if (other.why.id() == ErrorId::kQuotaExceeded) continue;
+    return Status(ErrorId::kPoolFull,
+                  "job " + event.spec->name + " has to wait: job " + other.event.spec->name + " waits for room before it")
+        .Why(other.why.what());
+  }
+  return Status();
+}
+
+bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
+  if (tables_->draining || !IsForWantOfRoom(why.id())) return false;
+  Ledger empty = BuildLedger(parts_, options_, *tables_);
+  empty.holdings.clear();
+  Demand demand = DemandOf(event);
+  if (demand.pool_bytes > 0) {
+    Space space{RoomFor(empty, demand.account).bytes, {}};
+    if (parts_.tier != nullptr) space.nvme_free = parts_.tier->Capacities();
+    auto placement = PlaceStates(*event.spec, options_.states_on, space);
+    if (!placement.ok()) return false;
+    demand.pool_bytes = placement->host_bytes;
+  }
+  return CouldEverFit(std::move(empty), demand).ok();
+}
+
+void JobDesk::Enqueue(ReserveJob event, const Status& why) {
+  WaitingRank rank;
+  rank.account = tables_->quotas.AccountOf(event.spec->name, event.uid);
+  rank.priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
+  rank.since_ns = parts_.clock->NowNs();
+  rank.why = why;
+  rank.event = std::move(event);
+  auto& waiting = tables_->waiting;
+  const auto before =
+      std::find_if(waiting.begin(), waiting.end(), [&](const WaitingRank& other) { return other.priority < rank.priority; });
+  const auto place = static_cast<uint32_t>(before - waiting.begin()) + 1;
+  LogInfo("rank waits for room", {{"name", rank.event.spec->name}, {"rank", rank.event.rank}, {"place", place}, {"why", why.Line()}});
+  Send(Queued{rank.event.connection, place, why});
+  waiting.insert(before, std::move(rank));
+  TP_POINT("server.rank_queued");
+}
+
+// In order: the first that lacks room holds up everybody behind it that needs some, so that a large job is not passed by small ones for
+// ever. One above the limit of its account waits for jobs of that account alone.
+bool JobDesk::ServeWaiting() {
+  auto& waiting = tables_->waiting;
+  if (waiting.empty() || served_room_changes_ == tables_->room_changes) return false;
+  served_room_changes_ = tables_->room_changes;
+  bool held_up = false;
+  for (size_t i = 0; i < waiting.size();) {
+    if (held_up && NeedsRoom(waiting[i].event)) {
+      ++i;
+      continue;
+    }
+    Result<Seat*> taken = TakeSeat(waiting[i].event);
+    if (!taken.ok() && StaysWaiting(waiting[i].event, taken.status())) {
+      held_up = held_up || taken.status().id() != ErrorId::kQuotaExceeded;
+      waiting[i++].why = taken.status();
+      continue;
+    }
+    const WaitingRank served = std::move(waiting[i]);
+    waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i));
+    taken.ok() ? Grant(**taken) : Refuse(served.event, taken.status());
+  }
+  return true;
+}
+
+bool JobDesk::ForgetWaiting(ConnectionId connection) {
+  const auto gone = [connection](const WaitingRank& rank) { return rank.event.connection == connection; };
+  if (std::erase_if(tables_->waiting, gone) == 0) return false;
+  ++tables_->room_changes;
+  return true;
+}
+
+void JobDesk::RefuseWaiting(const Status& why) {
+  for (const WaitingRank& rank : tables_->waiting) Refuse(rank.event, why);
+  tables_->waiting.clear();
+}
+
+void JobDesk::ApplyQuotas() {
+  for (const auto& job : tables_->jobs) {
+    const std::string account = tables_->quotas.AccountOf(job->spec().name, job->uid);
+    job->SetQuota(account, tables_->quotas.QuotaFor(job->spec().name, job->uid));
+  }
+  for (WaitingRank& rank : tables_->waiting) {
+    rank.account = tables_->quotas.AccountOf(rank.event.spec->name, rank.event.uid);
+    rank.priority = tables_->quotas.QuotaFor(rank.event.spec->name, rank.event.uid).priority;
+  }
+  const auto before = [](const WaitingRank& one, const WaitingRank& other) { return one.priority > other.priority; };
+  std::stable_sort(tables_->waiting.begin(), tables_->waiting.end(), before);
+  ++tables_->room_changes;
+}
+
+Status JobDesk::Do(const SetJobQuota& command) {
+  const Job* job = FindNamed(*tables_, command.job);
+  if (job == nullptr) return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + command.job + "'");
+  const std::string& name = job->spec().name;
+  const QuotaChange& change = command.change;
+  Quota quota = Changed(job->quota, change);
+  const bool of_memory = change.guarantee || change.limit;
+  // What the job's user is guaranteed stays the user's.
+  if (of_memory && job->account != JobAccount(name) && !change.guarantee) quota.guarantee = 0;
+  TP_RETURN_IF_ERROR(Validate(quota));
+  if (of_memory) {
+    TP_RETURN_IF_ERROR(CheckRule(BuildLedger(parts_, options_, *tables_), {JobAccount(name), quota}, name));
+    tables_->quotas.SetJob(name, quota);
+  } else {
+    tables_->quotas.SetShare(name, quota.weight, quota.priority);
+  }
+  ApplyQuotas();
+  return Status();
+}
+
+void JobDesk::On(AdminCommand event) {
+  const Status result = std::visit([this](const auto& command) { return Do(command); }, event.what);
+  LogInfo("change by an admin", {{"uid", event.caller.uid}, {"pid", event.caller.pid}, {"result", result.ok() ? "done" : result.Line()}});
+  Send(CommandDone{std::move(event.ticket), result});
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,80 @@
+// Quota and QuotaBook: what each user or job may take of the pool, and how much of the workers and copies is its share.
+//
+// One thread owns a book (the serve loop); Quota and QuotaRule are values. A job belongs to one *account*: that of a rule for its name
+// ("job:gpt"), else that of its user ("user:1000"), which all jobs of the user without a rule of their own share.
+// Invariant: every account has a quota: that of its rule, else the book's fallback.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::memserver {
+
+enum class Priority : uint8_t { kLow = 0, kNormal = 1, kHigh = 2 };
+inline constexpr uint32_t kPriorities = 3;
+const char* NameOf(Priority priority);  // "low", "normal", "high"
+// Errors: kConfigBadValue.
+Result<Priority> PriorityFromName(std::string_view name);
+
+inline constexpr uint64_t kNoLimit = UINT64_MAX;
+// Of a weight: a job may have so many times the share of another one of its priority.
+inline constexpr uint32_t kWeightMax = 100;
+
+struct Quota {
+  uint64_t guarantee = 0;     // bytes of the pool that nobody else is given
+  uint64_t limit = kNoLimit;  // bytes of the pool that it never exceeds
+  uint32_t weight = 1;        // of workers and copies, against others of the same priority; 1 to kWeightMax
+  Priority priority = Priority::kNormal;
+  friend bool operator==(const Quota&, const Quota&) = default;
+};
+// Errors: kConfigBadValue (a guarantee above the limit, a weight out of range).
+Status Validate(const Quota& quota);
+
+struct QuotaRule {
+  std::string account;  // "user:1000" or "job:gpt"
+  Quota quota;
+};
+
+// What is to change of a quota.
+struct QuotaChange {
+  std::optional<uint64_t> guarantee = {}, limit = {};
+  std::optional<uint32_t> weight = {};
+  std::optional<Priority> priority = {};
+};
+Quota Changed(Quota quota, const QuotaChange& change);
+
+// "user:1000" and "job:gpt".
+std::string UserAccount(uint32_t uid);
+std::string JobAccount(const std::string& name);
+
+class QuotaBook {
+ public:
+  QuotaBook() = default;
+  // Rules as they are configured; a later one of an account wins. `fallback` is of users without a rule.
+  QuotaBook(const std::vector<QuotaRule>& rules, const Quota& fallback);
+
+  std::string AccountOf(const std::string& job, uint32_t uid) const;
+  Quota QuotaOf(const std::string& account) const;
+  // The quota of its account, with the weight and priority that were set for this job.
+  Quota QuotaFor(const std::string& job, uint32_t uid) const;
+  // The job has an account of its own from now on, until ForgetJob.
+  void SetJob(const std::string& job, const Quota& quota);
+  // The job stays in its account and has a weight and a priority of its own, until ForgetJob or SetJob.
+  void SetShare(const std::string& job, uint32_t weight, Priority priority);
+  void ForgetJob(const std::string& job);
+  // Accounts that have a rule or were set, with their quotas.
+  std::vector<QuotaRule> Rules() const;
+
+ private:
+  std::map<std::string, Quota> configured_, set_;  // by account
+  std::map<std::string, QuotaChange> shares_;      // by job
+  Quota fallback_;
+};
+
+}  // namespace tidepool::memserver

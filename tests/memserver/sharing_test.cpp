@@ -1,0 +1,161 @@
+// Jobs that compete for copies and optimizer workers get them by weight and priority: counted in bytes, in a serve loop in this process.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/small_trainer.h"
+
+namespace tidepool::memserver {
+namespace {
+
+// A job of one rank whose weights are in.
+struct Competitor {
+  Competitor(ServeWorld* world, const std::string& name, uint32_t chunks, uint64_t chunk_elements)
+      : trainer(world, MakeSpec({.name = name,
+                                 .chunks = chunks,
+                                 .chunk_elements = chunk_elements,
+                                 .rcache_bytes = RoundUp(4 * chunk_elements, kPageBytes)})) {
+    EXPECT_TRUE(trainer.JoinAll());
+    trainer.PutWeights(1);
+  }
+  Job& job(const ServeWorld& world) const { return *world.tables().FindJob(trainer.spec().name); }
+  SmallTrainer trainer;
+  uint64_t waiting = 0;  // requests without an answer
+};
+
+// --- copies ---
+
+constexpr uint64_t kFetchElements = 16 * 1024;
+#ifdef TIDEPOOL_SANITIZED
+constexpr uint64_t kCopied = 48 * kMiB;
+#else
+constexpr uint64_t kCopied = 192 * kMiB;
+#endif
+
+class Copies : public testing::TestWithParam<uint32_t> {  // copy threads
+ protected:
+  static WorldOptions Options() {
+    WorldOptions options;
+    options.pool_bytes = 16 * kMiB;
+    options.copy_threads = GetParam();
+    options.loop.shared_copy_bytes = 512 * kKiB;
+    return options;
+  }
+  // Each keeps so many fetches in its ring that it never has too few, until `bytes` are copied in all.
+  void Compete(std::vector<Competitor*> jobs, uint64_t bytes) {
+    copied_.assign(jobs.size(), 0);
+    for (uint64_t all = 0; all < bytes;) {
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        FakeRank& rank = jobs[i]->trainer.rank(0);
+        for (; jobs[i]->waiting < 128; ++jobs[i]->waiting) rank.Fetch(0, 0, kFetchElements, 0, 0);
+        while (const auto answer = rank.Take()) {
+          ASSERT_EQ(answer->error, 0u);
+          --jobs[i]->waiting;
+          copied_[i] += answer->bytes;
+          all += answer->bytes;
+        }
+      }
+      world_.loop().Turn();
+    }
+  }
+  double Ratio() const { return static_cast<double>(copied_[0]) / static_cast<double>(copied_[1]); }
+
+  ServeWorld world_{Options()};
+  std::vector<uint64_t> copied_;
+};
+
+TEST_P(Copies, AreSharedByWeight) {
+  Competitor two(&world_, "two", 1, kFetchElements), one(&world_, "one", 1, kFetchElements);
+  Compete({&two, &one}, kCopied / 2);
+  EXPECT_NEAR(Ratio(), 1, 0.05);
+  ASSERT_TRUE(world_.SetQuota("two", {.weight = 2}).ok());
+  Compete({&two, &one}, kCopied);
+  EXPECT_NEAR(Ratio(), 2, 0.1);
+}
+
+TEST_P(Copies, OfALowPriorityStillMove) {
+  Competitor high(&world_, "high", 1, kFetchElements), low(&world_, "low", 1, kFetchElements);
+  ASSERT_TRUE(world_.SetQuota("low", {.priority = Priority::kLow}).ok());
+  Compete({&high, &low}, kCopied);
+  EXPECT_GT(Ratio(), 10);
+  EXPECT_LT(Ratio(), 25) << "1/17 of all is promised";
+}
+
+TEST_P(Copies, GoToWhoeverWantsThem) {
+  Competitor idle(&world_, "idle", 1, kFetchElements), busy(&world_, "busy", 1, kFetchElements);
+  ASSERT_TRUE(world_.SetQuota("idle", {.weight = 100, .priority = Priority::kHigh}).ok());
+  Compete({&busy}, 64 * kMiB);
+  EXPECT_GE(copied_[0], 64 * kMiB);
+}
+
+INSTANTIATE_TEST_SUITE_P(ByWhom, Copies, testing::Values(0u, 1u),
+                         [](const testing::TestParamInfo<uint32_t>& by) { return std::string(by.param == 0 ? "TheLoop" : "Threads"); });
+
+// --- optimizer workers ---
+
+constexpr uint64_t kUpdateElements = 4096;
+
+class Workers : public testing::Test {
+ protected:
+  static WorldOptions Options() {
+    WorldOptions options;
+    options.pool_bytes = 120 * kMiB;
+    return options;
+  }
+  // Seals a step of the job, whose update does not begin yet: a save holds it up.
+  void Seal(Competitor* one) {
+    SaveWeights save;
+    save.connection = one->trainer.rank(0).connection();
+    save.name = "weights";
+    world_.Post(std::move(save));
+    world_.loop().Turn();
+    ASSERT_EQ(world_.TakeSaves().size(), 1u);
+    one->trainer.Step({.seed = 1});
+    ASSERT_TRUE(one->job(world_).updates.active());
+    held_.push_back(one);
+  }
+  // Lets all updates begin at once, until one of them is done.
+  void Update() {
+    for (Competitor* one : held_) {
+      served_.push_back(one->job(world_).worker_share.served);
+      world_.AnswerSave(one->trainer.rank(0).connection(), Status());
+    }
+    const auto all_active = [this] {
+      for (const Competitor* one : held_) {
+        if (!one->job(world_).updates.active()) return false;
+      }
+      return true;
+    };
+    while (all_active()) world_.loop().Turn();
+    for (size_t i = 0; i < held_.size(); ++i) served_[i] = held_[i]->job(world_).worker_share.served - served_[i];
+  }
+  double Ratio() const { return static_cast<double>(served_[0]) / static_cast<double>(served_[1]); }
+
+  ServeWorld world_{Options()};
+  std::vector<Competitor*> held_;
+  std::vector<uint64_t> served_;
+};
+
+TEST_F(Workers, AreSharedByWeight) {
+  Competitor two(&world_, "two", 800, kUpdateElements), one(&world_, "one", 500, kUpdateElements);
+  ASSERT_TRUE(world_.SetQuota("two", {.weight = 2}).ok());
+  Seal(&two);
+  Seal(&one);
+  Update();
+  EXPECT_NEAR(Ratio(), 2, 0.1);
+}
+
+TEST_F(Workers, WorkForALowPriorityToo) {
+  Competitor high(&world_, "high", 800, kUpdateElements), low(&world_, "low", 200, kUpdateElements);
+  ASSERT_TRUE(world_.SetQuota("low", {.priority = Priority::kLow}).ok());
+  Seal(&high);
+  Seal(&low);
+  Update();
+  EXPECT_GT(Ratio(), 10);
+  EXPECT_GT(served_[1], 0u);
+}
+
+}  // namespace
+}  // namespace tidepool::memserver
