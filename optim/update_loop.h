@@ -25,10 +25,10 @@ __attribute__((always_inline)) inline void PrefetchBlock(const void* plane, uint
 // Copies `bytes`, which fill whole 8-byte words of the area.
 template <uint64_t bytes>
 __attribute__((always_inline)) inline void SavePlane(char** to, const void* from) {
-  using Line = unsigned char __attribute__((vector_size(64), aligned(1), may_alias));
-  if constexpr (bytes % 64 == 0) {
+  using Line = unsigned char __attribute__((vector_size(kLineBytes), aligned(1), may_alias));
+  if constexpr (bytes % kLineBytes == 0) {
 #pragma GCC unroll 4
-    for (uint64_t i = 0; i < bytes / 64; ++i) reinterpret_cast<Line*>(*to)[i] = static_cast<const Line*>(from)[i];
+    for (uint64_t i = 0; i < bytes / kLineBytes; ++i) reinterpret_cast<Line*>(*to)[i] = static_cast<const Line*>(from)[i];
   } else {
     __builtin_memcpy(*to, from, bytes);
   }
