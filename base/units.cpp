@@ -107,6 +107,10 @@ std::string FormatDuration(double seconds) {
   return buffer.data();
 }
 
+std::string FormatNs(int64_t ns) {
+  return FormatDuration(static_cast<double>(ns) / 1e9);
+}
+
 std::string FormatCount(uint64_t count) {
   const double value = static_cast<double>(count);
   if (count < 10'000) return std::to_string(count);

@@ -38,10 +38,6 @@ std::string Described(const shm::Request& request) {
   return NameOf(op) + (of_chunk ? " chunk " + std::to_string(request.chunk) : std::string());
 }
 
-std::string Seconds(int64_t ns) {
-  return FormatDuration(static_cast<double>(ns) / static_cast<double>(kNsPerSecond));
-}
-
 shm::Request RequestOf(shm::Op op, const Range& range) {
   shm::Request request{};
   request.op = static_cast<uint32_t>(op);
@@ -205,7 +201,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
     if (!entry->outcome) TP_RETURN_IF_ERROR(CheckSession());
     spin_ns = 0;
   }
-  return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " + Seconds(options_.wait_timeout_ns));
+  return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " + FormatNs(options_.wait_timeout_ns));
 }
 
 Status MemClient::LookAtSession() {
@@ -266,7 +262,7 @@ Status MemClient::AfterSend(const Status& sent) {
 Status MemClient::ComeBack() {
   TP_POINT("client.server_lost");
   Patience patience(options_.server_timeout_ns);
-  Tell(options_, "memserver has ended; waiting for it for up to " + Seconds(options_.server_timeout_ns));
+  Tell(options_, "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
   size_t sent_again = 0;
   for (;;) {
     if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();  // what the server before still answered is done
@@ -279,7 +275,7 @@ Status MemClient::ComeBack() {
   parked_ns_ += patience.WaitedNs();
   ++comebacks_;
   TP_POINT("client.resubmitted");
-  Tell(options_, "memserver is back after " + Seconds(patience.WaitedNs()) + "; requests sent again: " + std::to_string(sent_again));
+  Tell(options_, "memserver is back after " + FormatNs(patience.WaitedNs()) + "; requests sent again: " + std::to_string(sent_again));
   return Status();
 }
 

@@ -14,10 +14,6 @@ namespace {
 constexpr int64_t kFirstPauseNs = 20 * kNsPerMs;
 constexpr int64_t kLongestPauseNs = 500 * kNsPerMs;
 
-std::string Seconds(int64_t ns) {
-  return FormatDuration(static_cast<double>(ns) / static_cast<double>(kNsPerSecond));
-}
-
 // What an attach waits for, over all servers that it meets: a queue is gone with its server, the time spent in it is not.
 class Attempts {
  public:
@@ -43,7 +39,7 @@ class Attempts {
     if (!lost || options_.server_timeout_ns == 0) return failed;
     if (!gone_) {
       gone_.emplace(options_.server_timeout_ns);
-      Tell(options_, "memserver is not ready or ended while this rank attached; waiting for it for up to " + Seconds(gone_->LeftNs()));
+      Tell(options_, "memserver is not ready or ended while this rank attached; waiting for it for up to " + FormatNs(gone_->LeftNs()));
     }
     return gone_->Pause() ? Status() : WaitedInVain(*gone_, failed);
   }
@@ -55,7 +51,7 @@ class Attempts {
     waits.on_queued = [this](uint32_t place, const Status& why) {
       IsBack();
       if (!queued_) queued_.emplace(options_.queue_timeout_ns);
-      Tell(options_, "waiting for room for up to " + Seconds(queued_->LeftNs()) + ", at place " + std::to_string(place) +
+      Tell(options_, "waiting for room for up to " + FormatNs(queued_->LeftNs()) + ", at place " + std::to_string(place) +
                          " of the queue: " + why.what() + (why.why().empty() ? "" : " (" + why.why() + ")"));
     };
     waits.give_up = options_.give_up;
@@ -63,7 +59,7 @@ class Attempts {
   }
 
   void IsBack() {
-    if (gone_) Tell(options_, "memserver is back after " + Seconds(gone_->WaitedNs()));
+    if (gone_) Tell(options_, "memserver is back after " + FormatNs(gone_->WaitedNs()));
     gone_.reset();
   }
 
@@ -102,7 +98,7 @@ bool MayComeBack(ErrorId id) {
 }
 
 Status WaitedInVain(const Patience& patience, const Status& last) {
-  return Status(ErrorId::kServerGone, "memserver ended and has not come back within " + Seconds(patience.WaitedNs()) + "; the job is kept")
+  return Status(ErrorId::kServerGone, "memserver ended and has not come back within " + FormatNs(patience.WaitedNs()) + "; the job is kept")
       .Where(last.where())
       .Why("last try: " + last.what());
 }

@@ -4,7 +4,8 @@
 #   tidepool_test_pch    the same and GoogleTest, for the test programs of every build.
 #
 # A precompiled header is valid only for the flags that it was made with. Files with options of their own go without (tidepool_plain).
-# That every file includes what it uses is shown by scripts/nightly, which builds with CMAKE_DISABLE_PRECOMPILE_HEADERS.
+# That every file includes what it uses is shown by scripts/nightly, which builds with CMAKE_DISABLE_PRECOMPILE_HEADERS and
+# without TIDEPOOL_UNITY.
 set(TIDEPOOL_STD_HEADERS
   <algorithm> <array> <atomic> <cstdint> <cstring> <deque> <functional> <map> <memory> <mutex> <optional> <set> <span> <string>
   <string_view> <thread> <utility> <variant> <vector>)

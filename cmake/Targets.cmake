@@ -11,15 +11,34 @@ function(tidepool_only_if_used name)
 endfunction()
 
 # tidepool_door(a.cpp ...): files that open the door to a large package of headers (Asio, Beast, JSON, CLI11, spdlog, toml++). None of them is
-# ever in a hurry, and optimising the packages takes long, most of all for sanitizers, which instrument all of it. Clang 14 cannot put its
-# check of function pointers into coroutines.
+# ever in a hurry, and optimising the packages takes long, most of all for sanitizers, which instrument all of it: clang's looks at addresses
+# alone here. A file with options of its own is compiled on its own.
 function(tidepool_door)
   if(TIDEPOOL_SANITIZE)
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-O0;$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>")
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-O0;$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=undefined,fuzzer-no-link>")
     tidepool_plain(${ARGN})
   else()
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O1>)
   endif()
+endfunction()
+
+# tidepool_alone(a.cpp ...): files with objects of their own, which a program may have another one in place of.
+function(tidepool_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
+# With TIDEPOOL_PLANTED, the rooms that have planted bugs compile them in; all others are those of the release build (and come from ccache).
+function(tidepool_planted target sources)
+  if(NOT TIDEPOOL_PLANTED)
+    return()
+  endif()
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} planted REGEX "base/planted.h" LIMIT_COUNT 1)
+    if(planted)
+      target_compile_definitions(${target} PRIVATE TIDEPOOL_PLANTED_BUGS=1)
+      return()
+    endif()
+  endforeach()
 endfunction()
 
 # tidepool_library(NAME SOURCES a.cpp ... [DEPS target ...]): a static library of one room.
@@ -27,6 +46,7 @@ function(tidepool_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   tidepool_only_if_used(${name})
+  tidepool_planted(${name} "${ARG_SOURCES}")
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tidepool_flags>)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/tidepool>)
   # (Optimised, with precompiled headers, g++ 12 sees overflows in the strings of tests' libraries; see TIDEPOOL_TEST_OPTIONS.)

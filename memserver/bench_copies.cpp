@@ -23,7 +23,7 @@ constexpr std::array<uint64_t, 6> kSizes = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMi
 constexpr int kRounds = 5;
 constexpr int64_t kRoundNs = 15 * kNsPerMs;
 
-struct Way {
+struct CopyWay {
   std::string name;
   device::CopyKernel kernel = device::CopyKernel::kMemcpy;
   device::CopyTeam* team = nullptr;
@@ -37,7 +37,7 @@ std::string Fixed(double value, int width, int digits) {
 }
 
 // All ways in turn, round after round, so that a disturbance hits them alike; each by the median of its rounds.
-void Measure(std::span<std::byte> scratch, uint64_t size, std::vector<Way>* ways) {
+void Measure(std::span<std::byte> scratch, uint64_t size, std::vector<CopyWay>* ways) {
   device::CopyMeter meter(scratch, size);
   std::vector<std::vector<double>> rounds(ways->size());
   for (int round = 0; round < kRounds; ++round) {
@@ -49,15 +49,15 @@ void Measure(std::span<std::byte> scratch, uint64_t size, std::vector<Way>* ways
   }
 }
 
-std::string Table(const std::vector<Way>& ways, const std::string& pages, device::CopyKernel chosen) {
+std::string Table(const std::vector<CopyWay>& ways, const std::string& pages, device::CopyKernel chosen) {
   std::string text = "GB copied a second (times memcpy); memory cold for the core, pages of " + pages + "\n\n";
   text += "size      ";
-  for (const Way& way : ways) text += "  " + std::string(15 - std::min<size_t>(15, way.name.size()), ' ') + way.name;
+  for (const CopyWay& way : ways) text += "  " + std::string(15 - std::min<size_t>(15, way.name.size()), ' ') + way.name;
   for (size_t size = 0; size < kSizes.size(); ++size) {
     std::string name = FormatBytes(kSizes[size]);
     name.resize(10, ' ');
     text += "\n" + name;
-    for (const Way& way : ways) {
+    for (const CopyWay& way : ways) {
       text += "  " + Fixed(way.rates[size] / 1e9, 7, 2) + " (" + Fixed(way.rates[size] / ways[0].rates[size], 4, 2) + "x)";
     }
   }
@@ -65,11 +65,11 @@ std::string Table(const std::vector<Way>& ways, const std::string& pages, device
          "; smaller ones: memcpy, which leaves them where their reader finds them\n";
 }
 
-std::string Json(const std::vector<Way>& ways, const std::string& pages, device::CopyKernel chosen) {
+std::string Json(const std::vector<CopyWay>& ways, const std::string& pages, device::CopyKernel chosen) {
   JsonWriter json;
   json.BeginObject().Field("bench", "copy").Field("pages", pages).Field("chosen", NameOf(chosen)).Key("rows").BeginArray();
   for (size_t size = 0; size < kSizes.size(); ++size) {
-    for (const Way& way : ways) {
+    for (const CopyWay& way : ways) {
       json.BeginObject().Field("bytes", kSizes[size]).Field("way", way.name).Field("bytes_per_second", way.rates[size]);
       json.Field("times_memcpy", way.rates[size] / ways[0].rates[size]).EndObject();
     }
@@ -95,7 +95,7 @@ Result<std::string> BenchCopies(uint64_t bytes, bool json) {
   const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax);
   device::CopyTeam team(threads - 1, kSpinNsManyCores);
   const device::CopyTuning tuning = device::TuneCopies(scratch, nullptr, kTuneCopiesNs);
-  std::vector<Way> ways;
+  std::vector<CopyWay> ways;
   for (const device::CopyKernel kernel : device::CopyKernels()) ways.push_back({.name = NameOf(kernel), .kernel = kernel, .rates = {}});
   ways.push_back({.name = std::to_string(threads) + " threads", .kernel = tuning.chosen, .team = &team, .rates = {}});
   for (const uint64_t size : kSizes) Measure(scratch, size, &ways);

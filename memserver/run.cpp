@@ -287,7 +287,7 @@ Status RunServer(const Config& config, const RunOptions& options) {
     server->EndThreads();
     keeper.Part(static_cast<uint64_t>(config.lease_ns / kNsPerMs));
     RemoveFiles(server_options.socket_dir);
-    LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatDuration(static_cast<double>(config.lease_ns) / kNsPerSecond)}});
+    LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatNs(config.lease_ns)}});
     _exit(kExitOk);  // taking down gigabytes of mappings in order would only keep the ranks waiting
   }
   server.reset();

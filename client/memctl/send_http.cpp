@@ -23,8 +23,7 @@ constexpr uint64_t kAnswerBytesMax = 256ull << 20;
 
 Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std::string& step, int64_t timeout_ns) {
   if (error == beast::error::timeout) {
-    return Status(ErrorId::kWaitTimeout, "memserver did not answer within " + FormatDuration(static_cast<double>(timeout_ns) / 1e9))
-        .Where(socket_path);
+    return Status(ErrorId::kWaitTimeout, "memserver did not answer within " + FormatNs(timeout_ns)).Where(socket_path);
   }
   if (step == "connect") {
     const bool forbidden = error == asio::error::access_denied;

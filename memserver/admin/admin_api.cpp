@@ -92,14 +92,11 @@ AdminAnswer GetResidency(const Ask& ask) {
   return jobs.ok() ? Ok(ResidencyReport(*ask.look.snapshot, *jobs)) : ProblemOf(jobs.status());
 }
 
-constexpr std::array kStates = {ChunkState::kEmpty,    ChunkState::kResident,  ChunkState::kGradients,
-                                ChunkState::kComplete, ChunkState::kUpdateDue, ChunkState::kUpdating};
-
 Status ReadState(const RequestTarget& target, const ChunkState** state) {
   const std::string* name = target.Find("state");
   if (name == nullptr) return {};
   std::string all;
-  for (const ChunkState& each : kStates) {
+  for (const ChunkState& each : kChunkStates) {
     if (*name == NameOf(each)) *state = &each;
     all += (all.empty() ? "" : ", ") + std::string(NameOf(each));
   }

@@ -7,9 +7,6 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr std::array kStates = {ChunkState::kEmpty,    ChunkState::kResident,  ChunkState::kGradients,
-                                ChunkState::kComplete, ChunkState::kUpdateDue, ChunkState::kUpdating};
-
 uint64_t SessionCount(const Snapshot& snapshot) {
   uint64_t count = 0;
   for (const JobRow& job : snapshot.jobs) count += job.sessions.size();
@@ -39,10 +36,10 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   WriteQuota(job.quota, json);
   json->EndObject();
   json->Field("step_seconds", job.step_seconds).Field("grad_norm", job.grad_norm).Field("steps_skipped", job.steps_skipped);
-  std::array<uint64_t, kStates.size()> counts{};
+  std::array<uint64_t, kChunkStates.size()> counts{};
   for (const ChunkRow& chunk : job.chunks) ++counts[static_cast<size_t>(chunk.state)];
   json->Field("chunks", static_cast<uint64_t>(job.chunks.size())).Key("chunk_states").BeginObject();
-  for (const ChunkState state : kStates) json->Field(NameOf(state), counts[static_cast<size_t>(state)]);
+  for (const ChunkState state : kChunkStates) json->Field(NameOf(state), counts[static_cast<size_t>(state)]);
   json->EndObject();
 }
 
@@ -193,7 +190,7 @@ std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const Jo
   JsonWriter json;
   json.BeginObject().Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
   json.Key("legend").BeginObject().Field("C", "in rCache").Field(">", "on its way in").Field("<", "gradient on its way out");
-  for (const ChunkState state : kStates) json.Field(std::string(1, LetterOf(state)), NameOf(state));
+  for (const ChunkState state : kChunkStates) json.Field(std::string(1, LetterOf(state)), NameOf(state));
   if (snapshot.nvme.bytes > 0) json.Field("N", "states on NVMe").Field("-", "not there");
   json.EndObject().Key("jobs").BeginArray();
   for (const JobRow* job : jobs) {

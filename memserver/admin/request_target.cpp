@@ -10,7 +10,7 @@
 namespace tidepool::memserver {
 namespace {
 
-Status Bad(std::string what) {
+Status BadTarget(std::string what) {
   return Status(ErrorId::kAdminBadRequest, std::move(what));
 }
 
@@ -24,13 +24,13 @@ const std::string* RequestTarget::Find(std::string_view name) const {
 }
 
 Result<RequestTarget> ParseTarget(std::string_view target) {
-  if (target.size() > kTargetBytesMax) return Bad("the request's path is longer than " + std::to_string(kTargetBytesMax) + " bytes");
+  if (target.size() > kTargetBytesMax) return BadTarget("the request's path is longer than " + std::to_string(kTargetBytesMax) + " bytes");
   const auto url = boost::urls::parse_origin_form({target.data(), target.size()});
-  if (url.has_error()) return Bad("the request's path is not one: " + url.error().message());
+  if (url.has_error()) return BadTarget("the request's path is not one: " + url.error().message());
   RequestTarget parsed;
   for (const auto segment : url->segments()) parsed.path.push_back(segment);
   for (const auto& parameter : url->params()) {
-    if (parsed.Find(parameter.key) != nullptr) return Bad("the parameter '" + std::string(parameter.key) + "' is given twice");
+    if (parsed.Find(parameter.key) != nullptr) return BadTarget("the parameter '" + std::string(parameter.key) + "' is given twice");
     parsed.parameters.emplace_back(parameter.key, parameter.value);
   }
   return parsed;
@@ -41,7 +41,7 @@ Status CheckParameters(const RequestTarget& target, std::span<const std::string_
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     std::string all;
     for (const std::string_view each : known) all += (all.empty() ? "" : ", ") + std::string(each);
-    return Bad("this path has no parameter '" + key + "'" + DidYouMean(key, known))
+    return BadTarget("this path has no parameter '" + key + "'" + DidYouMean(key, known))
         .Fix(known.empty() ? "leave the parameter out" : "use one of: " + all);
   }
   return {};
@@ -53,7 +53,7 @@ Result<uint64_t> NumberParameter(const RequestTarget& target, std::string_view n
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value > max) {
-    return Bad("the parameter " + std::string(name) + "='" + *text + "' is not a whole number up to " + std::to_string(max));
+    return BadTarget("the parameter " + std::string(name) + "='" + *text + "' is not a whole number up to " + std::to_string(max));
   }
   return value;
 }

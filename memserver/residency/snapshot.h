@@ -1,6 +1,7 @@
 // Snapshot: what the daemon looks like at the end of one turn, for the admin socket. Immutable once published; any thread may read it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +21,8 @@ enum class ChunkState : uint8_t {
   kUpdateDue,  // the step is sealed, this chunk's update has not started
   kUpdating,   // a worker is updating it
 };
+inline constexpr std::array kChunkStates = {ChunkState::kEmpty,    ChunkState::kResident,  ChunkState::kGradients,
+                                            ChunkState::kComplete, ChunkState::kUpdateDue, ChunkState::kUpdating};
 
 // One letter a state, as the residency picture shows it: '_', '.', 'g', 'G', 'O', 'A'.
 char LetterOf(ChunkState state);

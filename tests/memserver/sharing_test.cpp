@@ -27,8 +27,8 @@ struct Competitor {
 
 // --- copies ---
 
-constexpr uint64_t kFetchElements = 16 * 1024;
-constexpr uint64_t kCopied = 512 * kMiB;  // so much that the fetches in flight at both ends do not count
+constexpr uint64_t kFetchElements = 2 * 1024;
+constexpr uint64_t kCopied = 64 * kMiB;  // so much that the fetches in flight at both ends do not count
 
 class Copies : public testing::TestWithParam<uint32_t> {  // copy threads
  protected:
@@ -36,7 +36,7 @@ class Copies : public testing::TestWithParam<uint32_t> {  // copy threads
     WorldOptions options;
     options.pool_bytes = 16 * kMiB;
     options.copy_threads = GetParam();
-    options.loop.shared_copy_bytes = 512 * kKiB;
+    options.loop.shared_copy_bytes = 64 * kKiB;
     return options;
   }
   // Each keeps so many fetches in its ring that it never has too few, until `bytes` are copied in all.
@@ -82,8 +82,8 @@ TEST_P(Copies, OfALowPriorityStillMove) {
 TEST_P(Copies, GoToWhoeverWantsThem) {
   Competitor idle(&world_, "idle", 1, kFetchElements), busy(&world_, "busy", 1, kFetchElements);
   ASSERT_TRUE(world_.SetQuota("idle", {.weight = 100, .priority = Priority::kHigh}).ok());
-  Compete({&busy}, 64 * kMiB);
-  EXPECT_GE(copied_[0], 64 * kMiB);
+  Compete({&busy}, kCopied / 8);
+  EXPECT_GE(copied_[0], kCopied / 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(ByWhom, Copies, testing::Values(0u, 1u),

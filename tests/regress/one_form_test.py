@@ -13,6 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINKING = re.compile(r"BOOST_\w+_(NO_LIB|DYN_LINK|STATIC_LINK)(=|$)|BOOST_ALL_NO_LIB")  # of one library of Boost: how it is linked
 USED = re.compile(r'^\s*#\s*include\s*[<"]boost/(\w+)', re.M)
+TOGETHER = re.compile(r'^#include "(/[^"]+)"$', re.M)
 PART_OF = {"beast": "asio"}  # it includes the other
 
 
@@ -22,15 +23,22 @@ def form_of(command):
     return tuple(sorted({switch for switch in switches if not LINKING.match(switch)}))
 
 
+def compiled_by(entry):
+    """The project's files that a command compiles: one, or those that CMake put together into one."""
+    path = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
+    if not path.is_file():
+        return []
+    paths = [pathlib.Path(name) for name in TOGETHER.findall(path.read_text())] if path.parent.name == "Unity" else [path]
+    return [each for each in paths if ROOT in each.parents and each.is_file()]
+
+
 def forms_of(commands):
     """library of Boost -> form -> files that are compiled so."""
     forms = {}
     for entry in commands:
-        path = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
-        if ROOT not in path.parents or not path.is_file():
-            continue
-        for library in {PART_OF.get(name, name) for name in USED.findall(path.read_text(errors="replace"))}:
-            forms.setdefault(library, {}).setdefault(form_of(entry["command"]), set()).add(str(path.relative_to(ROOT)))
+        for path in compiled_by(entry):
+            for library in {PART_OF.get(name, name) for name in USED.findall(path.read_text(errors="replace"))}:
+                forms.setdefault(library, {}).setdefault(form_of(entry["command"]), set()).add(str(path.relative_to(ROOT)))
     return forms
 
 

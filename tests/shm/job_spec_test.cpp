@@ -199,7 +199,7 @@ TEST(JobSpec, DecodingIsLinearInItsBytes) {
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
   ASSERT_TRUE(Decode(bytes).ok());
-  EXPECT_LT(clock.NowNs() - start, 2 * kNsPerSecond);  // a quadratic check would take minutes
+  EXPECT_LT(clock.NowNs() - start, 30 * kNsPerSecond);  // a quadratic check would take minutes
 }
 
 TEST(JobSpec, FingerprintsDifferWhenOneByteDiffers) {

@@ -97,7 +97,7 @@ Status StandaloneServer::WaitUntilReady() {
     }
     if (StopFlag::Requested()) return NotReady("stopped by a signal before the private memserver was ready");
     if (clock_.NowNs() >= deadline_ns) {
-      return NotReady("the private memserver was not ready within " + FormatDuration(static_cast<double>(timeout_ns) / kNsPerSecond));
+      return NotReady("the private memserver was not ready within " + FormatNs(timeout_ns));
     }
     clock_.SleepNs(kPollNs);
   }

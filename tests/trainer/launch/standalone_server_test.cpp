@@ -47,7 +47,7 @@ finally:
     if os.path.exists(path): os.unlink(path)
 )";
 
-std::string ReadText(const std::string& path) {
+std::string TextOf(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -57,7 +57,7 @@ std::string ReadText(const std::string& path) {
 bool Gone(pid_t pid) {
   SteadyClock clock;
   for (int i = 0; i < 5000; ++i) {
-    const std::string stat = ReadText("/proc/" + std::to_string(pid) + "/stat");
+    const std::string stat = TextOf("/proc/" + std::to_string(pid) + "/stat");
     if (stat.empty() || stat.find(") Z ") != std::string::npos) return true;
     clock.SleepNs(2 * kNsPerMs);
   }
@@ -157,7 +157,7 @@ TEST_F(StandaloneServerTest, ADeafServerIsKilled) {
   options_.stop_timeout_ns = 100 * kNsPerMs;
   auto server = StandaloneServer::Start(options_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
-  const int pid = std::stoi(ReadText(server.value()->socket_dir() + "/memserver.lock"));
+  const int pid = std::stoi(TextOf(server.value()->socket_dir() + "/memserver.lock"));
   const Status stopped = server.value()->Stop();
   EXPECT_EQ(stopped.id(), ErrorId::kServerGone);
   EXPECT_THAT(stopped.what(), HasSubstr("had to be killed"));
@@ -168,7 +168,7 @@ TEST_F(StandaloneServerTest, ADeafServerIsKilled) {
 TEST_F(StandaloneServerTest, AServerThatDiedDuringTheRunIsTold) {
   auto server = StandaloneServer::Start(options_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
-  kill(std::stoi(ReadText(server.value()->socket_dir() + "/memserver.lock")), SIGKILL);
+  kill(std::stoi(TextOf(server.value()->socket_dir() + "/memserver.lock")), SIGKILL);
   EXPECT_TRUE(CleanSoon());  // the guard cleans up
   const Status stopped = server.value()->Stop();
   EXPECT_EQ(stopped.id(), ErrorId::kServerGone);
