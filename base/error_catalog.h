@@ -86,8 +86,9 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(RankCountMismatch, 3013, kRefused, kExitRefused, "start exactly as many ranks as the job was made for")                               \
   X(StatesLost, 3014, kUnavailable, kExitCorrupt, "memserver and its keeper ended together; start the job again")                         \
   X(VersionGone, 3015, kUnavailable, kExitFailed, "the step that these parameters belong to had ended; fetch the next version")           \
-  X(AdminNotFound, 3101, kNotFound, kExitNotFound, "`memctl ps` lists the jobs; docs/admin_protocol.md lists the paths")                  \
-  X(AdminBadRequest, 3102, kInvalid, kExitUsage, "correct the request; docs/admin_protocol.md shows each path and its parameters")        \
+  X(JobBusy, 3016, kRefused, kExitRefused, "end its ranks first, or say that they are to be ended (--force)")                             \
+  X(AdminNotFound, 3101, kNotFound, kExitNotFound, "`memctl ps` lists the jobs; docs/admin_api.md lists the paths")                       \
+  X(AdminBadRequest, 3102, kInvalid, kExitUsage, "correct the request; docs/admin_api.md shows each path and its parameters")             \
   X(NotReady, 3103, kUnavailable, kExitFailed, "wait until memserver is ready (`memctl wait-ready`), or look at its log")                 \
   X(RcacheTooSmall, 4001, kRefused, kExitDeviceMemory, "raise --rcache to at least the size named above")                                 \
   X(ParameterTooLarge, 4002, kInvalid, kExitUsage, "raise --chunk-size to at least the largest parameter")                                \

@@ -133,6 +133,25 @@ Status ParseSessionsMax(const std::string& text, Config* config) {
   return ParseCount(text, 1, 4096, &config->sessions_max);
 }
 
+Status ParseMode(const std::string& text, Config* config) {
+  return ParseChoice<bool, 2>(text, {{{"private", false}, {"service", true}}}, &config->is_service);
+}
+Status ParseGroup(const std::string& text, Config* config) {
+  config->group = text;
+  return text.empty() ? Expected(text, "names and numbers of groups") : Status();
+}
+Status ParseOperatorGroup(const std::string& text, Config* config) {
+  config->operator_group = text;
+  return text.empty() ? Expected(text, "names and numbers of groups") : Status();
+}
+Status ParseMetricsListen(const std::string& text, Config* config) {
+  config->metrics_listen = text == "none" ? "" : text;
+  return text.find(':') == std::string::npos && text != "none" ? Expected(text, "none, and addresses of the loopback like 127.0.0.1:9465")
+                                                               : Status();
+}
+Status ParseUserSessionsMax(const std::string& text, Config* config) {
+  return ParseCountOrAuto(text, 1, 4096, &config->user_sessions_max);
+}
 Status ParseDefaultQuota(const std::string& text, Config* config) {
   config->default_quota = text;
   return ParseSizeOrShare(text, kGiB).status();
@@ -190,7 +209,7 @@ Status ParseNvmeDepth(const std::string& text, Config* config) {
   return ParseCount(text, 1, 1024, &config->nvme.depth);
 }
 
-constexpr std::array<Setting, 26> kSettings{{
+constexpr std::array<Setting, 31> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -235,10 +254,19 @@ constexpr std::array<Setting, 26> kSettings{{
     {"--respawn", "keeper.respawn", "on|off", "on", "the keeper process starts memserver again after a crash", ParseRespawn},
     {"--default-quota", "jobs.default_quota", "SIZE|%", "100%", "what each user without a [[jobs.quota]] may take of the pool at most",
      ParseDefaultQuota},
+    {"--mode", "admin.mode", "private|service", "private", "private: sockets for this user alone; service: for the members of a group",
+     ParseMode},
+    {"--group", "admin.group", "GROUP", "tidepool", "of service mode: whose members may start jobs and see their own", ParseGroup},
+    {"--operator-group", "admin.operator_group", "GROUP", "tidepool-admin", "of service mode: whose members see and handle all jobs",
+     ParseOperatorGroup},
+    {"--metrics-listen", "metrics.listen", "none|ADDRESS", "none",
+     "answer GET /metrics over TCP too, of whoever is on this machine: an address of the loopback, 127.0.0.1:9465", ParseMetricsListen},
     {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel},
     {"--log-format", "log.format", "auto|text|json", "auto", "auto: text on a terminal, JSON lines otherwise", ParseLogFormat},
     {"--jobs-max", "limits.jobs", "N", "64", "jobs at once", ParseJobsMax},
     {"--sessions-max", "limits.sessions", "N", "256", "attached ranks at once", ParseSessionsMax},
+    {"--user-sessions-max", "limits.sessions_per_user", "N|auto", "auto",
+     "of one user; auto: all in private mode, half of them in service mode", ParseUserSessionsMax},
 }};
 static_assert(kJobsMaxDefault == 64 && kSessionsMaxDefault == 256, "the defaults in the table above");
 

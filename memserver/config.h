@@ -45,6 +45,10 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kAuto;
   uint32_t jobs_max = 0, sessions_max = 0;
+  bool is_service = false;            // else private
+  std::string group, operator_group;  // of service mode: names or numbers
+  uint32_t user_sessions_max = kAutomatic;
+  std::string metrics_listen;      // host:port; empty: none
   std::string default_quota;       // limit of each user without a quota: a size or a share of the pool
   std::vector<QuotaEntry> quotas;  // of the file alone
   KeeperChoice keeper = KeeperChoice::kAuto;

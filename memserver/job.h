@@ -94,6 +94,7 @@ struct Job {
   FixedRing<NarrowTask> narrows;
   // Life.
   JobPhase phase = JobPhase::kZeroing;
+  bool suspended = false;  // by an admin
   ConnectionId zeroing_connection = 0;
   bool zeroed = false;                  // and may open as soon as its ranges on NVMe have reached the disk
   std::vector<Seat*> seats;             // by rank

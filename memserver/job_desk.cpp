@@ -1,5 +1,7 @@
 #include "memserver/job_desk.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -65,6 +67,13 @@ Space JobDesk::SpaceFor(const Ledger& ledger, const std::string& account) const 
   return space;
 }
 
+// Nobody can tell it from those of other jobs.
+uint64_t JobDesk::TokenOf(JobId job) const {
+  uint64_t token = 0;
+  if (options_.random_tokens && getrandom(&token, sizeof token, 0) == sizeof token) return token | 1;
+  return parts_.index->NonceOf(job);
+}
+
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
   Demand demand = DemandOf(event);
@@ -73,7 +82,7 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   demand.pool_bytes = placement.host_bytes;
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool, placement));
-  const uint64_t nonce = parts_.index->NonceOf(tables_->last_job + 1);
+  const uint64_t nonce = TokenOf(tables_->last_job + 1);
   if (states->spills()) TP_CHECK(parts_.tier->Reserve(nonce, states.get()), "the placement was made for the ranges that are free");
   auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool, parts_.tier);
   job->nonce = nonce;
@@ -102,6 +111,10 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   }
   // First whether its place is free: a limit that is as small as the job allows is full until the rank before it has gone.
   Job* job = tables_->FindJob(spec.name);
+  if (job == nullptr && tables_->closed) {
+    return Status(ErrorId::kTooManySessions, "memserver is being drained: it takes no new jobs")
+        .Fix("wait for it (--wait), or ask an operator");
+  }
   if (job != nullptr) TP_RETURN_IF_ERROR(CheckJoin(*job, event));
   if (job == nullptr || !job->HasRanks()) TP_RETURN_IF_ERROR(AdmitRun(BuildLedger(parts_, options_, *tables_), DemandOf(event)));
   if (job == nullptr) {

@@ -52,11 +52,19 @@ class JobDesk {
   bool ServeWaiting();
   bool ForgetWaiting(ConnectionId connection);
   void RefuseWaiting(const Status& why);
-  Status Do(const SetJobQuota& command);
+  // What admins ask for (job_commands.cpp).
+  Result<Job*> JobFor(const AdminCaller& caller, const std::string& who) const;
+  Status Do(const AdminCaller& caller, const SetJobQuota& command);
+  Status Do(const AdminCaller& caller, const SuspendJob& command);
+  Status Do(const AdminCaller& caller, const ReleaseJob& command);
+  Status Do(const AdminCaller& caller, const DrainJobs& command);
+  Status Do(const AdminCaller& caller, const ChangeLogLevel& command);
+  bool TendLogLevel();
 
   Status WhyStopping() const;
   Status CheckJoin(const Job& job, const ReserveJob& event) const;
   void LoseFormerSelf(const ReserveJob& event);
+  uint64_t TokenOf(JobId job) const;
   Result<Job*> CreateJob(const ReserveJob& event);
   Result<Seat*> TakeSeat(const ReserveJob& event);
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);

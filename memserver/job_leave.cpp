@@ -229,6 +229,7 @@ bool JobDesk::EndHandOver() {
 bool JobDesk::TendJobs() {
   if (tables_->handing_over) return EndHandOver();
   bool worked = ServeWaiting();
+  worked |= TendLogLevel();
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();
     worked |= TendAwaited(job);
@@ -237,8 +238,8 @@ bool JobDesk::TendJobs() {
       AttachHeld(job);
       worked = true;
     }
-    if (job->phase == JobPhase::kOpen && !job->HasRanks() && parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns &&
-        !TP_PLANTED("jobs.lease_never_ends")) {
+    if (job->phase == JobPhase::kOpen && !job->HasRanks() && !job->suspended &&
+        parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns && !TP_PLANTED("jobs.lease_never_ends")) {
       LogInfo("lease of a detached job ended", {{"job", job->id}});
       BeginRemoval(job);
       worked = true;

@@ -1,6 +1,5 @@
-// The third part of JobDesk: ranks that wait for room, and quotas.
+// The third part of JobDesk: ranks that wait for room.
 #include <algorithm>
-#include <charconv>
 #include <string>
 #include <utility>
 
@@ -17,16 +16,6 @@ bool IsForWantOfRoom(ErrorId id) {
          id == ErrorId::kTooManySessions;
 }
 
-// By number, else by name.
-Job* FindNamed(const Tables& tables, const std::string& who) {
-  JobId id = 0;
-  const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
-  if (error == std::errc() && end == who.data() + who.size()) {
-    if (Job* job = tables.FindJob(id); job != nullptr && job->phase != JobPhase::kRemoving) return job;
-  }
-  return tables.FindJob(who);
-}
-
 }  // namespace
 
 Demand JobDesk::DemandOf(const ReserveJob& event) const {
@@ -37,6 +26,9 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   demand.pool_bytes = tables_->FindJob(spec.name) == nullptr ? shm::StateBytesOf(spec).total() : 0;
   demand.rcache_bytes = spec.world * spec.rcache_bytes;
   demand.ranks = spec.world;
+  demand.uid = event.uid;
+  // Root and whoever runs memserver may have all.
+  if (event.uid != 0 && event.uid != options_.owner) demand.user_ranks_max = options_.user_sessions_max;
   return demand;
 }
 
@@ -99,7 +91,7 @@ void JobDesk::Enqueue(ReserveJob event, const Status& why) {
 // ever. One above the limit of its account waits for jobs of that account alone.
 bool JobDesk::ServeWaiting() {
   auto& waiting = tables_->waiting;
-  if (waiting.empty() || served_room_changes_ == tables_->room_changes) return false;
+  if (waiting.empty() || tables_->closed || served_room_changes_ == tables_->room_changes) return false;
   served_room_changes_ = tables_->room_changes;
   bool held_up = false;
   for (size_t i = 0; i < waiting.size();) {
@@ -144,32 +136,6 @@ void JobDesk::ApplyQuotas() {
   const auto before = [](const WaitingRank& one, const WaitingRank& other) { return one.priority > other.priority; };
   std::stable_sort(tables_->waiting.begin(), tables_->waiting.end(), before);
   ++tables_->room_changes;
-}
-
-Status JobDesk::Do(const SetJobQuota& command) {
-  const Job* job = FindNamed(*tables_, command.job);
-  if (job == nullptr) return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + command.job + "'");
-  const std::string& name = job->spec().name;
-  const QuotaChange& change = command.change;
-  Quota quota = Changed(job->quota, change);
-  const bool of_memory = change.guarantee || change.limit;
-  // What the job's user is guaranteed stays the user's.
-  if (of_memory && job->account != JobAccount(name) && !change.guarantee) quota.guarantee = 0;
-  TP_RETURN_IF_ERROR(Validate(quota));
-  if (of_memory) {
-    TP_RETURN_IF_ERROR(CheckRule(BuildLedger(parts_, options_, *tables_), {JobAccount(name), quota}, name));
-    tables_->quotas.SetJob(name, quota);
-  } else {
-    tables_->quotas.SetShare(name, quota.weight, quota.priority);
-  }
-  ApplyQuotas();
-  return Status();
-}
-
-void JobDesk::On(AdminCommand event) {
-  const Status result = std::visit([this](const auto& command) { return Do(command); }, event.what);
-  LogInfo("change by an admin", {{"uid", event.caller.uid}, {"pid", event.caller.pid}, {"result", result.ok() ? "done" : result.Line()}});
-  Send(CommandDone{std::move(event.ticket), result});
 }
 
 }  // namespace tidepool::memserver

@@ -22,6 +22,7 @@
 #include "base/system_memory.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "memserver/admin/admin_api.h"
 #include "memserver/keeper/sd_notify.h"
 #include "memserver/keeper/session_spawn.h"
 #include "memserver/limits.h"
@@ -182,10 +183,28 @@ void RenewKeeper(Server* server, KeptHolder* keeper) {
   }
 }
 
+// Tells the service manager that this process lives for as long as its serve loop answers.
+class Watchdog {
+ public:
+  int pause_ms() const { return interval_ns_ == 0 ? -1 : static_cast<int>(interval_ns_ / 3 / kNsPerMs); }
+  void Feed(Server* server) {
+    if (interval_ns_ == 0 || clock_.NowNs() - fed_ns_ < interval_ns_ / 3) return;
+    if (server->SilentSeconds() < AdminApi::kDeadSeconds) NotifyServiceManager("WATCHDOG=1");
+    fed_ns_ = clock_.NowNs();
+  }
+
+ private:
+  SteadyClock clock_;
+  const int64_t interval_ns_ = WatchdogNs();
+  int64_t fed_ns_ = 0;
+};
+
 // Returns when the loop has ended, or at the second signal.
 void WaitForEnd(Server* server, KeptHolder* keeper, int signals, const EndConditions& conditions) {
   bool stopping = false;
+  Watchdog watchdog;
   for (;;) {
+    watchdog.Feed(server);
     // Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
     std::array<pollfd, 6> entries{{{signals, POLLIN, 0},
                                    {server->ended_fd(), POLLIN, 0},
@@ -193,7 +212,7 @@ void WaitForEnd(Server* server, KeptHolder* keeper, int signals, const EndCondit
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
                                    {stopping ? -1 : conditions.pipe.get(), 0, 0},
                                    {stopping ? -1 : keeper->watch_fd(), POLLIN, 0}}};
-    if (poll(entries.data(), entries.size(), -1) < 0) continue;
+    if (poll(entries.data(), entries.size(), watchdog.pause_ms()) < 0) continue;
     if (entries[1].revents != 0) return;
     if (entries[2].revents != 0) server->PublishSnapshots();
     if (entries[5].revents != 0) RenewKeeper(server, keeper);
@@ -261,6 +280,15 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   options.sessions_max = config.sessions_max;
   options.quotas = config.quotas;
   options.default_quota = config.default_quota;
+  options.log_level = config.log_level;
+  options.metrics_listen = config.metrics_listen;
+  if (config.is_service) {
+    TP_ASSIGN_OR_RETURN(options.access, ServiceAccess(config.group, config.operator_group));
+  }
+  const uint32_t half = std::max(1U, config.sessions_max / 2);
+  options.user_sessions_max = config.user_sessions_max != kAutomatic ? config.user_sessions_max
+                              : config.is_service                    ? half
+                                                                     : config.sessions_max;
   return options;
 }
 

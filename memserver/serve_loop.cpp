@@ -82,8 +82,10 @@ bool ServeLoop::ServeSeats() {
     Seat* seat = tables_.seats[(first_seat_ + i) % count].get();
     if (seat->session == nullptr || seat->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(seat);
-    worked |= dispatcher_.RetryParked(seat);
-    worked |= dispatcher_.TakeRequests(seat, kRequestsPerTurn);
+    if (!seat->job->suspended) {
+      worked |= dispatcher_.RetryParked(seat);
+      worked |= dispatcher_.TakeRequests(seat, kRequestsPerTurn);
+    }
     worked |= ProgressCopies(seat);
   }
   return worked;
@@ -145,6 +147,7 @@ bool ServeLoop::ServeOutOfTurn() {
 
 // One request, or the parked ones that may go on now, of the next rank of the job that has some. What that costs; 0 when no rank has any.
 uint64_t ServeLoop::ServeOneSeat(Job* job) {
+  if (job->suspended) return 0;
   const size_t ranks = job->seats.size();
   for (size_t i = 0; i < ranks; ++i) {
     job->next_seat = (job->next_seat + 1) % ranks;

@@ -150,8 +150,12 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   loop.rcache_limit = options.rcache_limit;
   loop.jobs_max = options.jobs_max;
   loop.sessions_max = options.sessions_max;
+  loop.random_tokens = true;
+  loop.user_sessions_max = options.user_sessions_max;
+  loop.owner = options.access.owner;
   loop.spin_ns = options.spin_ns;
   loop.states_on = options.states_on;
+  loop.log_level = options.log_level;
   return loop;
 }
 
@@ -186,12 +190,20 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   r.loop = std::make_unique<ServeLoop>(parts, loop);
   TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents));
   r.team->SetTuning(TuningFor(options, *r.team, pool));
-  const ControlOptions control{.socket_dir = options.socket_dir, .connections_max = 2 * options.sessions_max};
+  const ControlOptions control{.socket_dir = options.socket_dir,
+                               .access = options.access,
+                               .connections_max = 2 * options.sessions_max,
+                               .user_connections_max = 2 * options.user_sessions_max};
   const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
+  AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir), .access = options.access};
+  if (!options.metrics_listen.empty()) {
+    TP_ASSIGN_OR_RETURN(doors.metrics, ListenLoopback(options.metrics_listen));
+  }
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
   r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), &r.events);
-  TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(shm::AdminSocketPath(options.socket_dir), r.api.get()));
+  TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(std::move(doors), r.api.get()));
+  TP_RETURN_IF_ERROR(r.directory->Open(options.access));
 
   std::unique_ptr<Server> server(new Server(std::move(rooms)));
   r.loop_thread = std::thread([&r] {
@@ -251,6 +263,10 @@ void Server::PublishSnapshots() {
   rooms_->snapshots.ClearEvent();
   std::vector<std::shared_ptr<const Snapshot>> taken;
   if (rooms_->snapshots.TakeAll(&taken)) rooms_->source->Publish(std::move(taken.back()));
+}
+
+double Server::SilentSeconds() {
+  return rooms_->source->Look().silent_seconds;
 }
 
 uint64_t Server::pool_bytes() const {

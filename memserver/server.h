@@ -11,10 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "device/copy_tuning.h"
 #include "device/places.h"
 #include "device/topology.h"
+#include "memserver/jobs/access.h"
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/nvme_tier.h"
 #include "memserver/quota_config.h"
@@ -40,7 +42,11 @@ struct ServerOptions {
   int64_t spin_ns = -1;  // negative: automatic
   uint32_t jobs_max = 64, sessions_max = 256;
   NvmeOptions nvme;
+  LogLevel log_level = LogLevel::kInfo;
   StatesOn states_on = StatesOn::kAuto;
+  Access access = PrivateAccess();  // who may connect
+  uint32_t user_sessions_max = 256;
+  std::string metrics_listen = {};                                             // an address of the loopback; empty: none
   std::vector<QuotaEntry> quotas = {};                                         // of users and jobs, as configured
   std::string default_quota = "100%";                                          // limit of each user without one
   bool discard_kept = false;                                                   // give up what the keeper holds
@@ -73,6 +79,8 @@ class Server {
   // Readable when a snapshot is to be handed to the admin thread.
   int snapshot_fd() const;
   void PublishSnapshots();
+  // How long the serve loop has not answered; asks it, so that it can.
+  double SilentSeconds();
 
   uint64_t pool_bytes() const;
   const PoolFacts& pool_facts() const;

@@ -110,6 +110,7 @@ JobRow RowOf(const Job& job) {
   row.rcache_bytes = RcacheOf(job);
   row.account = job.account;
   row.quota = job.quota;
+  row.suspended = job.suspended;
   row.optimizer_bytes = job.worker_share.served;
   row.step_seconds = job.step_seconds;
   row.steps_skipped = job.steps_skipped;
@@ -172,8 +173,8 @@ std::vector<AccountRow> AccountRows(const Ledger& ledger, const Tables& tables) 
 std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOptions& options, const Tables& tables) {
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->uptime_ns = parts.clock->NowNs() - tables.started_ns;
-  snapshot->ready = !tables.draining;
-  snapshot->draining = tables.draining;
+  snapshot->draining = tables.draining || tables.closed;
+  snapshot->ready = !snapshot->draining;
   snapshot->pool_bytes = parts.pool->total_bytes();
   snapshot->pool_used = parts.pool->total_bytes() - parts.pool->free_bytes();
   snapshot->pool_huge_bytes = parts.pool->facts().huge_page_bytes;
@@ -209,7 +210,7 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
   ledger.fallback = options.quota_fallback;
   ledger.quotas = tables.quotas.Rules();
   for (const auto& job : tables.jobs) {
-    Holding holding{job->spec().name, job->account, job->states->pool_bytes(), 0, 0};
+    Holding holding{.job = job->spec().name, .account = job->account, .pool_bytes = job->states->pool_bytes(), .uid = job->uid};
     // What all ranks of the run may come to hold, whether they are there yet or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;

@@ -130,7 +130,7 @@ bool StepDesk::TendTier() {
 }
 
 bool StepDesk::NextWork(Job* job, Work* work) {
-  if (job->phase != JobPhase::kOpen) return false;
+  if (job->phase != JobPhase::kOpen || job->suspended) return false;
   if (!job->narrows.empty()) {
     const NarrowTask task = job->narrows.Front();
     job->narrows.Pop();

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/event_queue.h"
+#include "base/log.h"
 #include "device/device.h"
 #include "memserver/checkpoint/save_request.h"
 #include "memserver/job.h"
@@ -27,12 +28,16 @@ struct LoopOptions {
   uint64_t rcache_limit = 0;  // bytes of host-device rCaches of all sessions
   uint32_t jobs_max = kJobsMaxDefault;
   uint32_t sessions_max = kSessionsMaxDefault;
-  int64_t spin_ns = -1;  // idle time before the loop sleeps; negative: by the number of CPUs
+  uint32_t user_sessions_max = UINT32_MAX;  // of one user, but for root and the owner
+  uint32_t owner = 0;                       // uid that memserver runs as
+  int64_t spin_ns = -1;                     // idle time before the loop sleeps; negative: by the number of CPUs
   StatesOn states_on = StatesOn::kAuto;
-  std::vector<QuotaRule> quotas = {};  // as configured
-  Quota quota_fallback = {};           // of users without a rule
-  uint64_t shared_copy_bytes = 0;      // see kSharedCopyBytes; 0: by who copies
-  bool run_inline_work = true;         // an inline team's work is done in Turn; a simulator does it itself
+  LogLevel log_level = LogLevel::kInfo;  // as configured
+  std::vector<QuotaRule> quotas = {};    // as configured
+  Quota quota_fallback = {};             // of users without a rule
+  uint64_t shared_copy_bytes = 0;        // see kSharedCopyBytes; 0: by who copies
+  bool random_tokens = false;            // of jobs; a simulator has the same in every run
+  bool run_inline_work = true;           // an inline team's work is done in Turn; a simulator does it itself
 };
 
 // The loop's neighbours; all outlive it.
@@ -74,8 +79,10 @@ struct Tables {
   JobId last_job = 0;
   SessionId last_session = 0;
   bool draining = false;
-  bool restarting = false;    // draining, and another server is to follow: who comes now is told to wait for it
-  bool handing_over = false;  // that server takes the jobs: nothing new is begun
+  bool closed = false;             // by an admin: no new jobs
+  int64_t log_level_until_ns = 0;  // when the configured level comes back; 0: it holds
+  bool restarting = false;         // draining, and another server is to follow: who comes now is told to wait for it
+  bool handing_over = false;       // that server takes the jobs: nothing new is begun
   bool stopped = false;
   int64_t started_ns = 0;
   Counters counters;

@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-// `pool` is null where no pool exists (`memserver check`). docs/admin_protocol.md lists every field.
+// `pool` is null where no pool exists (`memserver check`). docs/admin_api.md lists every field.
 std::string TopologyReport(const device::Topology& topology, const device::Places& places, const PoolFacts* pool);
 // One line for people: "2 NUMA nodes, pool interleaved on 0-1, workers on CPUs 3,7, staging of 0000:16:00.0 on node 0".
 std::string PlacesLine(const device::Topology& topology, const device::Places& places);

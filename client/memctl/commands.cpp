@@ -134,15 +134,30 @@ struct JobAction {
   const char* path;  // behind /v1/jobs/{job}
   const char* done;
 };
-constexpr auto kJobActions = std::to_array<JobAction>({{"quota", "PUT", "/quota", "quota changed; memctl quotas shows it"}});
+constexpr auto kJobActions = std::to_array<JobAction>({{"quota", "PUT", "/quota", "quota changed; memctl quotas shows it"},
+                                                       {"suspend", "POST", "/suspend", "suspended; memctl job resume serves it again"},
+                                                       {"resume", "POST", "/resume", "served again"},
+                                                       {"release", "DELETE", "", "released"}});
 
 Result<Shown> RunJob(const Invocation& invocation, const Style&) {
   for (const JobAction& action : kJobActions) {
     if (invocation.action != action.name) continue;
-    return Apply(invocation,
-                 {action.method, "/v1/jobs/" + Escaped(invocation.job) + action.path, "job " + invocation.job + ": " + action.done});
+    return Apply(invocation, {action.method, "/v1/jobs/" + Escaped(invocation.job) + action.path + (invocation.force ? "?force=true" : ""),
+                              "job " + invocation.job + ": " + action.done});
   }
   return Status(ErrorId::kInternal, "the action '" + invocation.action + "' has no code");
+}
+
+Result<Shown> RunDrain(const Invocation& invocation, const Style&) {
+  return Apply(invocation, {"POST", "/v1/drain", "memserver takes no new jobs; memctl ps shows those that are left"});
+}
+
+Result<Shown> RunUndrain(const Invocation& invocation, const Style&) {
+  return Apply(invocation, {"DELETE", "/v1/drain", "memserver takes new jobs again"});
+}
+
+Result<Shown> RunLogs(const Invocation& invocation, const Style&) {
+  return Apply(invocation, {"PUT", "/v1/log", "log level changed"});
 }
 
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
@@ -200,6 +215,9 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"topo", RunTopo},
                                                    {"quotas", RunQuotas},
                                                    {"job", RunJob},
+                                                   {"drain", RunDrain},
+                                                   {"undrain", RunUndrain},
+                                                   {"logs", RunLogs},
                                                    {"version", RunVersion},
                                                    {"wait-ready", RunWaitReady},
                                                    {"api", RunApi}});

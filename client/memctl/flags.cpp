@@ -21,9 +21,11 @@ Examples:
   memctl chunks --job gpt --state updating
   memctl quotas                          who may have how much of the pool, and who waits for room
   memctl job quota gpt --limit 100GiB --weight 2
+  memctl job release gpt --force         give its memory back, and end its ranks
+  memctl drain                           no new jobs; those that are there go on
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs
-  memctl api GET /v1/jobs/gpt            any path of docs/admin_protocol.md
+  memctl api GET /v1/jobs/gpt            any path of docs/admin_api.md
 
 Exit codes: 0 done, 2 wrong use, 3 no memserver, 4 not found, 6 timed out, 1 other errors.
 )";
@@ -40,6 +42,8 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"chunks", "A table of chunks: state, version, who has fetched them", true, true, false},
     {"topo", "The machine: NUMA nodes, GPUs and drives, and where pool and workers are", false, false, false},
     {"quotas", "What each user or job may have of the pool and has, and the jobs that wait for room", false, false, false},
+    {"drain", "Take no new jobs; those that are there go on", false, false, false},
+    {"undrain", "Take new jobs again", false, false, false},
     {"version", "Release of memctl and of the memserver that answers", false, false, false},
     {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false, false, false},
     {"api", "Send one request and print the answer as it is", false, false, true},
@@ -73,7 +77,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   }
   if (command.api) {
     sub->add_option("method", invocation->method, "GET")->required();
-    sub->add_option("path", invocation->target, "As in docs/admin_protocol.md")->required();
+    sub->add_option("path", invocation->target, "As in docs/admin_api.md")->required();
   }
 }
 
@@ -95,6 +99,9 @@ constexpr auto kJobActions = std::to_array<ActionFlags>({
        {"--weight", "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
        {"--priority", "low, normal or high"}}},
      4},
+    {"suspend", "Serve it no longer: its ranks wait, and its memory is kept, until it is resumed", {}, 0},
+    {"resume", "Serve it again", {}, 0},
+    {"release", "Give back all that it holds; its states are lost", {}, 0},
 });
 
 // memctl job ACTION JOB [flags]
@@ -109,12 +116,27 @@ void AddJobCommand(CLI::App* app, Invocation* invocation) {
       invocation->action = name;
     });
     sub->add_option("job", invocation->job, "Its name or number")->required()->type_name("JOB");
+    if (std::string_view(action.name) == "release") sub->add_flag("--force", invocation->force, "Also while it has ranks: they are ended");
     for (size_t i = 0; i < action.field_count; ++i) {
       const std::string field = action.fields[i].flag + 2;
       sub->add_option_function<std::string>(
           action.fields[i].flag, [invocation, field](const std::string& text) { invocation->fields[field] = text; }, action.fields[i].help);
     }
   }
+}
+
+// memctl logs level LEVEL [--for TIME]
+void AddLogsCommand(CLI::App* app, Invocation* invocation) {
+  CLI::App* logs = app->add_subcommand("logs", "Change what memserver logs: memctl logs level LEVEL");
+  logs->require_subcommand(1)->fallthrough();
+  CLI::App* sub = logs->add_subcommand("level", "debug, info, warn or error");
+  sub->fallthrough();
+  sub->callback([invocation] { invocation->command = "logs"; });
+  const auto field = [invocation](const char* name) {
+    return [invocation, name](const std::string& text) { invocation->fields[name] = text; };
+  };
+  sub->add_option_function<std::string>("level", field("level"))->required()->type_name("LEVEL");
+  sub->add_option_function<std::string>("--for", field("for"), "Then the configured level comes back")->type_name("TIME");
 }
 
 ParsedLine UsageError(const std::string& what) {
@@ -125,7 +147,7 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  names.emplace_back("job");
+  for (const char* name : {"job", "logs"}) names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);
@@ -159,6 +181,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   AddGlobalFlags(&app, &invocation, &texts);
   for (const CommandFlags& command : kCommands) AddCommand(&app, command, &invocation);
   AddJobCommand(&app, &invocation);
+  AddLogsCommand(&app, &invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -26,6 +26,7 @@ struct Invocation {
   std::string method, target;  // of `api`
   // Of commands that change something: what to do, and the fields of the request that were given.
   std::string action;
+  bool force = false;
   std::map<std::string, std::string> fields;
 };
 

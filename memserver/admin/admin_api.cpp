@@ -7,6 +7,8 @@
 #include <span>
 
 #include "base/json_writer.h"
+#include "memserver/admin/exposition.h"
+#include "memserver/admin/metrics_report.h"
 #include "memserver/admin/request_target.h"
 
 namespace tidepool::memserver {
@@ -79,6 +81,10 @@ AdminAnswer GetJobs(const Ask& ask) {
 
 AdminAnswer GetQuotas(const Ask& ask) {
   return Ok(QuotasReport(*ask.look.snapshot));
+}
+
+AdminAnswer GetMetrics(const Ask& ask) {
+  return {.status = 200, .content_type = Exposition::kContentType, .body = MetricsReport(ask.look, ask.facts)};
 }
 
 AdminAnswer GetJob(const Ask& ask) {
@@ -178,6 +184,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "quotas"}, 2, Needs::kSnapshot, GetQuotas, {}, 0},
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
+    {{"metrics"}, 1, Needs::kSnapshot, GetMetrics, {}, 0},
     {{"livez"}, 1, Needs::kLook, GetLive, {}, 0},
     {{"readyz"}, 1, Needs::kSnapshot, GetReady, {}, 0},
 });
@@ -194,11 +201,23 @@ const Route* FindRoute(const RequestTarget& target) {
 
 Status NoRoute(std::string_view target) {
   std::string all;
-  for (const Route& route : kRoutes) {
-    all += all.empty() ? "" : " ";
-    for (size_t i = 0; i < route.segments; ++i) all += "/" + (route.path[i] == "*" ? "{id|name}" : std::string(route.path[i]));
-  }
-  return Status(ErrorId::kAdminNotFound, "there is no path '" + std::string(target.substr(0, 200)) + "'").Fix("paths are: " + all);
+  for (const std::string& endpoint : AdminApi::Endpoints()) all += (all.empty() ? "" : ", ") + endpoint;
+  return Status(ErrorId::kAdminNotFound, "there is no path '" + std::string(target.substr(0, 200)) + "'").Fix("there are: " + all);
+}
+
+// What a user without further rights sees: sums of all, and its own jobs, waiting ranks and accounts.
+std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& caller) {
+  auto own = std::make_shared<Snapshot>(all);
+  const auto hidden = [&caller](const auto& row) { return !caller.MaySee(row.uid); };
+  std::erase_if(own->jobs, hidden);
+  std::erase_if(own->waiting, hidden);
+  std::erase_if(own->accounts, [&](const AccountRow& row) {
+    const auto of_account = [&row](const JobRow& job) { return job.account == row.account; };
+    return row.account != UserAccount(caller.uid) && std::none_of(own->jobs.begin(), own->jobs.end(), of_account);
+  });
+  // Names of others stand in the reasons.
+  for (WaitingRow& row : own->waiting) row.why = row.why.substr(0, row.why.find(';'));
+  return own;
 }
 
 AdminAnswer NotAllowed(bool readable, const std::string& changes) {
@@ -209,6 +228,13 @@ AdminAnswer NotAllowed(bool readable, const std::string& changes) {
 }
 
 }  // namespace
+
+std::vector<std::string> AdminApi::Endpoints() {
+  std::vector<std::string> all;
+  for (const Route& route : kRoutes) all.push_back("GET " + PathText(std::span(route.path).first(route.segments)));
+  for (std::string& change : AdminChanges::Endpoints()) all.push_back(std::move(change));
+  return all;
+}
 
 AdminAnswer AdminApi::Change(const AdminRequest& request, const RequestTarget& target) {
   const SnapshotLook look = source_->Get();
@@ -236,6 +262,7 @@ AdminAnswer AdminApi::Answer(const AdminRequest& request) {
   if (route->needs == Needs::kSnapshot && look.snapshot == nullptr && !is_probe) {
     return ProblemOf(Status(ErrorId::kNotReady, "memserver is starting: no snapshot has been taken yet"));
   }
+  if (look.snapshot != nullptr && request.caller.level < AdminLevel::kOperator) look.snapshot = OnlyOf(*look.snapshot, request.caller);
   return route->handler({.target = *parsed, .look = look, .facts = facts_});
 }
 

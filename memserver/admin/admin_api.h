@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "memserver/admin/admin_answer.h"
 #include "memserver/admin/admin_changes.h"
@@ -27,6 +28,8 @@ class AdminApi {
 
   // Never fails: what is wrong becomes a problem document. May wait for the loop, as SnapshotSource::Get and AdminChanges do.
   AdminAnswer Answer(const AdminRequest& request);
+  // "GET /v1/jobs/{id or name}" and so on: all that there are, for people.
+  static std::vector<std::string> Endpoints();
   const ServerFacts& facts() const { return facts_; }
 
  private:

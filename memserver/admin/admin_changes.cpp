@@ -2,9 +2,11 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "base/json_writer.h"
+#include "base/units.h"
 #include "memserver/admin/request_body.h"
 
 namespace tidepool::memserver {
@@ -24,15 +26,72 @@ Result<Command> ReadJobQuota(const ChangeAsk& ask) {
   return Command(SetJobQuota{ask.target.path[2], change});
 }
 
+Result<Command> ReadSuspend(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  return Command(SuspendJob{ask.target.path[2], true});
+}
+
+Result<Command> ReadResume(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  return Command(SuspendJob{ask.target.path[2], false});
+}
+
+Result<Command> ReadRelease(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  const std::string* force = ask.target.Find("force");
+  if (force != nullptr && *force != "true" && *force != "false") {
+    return Status(ErrorId::kAdminBadRequest, "the parameter force='" + *force + "' is neither true nor false");
+  }
+  return Command(ReleaseJob{ask.target.path[2], force != nullptr && *force == "true"});
+}
+
+Result<Command> ReadDrain(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  return Command(DrainJobs{true});
+}
+
+Result<Command> ReadUndrain(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  return Command(DrainJobs{false});
+}
+
+Result<Command> ReadLogLevel(const ChangeAsk& ask) {
+  constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLevels{
+      {{"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warn", LogLevel::kWarn}, {"error", LogLevel::kError}}};
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({"level", "for"}));
+  TP_ASSIGN_OR_RETURN(const std::string name, ask.body.Text("level"));
+  ChangeLogLevel change;
+  if (ask.body.Find("for") != nullptr) {
+    TP_ASSIGN_OR_RETURN(const std::string text, ask.body.Text("for"));
+    auto duration = ParseDurationNs(text);
+    if (!duration.ok()) return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what());
+    change.for_ns = *duration;
+  }
+  for (const auto& [level_name, level] : kLevels) {
+    if (name != level_name) continue;
+    change.level = level;
+    return Command(change);
+  }
+  return Status(ErrorId::kAdminBadRequest, "'" + name + "' is no level of the log").Fix("give debug, info, warn or error");
+}
+
 struct ChangeRoute {
   const char* method;
   std::array<std::string_view, 4> path;  // "*" stands for any segment
   size_t segments;
+  AdminLevel least;
   Result<Command> (*read)(const ChangeAsk& ask);
+  std::string_view parameter = {};  // the one that it takes
 };
 
 constexpr auto kChanges = std::to_array<ChangeRoute>({
-    {"PUT", {"v1", "jobs", "*", "quota"}, 4, ReadJobQuota},
+    {"PUT", {"v1", "jobs", "*", "quota"}, 4, AdminLevel::kOperator, ReadJobQuota},
+    {"POST", {"v1", "jobs", "*", "suspend"}, 4, AdminLevel::kUser, ReadSuspend},
+    {"POST", {"v1", "jobs", "*", "resume"}, 4, AdminLevel::kUser, ReadResume},
+    {"DELETE", {"v1", "jobs", "*"}, 3, AdminLevel::kUser, ReadRelease, "force"},
+    {"POST", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadDrain},
+    {"DELETE", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadUndrain},
+    {"PUT", {"v1", "log"}, 2, AdminLevel::kAdmin, ReadLogLevel},
 });
 
 bool Fits(const ChangeRoute& route, const RequestTarget& target) {
@@ -60,9 +119,23 @@ std::string AdminChanges::MethodsOf(const RequestTarget& target) {
   return methods;
 }
 
+std::vector<std::string> AdminChanges::Endpoints() {
+  std::vector<std::string> all;
+  for (const ChangeRoute& route : kChanges) {
+    all.push_back(route.method + (" " + PathText(std::span(route.path).first(route.segments))));
+  }
+  return all;
+}
+
 AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot) {
   const ChangeRoute* route = Find(request.method, target);
-  if (const Status known = CheckParameters(target, {}); !known.ok()) return ProblemOf(known);
+  if (request.caller.level < route->least) {
+    return ProblemOf(Status(ErrorId::kNotOwner, std::string("this takes the rights of an ") + NameOf(route->least) +
+                                                    "; yours are those of a " + NameOf(request.caller.level))
+                         .Fix("ask a member of the group of operators, or root"));
+  }
+  if (const Status known = CheckParameters(target, std::span(&route->parameter, route->parameter.empty() ? 0 : 1)); !known.ok())
+    return ProblemOf(known);
   auto body = ParseBody(request.body);
   if (!body.ok()) return ProblemOf(body.status());
   auto command = route->read({target, *body, snapshot});

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/event_queue.h"
 #include "memserver/admin/admin_answer.h"
@@ -28,6 +29,8 @@ class AdminChanges {
 
   // The methods that change something on a path, as they stand in an Allow header; empty where there is none.
   static std::string MethodsOf(const RequestTarget& target);
+  // "PUT /v1/log" and so on, for people.
+  static std::vector<std::string> Endpoints();
   // Does what the request asks for. Requires a method of MethodsOf.
   AdminAnswer Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot);
 

@@ -19,11 +19,13 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <new>
 #include <thread>
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "memserver/jobs/access.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -60,17 +62,14 @@ Result<UniqueFd> Listen(const std::string& path) {
   return fd;
 }
 
-AdminCaller CallerAt(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return {.uid = UINT32_MAX};
-  return {.uid = peer.uid, .pid = peer.pid};
+AdminCaller CallerAt(int socket, const Access& access) {
+  auto user = UserAt(socket);
+  if (!user.ok()) return {.uid = UINT32_MAX};
+  return {.uid = user->uid, .pid = user->pid, .level = LevelOf(access, *user)};
 }
 
-bool IsAllowed(int socket) {
-  const AdminCaller peer = CallerAt(socket);
-  return peer.uid == geteuid() || peer.uid == 0;
-}
+// Who asks over TCP: the kernel does not say. It sees the numbers of all jobs.
+constexpr AdminCaller kScraper{.uid = UINT32_MAX, .pid = 0, .level = AdminLevel::kOperator};
 
 // The answer to a request that could not be read; status 0 when the connection is just to be closed.
 AdminAnswer AnswerToUnreadable(const beast::error_code& error) {
@@ -86,12 +85,22 @@ AdminAnswer AnswerToUnreadable(const beast::error_code& error) {
 
 class AdminServer::Engine {
  public:
-  Engine(UniqueFd listener, const std::string& path, AdminApi* api, const AdminLimits& limits)
-      : path_(path), api_(api), limits_(limits), acceptor_(context_, Local(), listener.Release()), stop_(context_, stop_event_.get()) {}
+  Engine(UniqueFd listener, AdminDoors doors, AdminApi* api, const AdminLimits& limits)
+      : path_(doors.socket_path),
+        api_(api),
+        access_(doors.access),
+        limits_(limits),
+        acceptor_(context_, Local(), listener.Release()),
+        metrics_(context_),
+        stop_(context_, stop_event_.get()) {
+    // The type says how addresses look, and none is asked for: accepting, reading and writing are the same for every stream socket.
+    if (doors.metrics.valid()) metrics_.assign(Local(), doors.metrics.Release());
+  }
 
   void Start() {
     stop_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const beast::error_code&) { context_.stop(); });
-    Spawn(Accept());
+    Spawn(Accept(&acceptor_));
+    if (metrics_.is_open()) Spawn(Accept(&metrics_));
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "tp-admin");
       context_.run();
@@ -120,30 +129,31 @@ class AdminServer::Engine {
     });
   }
 
-  asio::awaitable<void> Accept() {
+  asio::awaitable<void> Accept(Local::acceptor* acceptor) {
     while (true) {
-      auto [error, socket] = co_await acceptor_.async_accept(kAsTuple);
+      auto [error, socket] = co_await acceptor->async_accept(kAsTuple);
       if (error == asio::error::operation_aborted) co_return;
       if (error) {  // no descriptor left: let those that are open end first
         asio::steady_timer pause(context_, std::chrono::milliseconds(100));
         co_await pause.async_wait(kAsTuple);
         continue;
       }
-      if (!IsAllowed(socket.native_handle())) {
+      const AdminCaller caller = acceptor == &metrics_ ? kScraper : CallerAt(socket.native_handle(), access_);
+      const uint32_t most = caller.level == AdminLevel::kAdmin ? limits_.connections_max : limits_.user_connections_max;
+      if (caller.level == AdminLevel::kNone) {
         Spawn(Refuse(Stream(std::move(socket)), Problem(403, Status(ErrorId::kNotOwner, "the admin socket belongs to another user"))));
-      } else if (connections_ >= limits_.connections_max) {
+      } else if (connections_ >= limits_.connections_max || by_user_[caller.uid] >= most) {
         Spawn(Refuse(Stream(std::move(socket)), Problem(503, Status(ErrorId::kNotReady, "too many connections to the admin socket"))));
       } else {
-        Spawn(Serve(Stream(std::move(socket))));
+        Spawn(Serve(Stream(std::move(socket)), caller));
       }
     }
   }
 
   asio::awaitable<void> Refuse(Stream stream, AdminAnswer answer) { co_await Send(&stream, answer, {.keep_alive = false}); }
 
-  asio::awaitable<void> Serve(Stream stream) {
-    const Counted counted(&connections_);
-    const AdminCaller caller = CallerAt(stream.socket().native_handle());
+  asio::awaitable<void> Serve(Stream stream, AdminCaller caller) {
+    const Counted counted(&connections_), counted_by_user(&by_user_[caller.uid]);
     beast::flat_buffer buffer(limits_.header_bytes_max + limits_.body_bytes_max + 4096);
     bool keep_alive = true;
     while (keep_alive) {
@@ -159,10 +169,17 @@ class AdminServer::Engine {
       }
       const Request& request = parser.get();
       keep_alive = request.keep_alive();
-      const AdminAnswer answer = api_->Answer({request.method_string(), request.target(), request.body(), caller});
+      const AdminAnswer answer = AnswerTo(request, caller);
       const bool head = request.method() == http::verb::head;
       if (!co_await Send(&stream, answer, {.keep_alive = keep_alive, .head = head, .version = request.version()})) co_return;
     }
+  }
+
+  AdminAnswer AnswerTo(const Request& request, const AdminCaller& caller) {
+    if (caller.uid == kScraper.uid && request.target() != "/metrics") {
+      return Problem(404, Status(ErrorId::kAdminNotFound, "this port answers GET /metrics only").Fix("use the admin socket"));
+    }
+    return api_->Answer({request.method_string(), request.target(), request.body(), caller});
   }
 
   struct Manner {
@@ -209,10 +226,12 @@ class AdminServer::Engine {
 
   const std::string path_;
   AdminApi* const api_;
+  const Access access_;
   const AdminLimits limits_;
   uint32_t connections_ = 0;  // the engine's thread only; outlives the context, whose destruction ends coroutines
+  std::map<uint32_t, uint32_t> by_user_;
   asio::io_context context_{1};
-  Local::acceptor acceptor_;
+  Local::acceptor acceptor_, metrics_;
   // Wakes the thread at the end. io_context::stop from another thread uses a descriptor that Asio watches without looking whether it can.
   const UniqueFd stop_event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   asio::posix::stream_descriptor stop_;
@@ -222,10 +241,11 @@ class AdminServer::Engine {
 AdminServer::AdminServer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 AdminServer::~AdminServer() = default;
 
-Result<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& socket_path, AdminApi* api, const AdminLimits& limits) {
+Result<std::unique_ptr<AdminServer>> AdminServer::Start(AdminDoors doors, AdminApi* api, const AdminLimits& limits) {
+  const std::string socket_path = doors.socket_path;
   TP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(socket_path));
   try {
-    auto engine = std::make_unique<Engine>(std::move(listener), socket_path, api, limits);
+    auto engine = std::make_unique<Engine>(std::move(listener), std::move(doors), api, limits);
     engine->Start();
     return std::unique_ptr<AdminServer>(new AdminServer(std::move(engine)));  // private constructor: make_unique cannot
   } catch (const boost::system::system_error& error) {

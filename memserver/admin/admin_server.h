@@ -1,8 +1,8 @@
-// AdminServer: HTTP/1.1 on a Unix socket, by which people and tools look into the daemon (docs/admin_protocol.md).
+// AdminServer: HTTP/1.1 on a Unix socket, by which people and tools look into the daemon (docs/admin_api.md).
 //
 // Start and the destructor belong to the thread that owns the daemon; everything between runs on one thread of its own, so a slow or
 // hostile reader delays other readers at most, never the control sockets or the serve loop.
-// Who may ask: the user of the daemon and root. The socket file has mode 0600, and each peer's user is checked once more.
+// Who may ask, and with which rights: memserver/jobs/access.h. The socket file is made with mode 0600; each peer is checked once more.
 // The one door to Boost.Beast in the daemon is admin_server.cpp.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "memserver/admin/admin_api.h"
 
 namespace tidepool::memserver {
@@ -19,17 +20,27 @@ namespace tidepool::memserver {
 // What one peer may cost. Beyond these the answer is 413, 431 or 503, or the connection is closed.
 struct AdminLimits {
   uint32_t connections_max = 64;
+  uint32_t user_connections_max = 16;  // of one user below the level of an admin
   uint32_t header_bytes_max = 8 * 1024;
   uint64_t body_bytes_max = 16 * 1024;             // changes bring a small one
   int64_t request_timeout_ns = 10 * kNsPerSecond;  // from the end of the last answer to the end of the next request
   int64_t answer_timeout_ns = 10 * kNsPerSecond;   // for the reader to take an answer
 };
 
+// Where the server listens.
+struct AdminDoors {
+  std::string socket_path;  // a file of that name is replaced, so the caller must hold the socket directory's lock
+  Access access = PrivateAccess();
+  // A listening socket of the loopback (ListenLoopback) that answers GET /metrics of whoever on this machine asks, and nothing else.
+  UniqueFd metrics = {};
+};
+// "127.0.0.1:9465", "[::1]:9465". Errors: kConfigBadValue (no address of the loopback, or no port), kSocketFailed.
+Result<UniqueFd> ListenLoopback(const std::string& address);
+
 class AdminServer {
  public:
-  // Listens on `socket_path`; a file of that name is replaced, so the caller must hold the socket directory's lock.
   // `api` must outlive the server and is used by its thread only. Errors: kSocketFailed.
-  static Result<std::unique_ptr<AdminServer>> Start(const std::string& socket_path, AdminApi* api, const AdminLimits& limits = {});
+  static Result<std::unique_ptr<AdminServer>> Start(AdminDoors doors, AdminApi* api, const AdminLimits& limits = {});
   // Closes all connections, ends the thread, removes the socket file.
   ~AdminServer();
   AdminServer(const AdminServer&) = delete;

@@ -1,4 +1,4 @@
-// Reports: the JSON texts of the admin socket, made from one immutable snapshot (docs/admin_protocol.md lists every field).
+// Reports: the JSON texts of the admin socket, made from one immutable snapshot (docs/admin_api.md lists every field).
 //
 // Any thread; pure functions. Keys are snake_case, sizes are bytes, times are seconds, numbers are never texts.
 #pragma once

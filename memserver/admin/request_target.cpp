@@ -58,4 +58,10 @@ Result<uint64_t> NumberParameter(const RequestTarget& target, std::string_view n
   return value;
 }
 
+std::string PathText(std::span<const std::string_view> path) {
+  std::string text;
+  for (const std::string_view segment : path) text += "/" + std::string(segment == "*" ? "{id or name}" : segment);
+  return text;
+}
+
 }  // namespace tidepool::memserver

@@ -22,6 +22,9 @@ struct RequestTarget {
   const std::string* Find(std::string_view name) const;
 };
 
+// A route's path as it is written for people: {"v1", "jobs", "*"} is "/v1/jobs/{id or name}".
+std::string PathText(std::span<const std::string_view> path);
+
 inline constexpr size_t kTargetBytesMax = 4096;
 
 // "/v1/chunks?job=7&limit=10". Errors: kAdminBadRequest (not a path from '/', bad escapes, a parameter given twice, too long).

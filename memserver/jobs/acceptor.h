@@ -4,10 +4,22 @@
 // One thread (control). The listening socket is the caller's and outlives the acceptor.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "memserver/jobs/access.h"
 
 namespace tidepool::memserver {
+
+// Connections that there are, and that are allowed.
+struct ConnectionCount {
+  size_t present = 0;
+  uint32_t most = 0;
+};
+// May one more client be taken, of this user? Errors: kTooManySessions.
+Status CheckConnections(const ConnectionCount& all, const ConnectionCount& of_user, const PeerUser& user);
 
 class Acceptor {
  public:

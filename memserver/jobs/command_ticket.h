@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "memserver/jobs/access.h"
 
 namespace tidepool::memserver {
 
@@ -17,6 +18,9 @@ namespace tidepool::memserver {
 struct AdminCaller {
   uint32_t uid = 0;
   int32_t pid = 0;
+  AdminLevel level = AdminLevel::kNone;
+  // Jobs of others are as if they were not there.
+  bool MaySee(uint32_t owner) const { return level >= AdminLevel::kOperator || owner == uid; }
 };
 
 class CommandTicket {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -31,7 +32,6 @@ using Descriptor = asio::posix::stream_descriptor;
 using boost::system::error_code;
 
 namespace {
-
 constexpr uint32_t kFdsOfClientMax = 1;     // only Save and Resume bring one
 constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
 constexpr uint32_t kAcceptsPerWakeUp = 16;
@@ -51,11 +51,17 @@ void GiveTo(Descriptor* owner, UniqueFd fd) {
 // One accepted socket. `death` is the pidfd of the process that connected.
 struct Connection {
   Connection(asio::io_context& context, ConnectionId id, UniqueFd fd, PeerIdentity peer)
-      : protocol(id, peer.uid, peer.pid, peer.process_start), pid(peer.pid), socket(context), death(context), greeting(context) {
+      : protocol(id, peer.user.uid, peer.user.pid, peer.process_start),
+        uid(peer.user.uid),
+        pid(peer.user.pid),
+        socket(context),
+        death(context),
+        greeting(context) {
     GiveTo(&socket, std::move(fd));
     if (peer.pidfd.valid()) GiveTo(&death, std::move(peer.pidfd));
   }
   ConnectionProtocol protocol;
+  uint32_t uid;
   int32_t pid;
   Descriptor socket, death;
   asio::steady_timer greeting;
@@ -78,6 +84,7 @@ struct ControlServer::Reactor {
   void WatchListener();
   void AcceptWaiting();
   void Admit(UniqueFd socket);
+  Status CheckRoomFor(const PeerUser& user) const;
   void LogRefusal(const Status& why);
   // --- one connection ---
   void WatchSocket(ConnectionId id);
@@ -151,10 +158,7 @@ void ControlServer::Reactor::AcceptWaiting() {
 
 void ControlServer::Reactor::Admit(UniqueFd socket) {
   auto peer = IdentifyPeer(socket.get());
-  Status status = peer.ok() ? CheckSameUser(peer.value()) : peer.status();
-  if (const size_t count = connections.size(); status.ok() && count >= options.connections_max) {
-    status = Status(ErrorId::kTooManySessions, "memserver has " + std::to_string(count) + " connections, as many as it allows");
-  }
+  const Status status = peer.ok() ? CheckRoomFor(peer->user) : peer.status();
   if (!status.ok()) {
     shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{status}));
     LogRefusal(status);
@@ -169,6 +173,14 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
   StartGreetingLimit(id);
   WatchSocket(id);
   WatchDeath(id);
+}
+
+Status ControlServer::Reactor::CheckRoomFor(const PeerUser& user) const {
+  TP_RETURN_IF_ERROR(CheckMayConnect(options.access, user));
+  const auto of_user = [&user](const auto& entry) { return entry.second->uid == user.uid; };
+  const bool bounded = LevelOf(options.access, user) != AdminLevel::kAdmin;
+  const auto own = bounded ? std::count_if(connections.begin(), connections.end(), of_user) : 0;
+  return CheckConnections({connections.size(), options.connections_max}, {static_cast<size_t>(own), options.user_connections_max}, user);
 }
 
 void ControlServer::Reactor::LogRefusal(const Status& why) {
@@ -226,10 +238,7 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
 
 Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet packet) {
   TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
-  if (packet.fds.size() != shm::FdsOf(frame) && !TP_PLANTED("jobs.descriptors_uncounted")) {
-    return Status(ErrorId::kHandshakeBad,
-                  std::string("a ") + shm::NameOf(frame) + " frame came with " + std::to_string(packet.fds.size()) + " descriptors");
-  }
+  TP_RETURN_IF_ERROR(CheckDescriptors(frame, packet.fds.size()));
   TP_ASSIGN_OR_RETURN(FrameAction action, connection->protocol.OnFrame(std::move(frame), std::move(packet.fds)));
   if (!connection->protocol.HalfOpen()) connection->greeting.cancel();
   if (action.event) neighbours.to_loop->Push(std::move(*action.event));
@@ -254,8 +263,7 @@ void ControlServer::Reactor::EndBadly(ConnectionId id, const Status& why) {
   if (const auto left_out = bad_input_log.Allow(clock.NowNs())) {
     LogWarn("connection ended: " + why.Line(), {{"pid", connection->pid}, {"left_out", *left_out}});
   }
-  const bool open = connection->protocol.state() == ConnectionState::kOpen || connection->protocol.state() == ConnectionState::kLeaving;
-  const shm::Frame frame = open ? shm::Frame(shm::EndedFrame{why}) : shm::Frame(shm::RefusedFrame{why});
+  const shm::Frame frame = connection->protocol.LastWords(why);
   shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(frame));
   Close(id, why.Line());
 }
@@ -311,13 +319,10 @@ void ControlServer::Reactor::Attach(PreparedMemory memory) {
   Connection* connection = Find(id);
   if (connection == nullptr) return;
   connection->protocol.SetState(ConnectionState::kAttaching);
-  Status status = std::move(memory.result);
-  if (status.ok()) {
-    auto granted = DescriptorsFor(&memory, connection->protocol.resume().has_value());
-    status = granted.status();
-    if (status.ok()) connection->granted = std::move(granted).value();
-  }
-  if (!status.ok()) return EndBadly(id, status);
+  if (!memory.result.ok()) return EndBadly(id, memory.result);
+  auto granted = DescriptorsFor(&memory, connection->protocol.resume().has_value());
+  if (!granted.ok()) return EndBadly(id, granted.status());
+  connection->granted = std::move(granted).value();
   neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache)});
 }
 

@@ -13,14 +13,17 @@
 #include "base/event_queue.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "memserver/jobs/access.h"
 #include "memserver/jobs/mailbox.h"
 #include "memserver/residency/snapshot.h"
 
 namespace tidepool::memserver {
 
 struct ControlOptions {
-  std::string socket_dir;                           // already claimed (SocketDirectory)
+  std::string socket_dir;  // already claimed (SocketDirectory)
+  Access access = PrivateAccess();
   uint32_t connections_max = 512;                   // each holds 2 descriptors, later 3 more in the loop
+  uint32_t user_connections_max = 512;              // of one user; root and the owner may have all
   int64_t greeting_timeout_ns = 10 * kNsPerSecond;  // from accept to a complete job description
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/planted.h"
 #include "shm/protocol.h"
 
 namespace tidepool::memserver {
@@ -114,6 +115,11 @@ Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<
   return FrameAction{Goodbye{connection_}, {}};
 }
 
+shm::Frame ConnectionProtocol::LastWords(const Status& why) const {
+  const bool open = state_ == ConnectionState::kOpen || state_ == ConnectionState::kLeaving;
+  return open ? shm::Frame(shm::EndedFrame{why}) : shm::Frame(shm::RefusedFrame{why});
+}
+
 shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
   if (resume_) return shm::ResumedFrame{agreed_, attached.session};
   shm::WelcomeFrame welcome;
@@ -131,6 +137,12 @@ shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
   welcome.last_skipped = attached.last_skipped ? 1 : 0;
   welcome.rcache_bytes = spec_->rcache_bytes;
   return welcome;
+}
+
+Status CheckDescriptors(const shm::Frame& frame, size_t count) {
+  if (count == shm::FdsOf(frame) || TP_PLANTED("jobs.descriptors_uncounted")) return Status();
+  return Status(ErrorId::kHandshakeBad,
+                std::string("a ") + shm::NameOf(frame) + " frame came with " + std::to_string(count) + " descriptors");
 }
 
 Status CheckSaveDirectory(int fd, uint32_t uid) {

@@ -46,6 +46,8 @@ class ConnectionProtocol {
   const std::optional<shm::ResumeFrame>& resume() const { return resume_; }
   // The rCache memory that came with Resume, once; nothing about it is checked yet. Invalid for a rank that attaches anew.
   UniqueFd TakeRcache() { return std::move(rcache_); }
+  // What the trainer hears when its connection is ended: Ended for an open session, else Refused.
+  shm::Frame LastWords(const Status& why) const;
   // What the trainer hears when it is attached: Welcome or Resumed.
   shm::Frame AnswerTo(const Attached& attached) const;
   // The loop's and the preparer's progress.
@@ -80,6 +82,9 @@ class ConnectionProtocol {
   std::vector<ChunkId> schedule_;
   bool save_in_flight_ = false;
 };
+
+// As many descriptors as the frame must bring. Errors: kHandshakeBad.
+Status CheckDescriptors(const shm::Frame& frame, size_t count);
 
 // The directory descriptor of a Save frame must be opened with O_PATH (so that it gives no right to read or write by itself).
 // Errors: kProtocolViolation (not such a descriptor), kSaveFailed (a directory of another user; root may name any).

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "device/device.h"
@@ -83,10 +84,29 @@ struct SetJobQuota {
   std::string job;  // number or name
   QuotaChange change;
 };
+// A suspended job is not served: its ranks wait, its update stands still, and it is kept beyond its lease.
+struct SuspendJob {
+  std::string job;
+  bool suspended = true;
+};
+// Gives back all that a job holds. Its ranks, if it has some, are ended with `force` only.
+struct ReleaseJob {
+  std::string job;
+  bool force = false;
+};
+// No new jobs from now on; those that are there go on, restarts of their ranks included.
+struct DrainJobs {
+  bool draining = true;
+};
+// The level of the log; the configured one comes back after `for_ns`, where that is not 0.
+struct ChangeLogLevel {
+  LogLevel level = LogLevel::kInfo;
+  int64_t for_ns = 0;
+};
 struct AdminCommand {
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
-  std::variant<SetJobQuota> what;
+  std::variant<SetJobQuota, SuspendJob, ReleaseJob, DrainJobs, ChangeLogLevel> what;
 };
 
 // Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are

@@ -27,16 +27,13 @@ UniqueFd PidFdOf(int socket, pid_t pid) {
 }  // namespace
 
 Result<PeerIdentity> IdentifyPeer(int socket) {
-  ucred credentials{};
-  socklen_t length = sizeof credentials;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return Status(ErrorId::kHandshakeBad, "the peer of a connection cannot be identified").Why(std::strerror(errno));
-  }
-  UniqueFd pidfd = PidFdOf(socket, credentials.pid);
+  TP_ASSIGN_OR_RETURN(PeerUser user, UserAt(socket));
+  UniqueFd pidfd = PidFdOf(socket, user.pid);
   if (!pidfd.valid() && errno != ESRCH && errno != EINVAL) {
-    return Status(ErrorId::kHandshakeBad, "process " + std::to_string(credentials.pid) + " cannot be watched").Why(std::strerror(errno));
+    return Status(ErrorId::kHandshakeBad, "process " + std::to_string(user.pid) + " cannot be watched").Why(std::strerror(errno));
   }
-  return PeerIdentity{credentials.uid, credentials.pid, ReadProcessStart(credentials.pid), std::move(pidfd)};
+  const uint64_t start = ReadProcessStart(user.pid);
+  return PeerIdentity{std::move(user), start, std::move(pidfd)};
 }
 
 uint64_t ReadProcessStart(int32_t pid) {
@@ -51,13 +48,6 @@ uint64_t ReadProcessStart(int32_t pid) {
   for (int field = 3; field < 22; ++field) fields >> skipped;
   uint64_t start = 0;
   return fields >> start ? start : 0;
-}
-
-Status CheckSameUser(const PeerIdentity& peer) {
-  const uint32_t own = geteuid();
-  if (peer.uid == own || peer.uid == 0) return Status();
-  return Status(ErrorId::kNotOwner, "process " + std::to_string(peer.pid) + " of user " + std::to_string(peer.uid) +
-                                        " asked for a session; this memserver belongs to user " + std::to_string(own));
 }
 
 }  // namespace tidepool::memserver

@@ -8,22 +8,19 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "memserver/jobs/access.h"
 
 namespace tidepool::memserver {
 
 struct PeerIdentity {
-  uint32_t uid = 0;
-  int32_t pid = 0;
+  PeerUser user;
   uint64_t process_start = 0;  // see ReadProcessStart
   UniqueFd pidfd;              // invalid where the peer is already gone
 };
 
-// SO_PEERCRED and SO_PEERPIDFD (pidfd_open before Linux 6.5). Errors: kHandshakeBad (no descriptor left, or not a Unix socket).
+// UserAt and SO_PEERPIDFD (pidfd_open before Linux 6.5). Errors: kHandshakeBad (no descriptor left, or not a Unix socket).
 Result<PeerIdentity> IdentifyPeer(int socket);
 // When a process started, in clock ticks since the system did (field 22 of /proc/<pid>/stat): with the pid it names a process beyond the
 // life of a pidfd, since a pid that is used again starts later. 0 when there is no such process or /proc cannot be read.
 uint64_t ReadProcessStart(int32_t pid);
-// The same user as this process, or root. Errors: kNotOwner.
-Status CheckSameUser(const PeerIdentity& peer);
-
 }  // namespace tidepool::memserver

@@ -75,9 +75,25 @@ Result<std::unique_ptr<SocketDirectory>> SocketDirectory::Claim(const std::strin
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), owner.data(), owner.size(), 0) != static_cast<ssize_t>(owner.size())) {
     return Failed("cannot write the lock file", lock_path);
   }
+  // A server of service mode before this one may have let others in.
+  if (struct stat about{}; stat(path.c_str(), &about) == 0 && (about.st_mode & 0777U) == 0750U && chmod(path.c_str(), S_IRWXU) != 0) {
+    return Failed("cannot protect the socket directory", path);
+  }
   std::unique_ptr<SocketDirectory> directory(new SocketDirectory(path, std::move(lock)));
   directory->RemoveSockets();  // of a server that died: we hold its lock
   return directory;
+}
+
+Status SocketDirectory::Open(const Access& access) const {
+  if (!access.is_service) return Status();
+  // The directory last: nobody enters before the sockets have their modes.
+  for (const std::string& path : {shm::DataSocketPath(path_), shm::AdminSocketPath(path_), path_}) {
+    const mode_t mode = path == path_ ? access.directory_mode() : access.socket_mode();
+    if (chown(path.c_str(), static_cast<uid_t>(-1), access.group) != 0 || chmod(path.c_str(), mode) != 0) {
+      return Failed("cannot give the group " + std::to_string(access.group) + " access", path);
+    }
+  }
+  return Status();
 }
 
 void SocketDirectory::RemoveSockets() const {

@@ -1,7 +1,8 @@
 // SocketDirectory: the directory of memserver's sockets, owned by one server at a time.
 //
 // One thread. Ownership is an flock on memserver.lock, which the kernel drops when the owner dies however it dies; so sockets left by a
-// dead server are recognised without guessing, and removed. The directory is made with mode 0700 and must belong to this user.
+// dead server are recognised without guessing, and removed. The directory is made with mode 0700 and must belong to this user;
+// in service mode a group may enter it once the sockets are there.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "memserver/jobs/access.h"
 
 namespace tidepool::memserver {
 
@@ -21,6 +23,8 @@ class SocketDirectory {
   SocketDirectory(const SocketDirectory&) = delete;
   SocketDirectory& operator=(const SocketDirectory&) = delete;
 
+  // Lets in whom `access` names: modes and groups of the sockets, then of the directory. Errors: kSocketFailed.
+  Status Open(const Access& access) const;
   const std::string& path() const { return path_; }
 
  private:

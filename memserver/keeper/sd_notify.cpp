@@ -3,7 +3,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -36,6 +38,13 @@ bool NotifyServiceManager(const std::string& state, std::span<const int> fds) {
     sent = shm::SendPacket(socket.get(), bytes, fds);
   }
   return sent == shm::SocketResult::kDone;
+}
+
+int64_t WatchdogNs() {
+  const char* micros = std::getenv("WATCHDOG_USEC");
+  const char* pid = std::getenv("WATCHDOG_PID");
+  if (micros == nullptr || (pid != nullptr && std::strtol(pid, nullptr, 10) != getpid())) return 0;
+  return std::max(0L, std::strtol(micros, nullptr, 10)) * (kNsPerMs / 1000);
 }
 
 }  // namespace tidepool::memserver

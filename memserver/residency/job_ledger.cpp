@@ -112,8 +112,17 @@ Status AdmitJob(const Ledger& ledger, const Demand& demand) {
 }
 
 Status AdmitRun(const Ledger& ledger, const Demand& demand) {
-  uint32_t seats = 0;
-  for (const Holding& holding : ledger.holdings) seats += holding.ranks;
+  uint32_t seats = 0, of_user = 0;
+  for (const Holding& holding : ledger.holdings) {
+    seats += holding.ranks;
+    of_user += holding.uid == demand.uid ? holding.ranks : 0;
+  }
+  if (demand.ranks > demand.user_ranks_max - std::min(of_user, demand.user_ranks_max)) {
+    return Status(ErrorId::kQuotaExceeded, "the " + std::to_string(demand.ranks) + " ranks of job " + demand.job +
+                                               " would be more than the " + std::to_string(demand.user_ranks_max) + " that user " +
+                                               std::to_string(demand.uid) + " may have, of which other jobs have " +
+                                               std::to_string(of_user));
+  }
   if (demand.ranks > ledger.sessions_max - std::min(seats, ledger.sessions_max)) {
     return Status(ErrorId::kTooManySessions, "the " + std::to_string(demand.ranks) + " ranks of job " + demand.job +
                                                  " would be more than the " + std::to_string(ledger.sessions_max) +

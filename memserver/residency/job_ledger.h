@@ -22,6 +22,7 @@ struct Holding {
   uint64_t pool_bytes = 0;
   uint64_t rcache_bytes = 0;  // of all ranks of its run; 0 when it has no ranks
   uint32_t ranks = 0;         // of its run
+  uint32_t uid = 0;
 };
 
 // The limits of the daemon and who holds what of them.
@@ -57,11 +58,13 @@ struct Demand {
   uint64_t pool_bytes = 0;    // 0 for one that has it already
   uint64_t rcache_bytes = 0;  // of all its ranks
   uint32_t ranks = 0;
+  uint32_t uid = 0;
+  uint32_t user_ranks_max = UINT32_MAX;  // of all jobs of this user together
 };
 // Is there room for one more job? Errors: kPoolFull (asked, free, held by whom, guaranteed to whom), kQuotaExceeded (asked, left of the
 // limit, held by which jobs of the account), kTooManySessions.
 Status AdmitJob(const Ledger& ledger, const Demand& demand);
-// Is there room for all ranks of a run? Errors: kRcacheRefused, kTooManySessions.
+// Is there room for all ranks of a run? Errors: kRcacheRefused, kTooManySessions, kQuotaExceeded (more ranks than one user may have).
 Status AdmitRun(const Ledger& ledger, const Demand& demand);
 // Would both be admitted if nobody held anything? A job that waits for room must be one of these.
 Status CouldEverFit(Ledger ledger, const Demand& demand);

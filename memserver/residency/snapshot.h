@@ -73,6 +73,7 @@ struct JobRow {
   uint64_t chunks_spilled = 0;
   std::string account;
   Quota quota;
+  bool suspended = false;
   uint64_t optimizer_bytes = 0;  // of memory traffic that workers had for it, since memserver started
   double step_seconds = 0;       // between the last two seals
   double grad_norm = 0;

@@ -46,7 +46,7 @@ class Memctl : public testing::Test {
   }
 
   void Serve() {
-    auto server = AdminServer::Start(directory_ + "/admin.sock", &api_);
+    auto server = AdminServer::Start({.socket_path = directory_ + "/admin.sock"}, &api_);
     ASSERT_TRUE(server.ok()) << server.status().Format();
     server_ = std::move(server).value();
   }
@@ -101,9 +101,26 @@ TEST_F(Memctl, QuotasAreShownAndChanged) {
   EXPECT_EQ(Run({"job", "quota"}).status().id(), ErrorId::kUsageError);
 }
 
+TEST_F(Memctl, JobsAndTheServerAreHandled) {
+  Serve();
+  EXPECT_THAT(ResultOf({"job", "suspend", "gpt"}), HasSubstr("job gpt: suspended"));
+  EXPECT_THAT(ResultOf({"job", "resume", "gpt"}), HasSubstr("served again"));
+  EXPECT_THAT(ResultOf({"job", "release", "gpt", "--force"}), HasSubstr("released"));
+  EXPECT_THAT(ResultOf({"drain"}), HasSubstr("no new jobs"));
+  EXPECT_THAT(ResultOf({"undrain"}), HasSubstr("new jobs again"));
+  EXPECT_THAT(ResultOf({"logs", "level", "debug", "--for", "10s"}), HasSubstr("changed"));
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 6u);
+  EXPECT_TRUE(std::get<memserver::ReleaseJob>(commands[2].what).force);
+  EXPECT_EQ(std::get<memserver::ChangeLogLevel>(commands[5].what).level, LogLevel::kDebug);
+  EXPECT_EQ(Run({"logs", "level", "loud"}).status().exit_code(), kExitUsage);
+  loop_.AnswerWith(Status(ErrorId::kJobBusy, "it has ranks"));
+  EXPECT_EQ(Run({"job", "release", "gpt"}).status().exit_code(), kExitRefused);
+}
+
 TEST_F(Memctl, JsonIsTheServersOwn) {
   Serve();
-  EXPECT_EQ(ResultOf({"ps", "-o", "json"}), api_.Answer({"GET", "/v1/jobs"}).body + "\n");
+  EXPECT_EQ(ResultOf({"ps", "-o", "json"}), api_.Answer({"GET", "/v1/jobs", "", {.level = memserver::AdminLevel::kAdmin}}).body + "\n");
   EXPECT_THAT(ResultOf({"-o", "json", "status"}), StartsWith("{\"state\":\"ready\""));
 }
 

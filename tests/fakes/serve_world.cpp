@@ -336,12 +336,16 @@ shm::Completion ServeWorld::Await(FakeRank* rank, uint64_t counter) {
   return {};
 }
 
-Status ServeWorld::SetQuota(const std::string& job, const QuotaChange& change) {
-  Post(AdminCommand{{}, std::make_shared<CommandTicket>(), SetJobQuota{job, change}});
+Status ServeWorld::Command(decltype(AdminCommand::what) what) {
+  Post(AdminCommand{{.level = AdminLevel::kAdmin}, std::make_shared<CommandTicket>(), std::move(what)});
   loop_->Turn();
   auto done = TakeReply<CommandDone>();
   TP_CHECK(done.has_value(), "a change is answered in its turn");
   return done->result;
+}
+
+Status ServeWorld::SetQuota(const std::string& job, const QuotaChange& change) {
+  return Command(SetJobQuota{job, change});
 }
 
 std::vector<SaveRequest> ServeWorld::TakeSaves() {

@@ -169,7 +169,8 @@ class ServeWorld {
   void ComeFrom(int32_t pid) { pid_ = pid; }
   // Whether later reservations wait for room.
   void MayWait(bool may_wait) { may_wait_ = may_wait; }
-  // An admin changes a quota; the answer.
+  // An admin changes something; the answer.
+  Status Command(decltype(AdminCommand::what) what);
   Status SetQuota(const std::string& job, const QuotaChange& change);
   void Lose(const FakeRank& rank) { Post(ConnectionLost{rank.connection(), "killed by the test"}); }
   void Leave(const FakeRank& rank) { Post(Goodbye{rank.connection()}); }

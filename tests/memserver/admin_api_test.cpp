@@ -21,7 +21,11 @@ ServerFacts Facts() {
 
 class AdminApiTest : public testing::Test {
  protected:
-  AdminAnswer Get(const std::string& target) { return api_.Answer({"GET", target}); }
+  // Everything as an admin, unless a test says otherwise.
+  AdminAnswer Ask(const char* method, const std::string& target, const std::string& body = "", AdminLevel level = AdminLevel::kAdmin) {
+    return api_.Answer({method, target, body, {.uid = 7, .pid = 8, .level = level}});
+  }
+  AdminAnswer Get(const std::string& target) { return Ask("GET", target); }
   std::string BodyOf(const std::string& target) {
     const AdminAnswer answer = Get(target);
     EXPECT_EQ(answer.status, 200u) << answer.body;
@@ -137,19 +141,48 @@ TEST_F(AdminApiTest, ACursorBeyondTheEndIsAnEmptyPage) {
   EXPECT_EQ(BodyOf("/v1/chunks?job=gpt&cursor=3:1000"), R"({"chunks":[],"next_cursor":null})");
 }
 
+TEST_F(AdminApiTest, JobsAreSuspendedResumedAndReleased) {
+  EXPECT_EQ(Ask("POST", "/v1/jobs/gpt/suspend").status, 200u);
+  EXPECT_EQ(Ask("POST", "/v1/jobs/gpt/resume").status, 200u);
+  EXPECT_EQ(Ask("DELETE", "/v1/jobs/gpt").status, 200u);
+  EXPECT_EQ(Ask("DELETE", "/v1/jobs/gpt?force=true").status, 200u);
+  EXPECT_EQ(Ask("DELETE", "/v1/jobs/gpt?force=maybe").status, 400u);
+  EXPECT_EQ(Ask("POST", "/v1/jobs/gpt/suspend?force=true").status, 400u);
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 4u);
+  EXPECT_TRUE(std::get<SuspendJob>(commands[0].what).suspended);
+  EXPECT_FALSE(std::get<SuspendJob>(commands[1].what).suspended);
+  EXPECT_FALSE(std::get<ReleaseJob>(commands[2].what).force);
+  EXPECT_TRUE(std::get<ReleaseJob>(commands[3].what).force);
+}
+
+TEST_F(AdminApiTest, TheServerIsDrainedAndItsLogLevelChanged) {
+  EXPECT_EQ(Ask("POST", "/v1/drain").status, 200u);
+  EXPECT_EQ(Ask("DELETE", "/v1/drain").status, 200u);
+  EXPECT_EQ(Ask("PUT", "/v1/log", R"({"level":"debug","for":"10s"})").status, 200u);
+  EXPECT_EQ(Ask("PUT", "/v1/log", R"({"level":"loud"})").status, 400u);
+  EXPECT_EQ(Ask("PUT", "/v1/log", R"({"level":"debug","for":"long"})").status, 400u);
+  EXPECT_EQ(Ask("PUT", "/v1/log", R"({"level":"debug"})", AdminLevel::kOperator).status, 403u);
+  EXPECT_EQ(Ask("POST", "/v1/drain", "", AdminLevel::kUser).status, 403u);
+  EXPECT_EQ(Ask("GET", "/v1/drain").status, 405u);
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 3u);
+  EXPECT_TRUE(std::get<DrainJobs>(commands[0].what).draining);
+  EXPECT_FALSE(std::get<DrainJobs>(commands[1].what).draining);
+  EXPECT_EQ(std::get<ChangeLogLevel>(commands[2].what).for_ns, 10 * kNsPerSecond);
+}
+
 TEST_F(AdminApiTest, OtherMethodsAreRefusedWithTheOnesAllowed) {
-  for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"}) {
-    const AdminAnswer answer = api_.Answer({method, "/v1/jobs/3"});
+  for (const char* method : {"POST", "PUT", "PATCH", "OPTIONS", "BREW"}) {
+    const AdminAnswer answer = Ask(method, "/v1/jobs/3");
     EXPECT_EQ(answer.status, 405u);
-    EXPECT_EQ(answer.allow, "GET, HEAD");
+    EXPECT_EQ(answer.allow, "GET, HEAD, DELETE");
   }
-  EXPECT_EQ(api_.Answer({"POST", "/nowhere"}).status, 404u);
+  EXPECT_EQ(Ask("POST", "/nowhere").status, 404u);
 }
 
 TEST_F(AdminApiTest, AQuotaIsMailedToTheLoopWithTheCaller) {
-  const AdminRequest put{
-      "PUT", "/v1/jobs/gpt/quota", R"({"limit":"50%","guarantee":4096,"weight":3,"priority":"high"})", {.uid = 7, .pid = 8}};
-  const AdminAnswer answer = api_.Answer(put);
+  const AdminAnswer answer = Ask("PUT", "/v1/jobs/gpt/quota", R"({"limit":"50%","guarantee":4096,"weight":3,"priority":"high"})");
   EXPECT_EQ(answer.status, 200u) << answer.body;
   EXPECT_EQ(answer.body, R"({"result":"done"})");
   const auto commands = loop_.TakeCommands();
@@ -168,16 +201,16 @@ TEST_F(AdminApiTest, ABadBodyChangesNothing) {
   for (const char* body : {"", "{}", "[]", "7", "{\"weight\":0}", "{\"weight\":101}", "{\"weight\":-1}", "{\"weight\":1.5}",
                            "{\"weight\":[1]}", "{\"limit\":\"many\"}", "{\"limit\":true}", "{\"guarantee\":\"none\"}",
                            "{\"priority\":\"top\"}", "{\"colour\":\"red\"}", "{\"weight\":1", "{\"a\":{\"b\":{}}}"}) {
-    const AdminAnswer answer = api_.Answer({"PUT", "/v1/jobs/gpt/quota", body});
+    const AdminAnswer answer = Ask("PUT", "/v1/jobs/gpt/quota", body);
     EXPECT_EQ(answer.status, 400u) << body;
     EXPECT_THAT(answer.body, HasSubstr("\"code\":\"TP3102\"")) << body;
   }
-  EXPECT_EQ(api_.Answer({"PUT", "/v1/jobs/gpt/quota", std::string(kBodyBytesMax + 1, ' ')}).status, 400u);
+  EXPECT_EQ(Ask("PUT", "/v1/jobs/gpt/quota", std::string(kBodyBytesMax + 1, ' ')).status, 400u);
   EXPECT_TRUE(loop_.TakeCommands().empty());
 }
 
 TEST_F(AdminApiTest, WhoeverChangedSomethingSeesItInTheNextAnswer) {
-  ASSERT_EQ(api_.Answer({"PUT", "/v1/jobs/gpt/quota", R"({"weight":2})"}).status, 200u);
+  ASSERT_EQ(Ask("PUT", "/v1/jobs/gpt/quota", R"({"weight":2})").status, 200u);
   const int asked = loop_.asked;
   Get("/v1/quotas");
   EXPECT_EQ(loop_.asked, asked + 1);
@@ -185,14 +218,31 @@ TEST_F(AdminApiTest, WhoeverChangedSomethingSeesItInTheNextAnswer) {
 
 TEST_F(AdminApiTest, ARefusedChangeKeepsItsReason) {
   loop_.AnswerWith(Status(ErrorId::kQuotaRefused, "no room").Why("gpt holds all"));
-  const AdminAnswer answer = api_.Answer({"PUT", "/v1/jobs/gpt/quota", R"({"guarantee":1})"});
+  const AdminAnswer answer = Ask("PUT", "/v1/jobs/gpt/quota", R"({"guarantee":1})");
   EXPECT_EQ(answer.status, 409u);
   EXPECT_THAT(answer.body, HasSubstr(R"("code":"TP2105")"));
   EXPECT_THAT(answer.body, HasSubstr(R"("why":"gpt holds all")"));
 }
 
+TEST_F(AdminApiTest, AUserSeesItsOwnJobsAndChangesNoQuota) {
+  // In the picture, both jobs are of user 0.
+  const auto seen = [this](const std::string& target) { return Ask("GET", target, "", AdminLevel::kUser); };
+  EXPECT_EQ(seen("/v1/jobs").body, R"({"jobs":[]})");
+  EXPECT_EQ(seen("/v1/jobs/gpt").status, 404u);
+  EXPECT_THAT(seen("/v1/jobs/gpt").body, Not(HasSubstr("jobs there are: gpt")));
+  EXPECT_THAT(seen("/v1/residency").body, HasSubstr(R"("jobs":[])"));
+  EXPECT_EQ(seen("/v1/chunks").body, R"({"chunks":[],"next_cursor":null})");
+  EXPECT_THAT(seen("/v1/quotas").body, HasSubstr("user:7")) << "its own account";
+  const AdminAnswer root = api_.Answer({"GET", "/v1/jobs", "", {.uid = 0, .level = AdminLevel::kUser}});
+  EXPECT_THAT(root.body, HasSubstr("gpt")) << "who owns the jobs sees them at every level";
+  const AdminAnswer refused = Ask("PUT", "/v1/jobs/gpt/quota", R"({"weight":2})", AdminLevel::kUser);
+  EXPECT_EQ(refused.status, 403u);
+  EXPECT_THAT(refused.body, HasSubstr("operator"));
+  EXPECT_TRUE(loop_.TakeCommands().empty());
+}
+
 TEST_F(AdminApiTest, GetNeverChangesAnything) {
-  const AdminAnswer answer = api_.Answer({"GET", "/v1/jobs/gpt/quota", R"({"weight":2})"});
+  const AdminAnswer answer = Ask("GET", "/v1/jobs/gpt/quota", R"({"weight":2})");
   EXPECT_EQ(answer.status, 405u);
   EXPECT_EQ(answer.allow, "PUT");
   EXPECT_TRUE(loop_.TakeCommands().empty());

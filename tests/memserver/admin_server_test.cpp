@@ -1,8 +1,10 @@
 #include "memserver/admin/admin_server.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -41,7 +43,7 @@ class AdminServerTest : public testing::Test {
 
   void Start(const AdminLimits& limits) {
     server_.reset();
-    auto server = AdminServer::Start(path_, &api_, limits);
+    auto server = AdminServer::Start({.socket_path = path_, .metrics = std::move(metrics_)}, &api_, limits);
     ASSERT_TRUE(server.ok()) << server.status().Format();
     server_ = std::move(server).value();
   }
@@ -87,6 +89,7 @@ class AdminServerTest : public testing::Test {
   FakeLoop loop_;
   AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""}, &loop_.source, &loop_.to_loop};
   std::string directory_, path_;
+  UniqueFd metrics_;  // the next Start listens there, too
   std::unique_ptr<AdminServer> server_;
 };
 
@@ -121,8 +124,41 @@ TEST_F(AdminServerTest, AStaleSocketFileIsReplaced) {
 }
 
 TEST_F(AdminServerTest, APathThatCannotBeASocketIsAnError) {
-  EXPECT_EQ(AdminServer::Start(directory_ + "/" + std::string(200, 'x'), &api_).status().id(), ErrorId::kSocketFailed);
-  EXPECT_EQ(AdminServer::Start(directory_ + "/none/admin.sock", &api_).status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(AdminServer::Start({.socket_path = directory_ + "/" + std::string(200, 'x')}, &api_).status().id(), ErrorId::kSocketFailed);
+  EXPECT_EQ(AdminServer::Start({.socket_path = directory_ + "/none/admin.sock"}, &api_).status().id(), ErrorId::kSocketFailed);
+}
+
+TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
+  auto listening = ListenLoopback("127.0.0.1:0");
+  ASSERT_TRUE(listening.ok()) << listening.status().Format();
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  ASSERT_EQ(getsockname(listening->get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  metrics_ = std::move(listening).value();
+  Start({});
+  const auto ask = [&](const std::string& request) {
+    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    Send(fd, request + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    return ReceiveAll(fd);
+  };
+  const std::string metrics = ask("GET /metrics");
+  EXPECT_THAT(metrics, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(metrics, HasSubstr("Content-Type: text/plain; version=0.0.4"));
+  EXPECT_THAT(metrics, HasSubstr("\ntidepool_job_steps_total{job_name=\"gpt\"} 41\n"));
+  EXPECT_THAT(ask("GET /v1/status"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask("POST /v1/drain"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask("POST /metrics"), StartsWith("HTTP/1.1 405"));
+  EXPECT_TRUE(loop_.TakeCommands().empty());
+  ExpectAlive();
+}
+
+TEST_F(AdminServerTest, OnlyAddressesOfTheLoopbackAreListenedOn) {
+  for (const char* address :
+       {"0.0.0.0:9465", "10.1.2.3:9465", "[::]:9465", "localhost:9465", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", ":9465"}) {
+    EXPECT_EQ(ListenLoopback(address).status().id(), ErrorId::kConfigBadValue) << address;
+  }
+  EXPECT_TRUE(ListenLoopback("127.5.0.1:0").ok());
 }
 
 TEST_F(AdminServerTest, HeadGivesTheHeaderAlone) {
@@ -133,7 +169,7 @@ TEST_F(AdminServerTest, HeadGivesTheHeaderAlone) {
 }
 
 TEST_F(AdminServerTest, OtherMethodsGetAllowAndAProblem) {
-  const std::string answer = Ask("DELETE /v1/jobs/3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string answer = Ask("DELETE /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 405 Method Not Allowed\r\n"));
   EXPECT_THAT(answer, HasSubstr("Allow: GET, HEAD\r\n"));
   EXPECT_THAT(answer, HasSubstr("Content-Type: application/problem+json\r\n"));

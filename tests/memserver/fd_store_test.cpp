@@ -85,6 +85,20 @@ TEST_F(FdStore, AManagerThatIsGoneIsAnError) {
   EXPECT_FALSE(NotifyServiceManager("READY=1"));
 }
 
+TEST_F(FdStore, TheWatchdogIsFedOnlyWhereItIsMeantForThisProcess) {
+  EXPECT_EQ(WatchdogNs(), 0);
+  setenv("WATCHDOG_USEC", "30000000", 1);
+  EXPECT_EQ(WatchdogNs(), 30 * kNsPerSecond);
+  setenv("WATCHDOG_PID", std::to_string(getpid()).c_str(), 1);
+  EXPECT_EQ(WatchdogNs(), 30 * kNsPerSecond);
+  setenv("WATCHDOG_PID", "1", 1);
+  EXPECT_EQ(WatchdogNs(), 0);
+  unsetenv("WATCHDOG_PID");
+  setenv("WATCHDOG_USEC", "soon", 1);
+  EXPECT_EQ(WatchdogNs(), 0);
+  unsetenv("WATCHDOG_USEC");
+}
+
 TEST_F(FdStore, WhatAnEarlierProcessStoredIsTakenOnce) {
   const UniqueFd index = MakeMemory("index"), pool = MakeMemory("pool!"), foreign = MakeMemory("http");
   unsetenv("FDSTORE");

@@ -55,6 +55,21 @@ TEST(JobLedger, RefusesMoreJobsOrRanksThanAllowed) {
   EXPECT_TRUE(AdmitRun(ledger, {.job = "new", .account = "c", .ranks = 1}).ok());
 }
 
+TEST(JobLedger, AUserHasSoManyRanksWhateverTheJobsAccounts) {
+  Ledger ledger = TwoJobs();
+  for (Holding& holding : ledger.holdings) holding.uid = 1000;
+  Demand demand{.job = "new", .account = "c", .ranks = 1, .uid = 1000, .user_ranks_max = 5};
+  EXPECT_TRUE(AdmitRun(ledger, demand).ok());
+  demand.user_ranks_max = 4;
+  const Status status = AdmitRun(ledger, demand);
+  EXPECT_EQ(status.id(), ErrorId::kQuotaExceeded);
+  ExpectParts(status, {"user 1000", "more than the 4", "other jobs have 4"});
+  demand.uid = 1001;
+  EXPECT_TRUE(AdmitRun(ledger, demand).ok());
+  demand.ranks = 5;
+  EXPECT_FALSE(CouldEverFit(ledger, demand).ok()) << "no use in waiting";
+}
+
 TEST(JobLedger, OverfullIsNotNegativeRoom) {
   Ledger ledger = TwoJobs();
   ledger.pool_bytes = kGiB;

@@ -83,6 +83,31 @@ TEST_F(SocketDirectoryTest, AFileALinkOrAnOpenDirectoryIsRefused) {
   EXPECT_EQ(SocketDirectory::Claim(root_ + "/no/such/parent").status().id(), ErrorId::kSocketFailed);
 }
 
+TEST_F(SocketDirectoryTest, ServiceModeLetsItsGroupInAndPrivateModeShutsAgain) {
+  Access access = PrivateAccess();
+  access.is_service = true;
+  access.group = getegid();
+  const auto mode = [](const std::string& path) {
+    struct stat about {};
+    return stat(path.c_str(), &about) == 0 ? about.st_mode & 0777U : 0U;
+  };
+  {
+    auto claimed = SocketDirectory::Claim(path_);
+    ASSERT_TRUE(claimed.ok());
+    const auto data = shm::ListenSocket(shm::DataSocketPath(path_)), admin = shm::ListenSocket(shm::AdminSocketPath(path_));
+    ASSERT_TRUE(data.ok() && admin.ok());
+    EXPECT_TRUE(claimed.value()->Open(access).ok());
+    EXPECT_EQ(mode(path_), 0750U);
+    EXPECT_EQ(mode(shm::DataSocketPath(path_)), 0660U);
+    EXPECT_EQ(mode(shm::AdminSocketPath(path_)), 0660U);
+    EXPECT_EQ(mode(shm::LockFilePath(path_)), 0600U);
+  }
+  auto again = SocketDirectory::Claim(path_);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again.value()->Open(PrivateAccess()).ok());
+  EXPECT_EQ(mode(path_), 0700U);
+}
+
 TEST_F(SocketDirectoryTest, ALockFileThatIsALinkIsNotFollowed) {
   std::filesystem::create_directory(path_);
   std::filesystem::create_symlink("/etc/passwd", shm::LockFilePath(path_));
@@ -95,19 +120,11 @@ TEST(PeerIdentity, NamesTheProcessAtTheOtherEnd) {
   const UniqueFd left(pair[0]), right(pair[1]);
   const auto peer = IdentifyPeer(left.get());
   ASSERT_TRUE(peer.ok()) << peer.status().Format();
-  EXPECT_EQ(peer.value().pid, getpid());
-  EXPECT_EQ(peer.value().uid, getuid());
+  EXPECT_EQ(peer.value().user.pid, getpid());
+  EXPECT_EQ(peer.value().user.uid, getuid());
   EXPECT_TRUE(peer.value().pidfd.valid());
-  EXPECT_TRUE(CheckSameUser(peer.value()).ok());
+  EXPECT_TRUE(CheckMayConnect(PrivateAccess(), peer.value().user).ok());
   EXPECT_FALSE(IdentifyPeer(-1).ok());
-}
-
-TEST(PeerIdentity, OtherUsersAreRefusedAndRootIsNot) {
-  PeerIdentity stranger;
-  stranger.uid = geteuid() + 1;
-  EXPECT_EQ(CheckSameUser(stranger).id(), ErrorId::kNotOwner);
-  stranger.uid = 0;
-  EXPECT_TRUE(CheckSameUser(stranger).ok());
 }
 
 TEST(LogLimiter, AllowsOneLineAnIntervalAndCountsTheRest) {

@@ -44,11 +44,11 @@ class DescriptorStore : public DurableDaemon {
                                      "bash"};
     const auto run = MemserverCommand(directory_.path(), {"--keeper", "auto", "--lease", "20s", "--pool", "8MiB"});
     command.insert(command.end(), run.begin(), run.end());
-    auto server =
-        std::make_unique<ChildProcess>(command,
-                                       std::vector<std::string>{"NOTIFY_SOCKET=" + NotifyPath(), "FDSTORE=16",
-                                                                "LISTEN_FDS=" + std::to_string(fds.size()), "LISTEN_FDNAMES=" + names},
-                                       fds);
+    auto server = std::make_unique<ChildProcess>(
+        command,
+        std::vector<std::string>{"NOTIFY_SOCKET=" + NotifyPath(), "FDSTORE=16", "LISTEN_FDS=" + std::to_string(fds.size()),
+                                 "LISTEN_FDNAMES=" + names, "WATCHDOG_USEC=30000"},
+        fds);
     const SteadyClock clock;
     for (const int64_t end = clock.NowNs() + kLimit; !ready_ && clock.NowNs() < end;) TakeMessages(10 * kNsPerMs);
     EXPECT_TRUE(std::exchange(ready_, false)) << server->Output();
@@ -64,6 +64,7 @@ class DescriptorStore : public DurableDaemon {
       const size_t at = text.find("FDNAME=");
       const std::string name = at == std::string::npos ? "" : text.substr(at + 7, text.find('\n', at) - at - 7);
       ready_ |= text.find("READY=1") != std::string::npos;
+      heard_ += text == "WATCHDOG=1" ? 1 : 0;
       if (text.find("FDSTOREREMOVE=1") != std::string::npos) {
         store_.erase(name);
       } else if (text.find("FDSTORE=1") != std::string::npos) {
@@ -76,6 +77,7 @@ class DescriptorStore : public DurableDaemon {
   }
 
   std::map<std::string, UniqueFd> store_;
+  int heard_ = 0;  // of the watchdog
 
  private:
   std::string NotifyPath() const { return manager_directory_.path() + "/notify"; }
@@ -103,6 +105,7 @@ TEST_F(DescriptorStore, AServerThatIsKilledFindsItsMemoryInTheStoreAndTheTrainer
   server->Signal(SIGINT);
   EXPECT_EQ(server->Wait(kLimit)->exit_code, 0) << server->Output();
   TakeMessages(0);
+  EXPECT_GT(heard_, 0) << "the manager hears that it lives";
   EXPECT_TRUE(store_.empty()) << "an orderly end takes everything out of the store";
   EXPECT_TRUE(WaitForFilesToGo());
 }

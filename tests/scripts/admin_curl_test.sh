@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The admin socket answers curl: every path that needs no job, with the status and the kind of body that docs/admin_protocol.md promises.
+# The admin socket answers curl: every path that needs no job, with the status and the kind of body that docs/admin_api.md promises.
 # usage: admin_curl_test.sh BIN_FOLDER
 set -euo pipefail
 bin=$1

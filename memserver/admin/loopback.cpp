@@ -1,0 +1,58 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string>
+
+#include "memserver/admin/admin_server.h"
+
+namespace tidepool::memserver {
+namespace {
+
+// "127.0.0.1:9465" and "[::1]:9465" as the system wants them. False for any other address.
+bool ReadAddress(const std::string& text, sockaddr_storage* address, socklen_t* length) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return false;
+  const std::string host = text.substr(0, colon);
+  uint16_t port = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data() + colon + 1, last, port);
+  if (error != std::errc() || end != last) return false;
+  auto* four = reinterpret_cast<sockaddr_in*>(address);
+  if (inet_pton(AF_INET, host.c_str(), &four->sin_addr) == 1) {
+    four->sin_family = AF_INET;
+    four->sin_port = htons(port);
+    *length = sizeof *four;
+    return ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  auto* six = reinterpret_cast<sockaddr_in6*>(address);
+  six->sin6_family = AF_INET6;
+  six->sin6_port = htons(port);
+  six->sin6_addr = in6addr_loopback;
+  *length = sizeof *six;
+  return host == "[::1]";
+}
+
+}  // namespace
+
+Result<UniqueFd> ListenLoopback(const std::string& address) {
+  sockaddr_storage at{};
+  socklen_t length = 0;
+  if (!ReadAddress(address, &at, &length)) {
+    return Status(ErrorId::kConfigBadValue, "'" + address + "' is no address of the loopback with a port")
+        .Where("--metrics-listen")
+        .Fix("give none, or an address like 127.0.0.1:9465; let a proxy that knows who asks serve other machines");
+  }
+  UniqueFd fd(socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (!fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), length) != 0 || listen(fd.get(), 16) != 0) {
+    return Status(ErrorId::kSocketFailed, "cannot listen for readers of /metrics").Where(address).Why(std::strerror(errno));
+  }
+  return fd;
+}
+
+}  // namespace tidepool::memserver

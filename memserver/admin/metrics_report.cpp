@@ -1,0 +1,134 @@
+#include "memserver/admin/metrics_report.h"
+
+#include <array>
+#include <map>
+
+#include "memserver/admin/exposition.h"
+
+namespace tidepool::memserver {
+namespace {
+
+uint64_t FlagOf(bool set) {
+  return set ? 1 : 0;
+}
+
+// A family with one sample a job, or more.
+template <typename Of>
+void OfJobs(const Snapshot& now, Exposition* out, Of sample) {
+  for (const JobRow& job : now.jobs) sample(job, Label{"job_name", job.name}, out);
+}
+
+void WriteServer(const SnapshotLook& look, const ServerFacts& facts, Exposition* out) {
+  const Snapshot& now = *look.snapshot;
+  out->Gauge("tidepool_build_info", "1; release, ABI and build are in the labels")
+      .Sample(uint64_t{1}, {{"version", facts.version}, {"abi", std::to_string(facts.abi)}, {"build", facts.build}});
+  out->Gauge("tidepool_uptime_seconds", "Since memserver started").Sample(static_cast<double>(now.uptime_ns) / kNsPerSecond);
+  out->Gauge("tidepool_ready", "1 while new jobs are taken").Sample(FlagOf(std::string_view(StateOf(now)) == "ready"));
+  out->Gauge("tidepool_serve_loop_silent_seconds", "How long a question to the serve loop has been open; 0 when none is")
+      .Sample(look.silent_seconds);
+  out->Gauge("tidepool_optimizer_workers", "Threads that update chunks").Sample(uint64_t{now.workers});
+  out->Counter("tidepool_serve_loop_turns_total", "Turns of the serve loop").Sample(now.turns);
+  out->Counter("tidepool_parameters_updated_total", "Parameters that the optimizer has updated").Sample(now.parameters_updated);
+  out->Counter("tidepool_sessions_ended_badly_total", "Ranks that were lost or expelled").Sample(now.sessions_ended_badly);
+  out->Counter("tidepool_transfer_bytes_total", "Bytes copied between host memory and rCaches")
+      .Sample(now.bytes_h2d, {{"direction", "host_to_device"}})
+      .Sample(now.bytes_d2h, {{"direction", "device_to_host"}});
+}
+
+void WriteTiers(const Snapshot& now, Exposition* out) {
+  const auto bytes = [out](uint64_t used, uint64_t all) {
+    out->Sample(used, {{"state", "used"}}).Sample(all - std::min(used, all), {{"state", "free"}});
+  };
+  out->Gauge("tidepool_pool_bytes", "Host memory of the pool");
+  bytes(now.pool_used, now.pool_bytes);
+  out->Gauge("tidepool_rcache_bytes", "Memory for rCaches that the server makes");
+  bytes(now.rcache_used, now.rcache_limit);
+  out->Gauge("tidepool_nvme_bytes", "Room in all --nvme directories");
+  bytes(now.nvme.bytes_used, now.nvme.bytes);
+  out->Counter("tidepool_nvme_read_bytes_total", "Bytes read from NVMe").Sample(now.nvme.bytes_read);
+  out->Counter("tidepool_nvme_written_bytes_total", "Bytes written to NVMe").Sample(now.nvme.bytes_written);
+  out->Counter("tidepool_nvme_repetitions_total", "Reads and writes that had failed and were repeated").Sample(now.nvme.repetitions);
+  out->Gauge("tidepool_nvme_blocks_stalled", "Blocks that a drive has held for 10 s and more").Sample(uint64_t{now.nvme.stalled});
+  out->Gauge("tidepool_nvme_directory_failed", "1 when the flush of a directory failed: it takes no new jobs")
+      .Sample(FlagOf(!now.nvme.failed.empty()));
+}
+
+void WriteCounts(const Snapshot& now, Exposition* out) {
+  std::map<std::string_view, uint64_t> by_state{{"loading", 0}, {"training", 0}, {"updating", 0}, {"detached", 0}, {"awaiting", 0}};
+  uint64_t sessions = 0;
+  for (const JobRow& job : now.jobs) {
+    ++by_state[job.state];
+    sessions += job.sessions.size();
+  }
+  out->Gauge("tidepool_jobs", "Jobs by state");
+  for (const auto& [state, count] : by_state) out->Sample(count, {{"state", std::string(state)}});
+  out->Gauge("tidepool_sessions", "Attached ranks").Sample(sessions);
+  out->Gauge("tidepool_ranks_waiting", "Ranks in the queue for room").Sample(static_cast<uint64_t>(now.waiting.size()));
+}
+
+void WriteAccounts(const Snapshot& now, Exposition* out) {
+  out->Gauge("tidepool_account_bytes", "Host memory of the pool that an account uses, is guaranteed, and may have at most");
+  for (const AccountRow& row : now.accounts) {
+    out->Sample(row.used, {{"account", row.account}, {"bound", "used"}});
+    out->Sample(row.quota.guarantee, {{"account", row.account}, {"bound", "guarantee"}});
+    if (row.quota.limit != kNoLimit) out->Sample(row.quota.limit, {{"account", row.account}, {"bound", "limit"}});
+  }
+}
+
+void WriteJobs(const Snapshot& now, Exposition* out) {
+  out->Gauge("tidepool_job_bytes", "What a job holds, by tier");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(job.pool_bytes, {name, {"tier", "host"}});
+    to->Sample(job.nvme_bytes, {name, {"tier", "nvme"}});
+    to->Sample(job.rcache_bytes, {name, {"tier", "rcache"}});
+  });
+  out->Gauge("tidepool_job_suspended", "1 while an admin keeps it from being served");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(FlagOf(job.suspended), {name}); });
+  out->Gauge("tidepool_job_ranks", "Ranks that are attached");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(uint64_t{job.sessions.size()}, {name}); });
+  out->Counter("tidepool_job_steps_total", "Sealed steps");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(uint64_t{job.version}, {name}); });
+  out->Counter("tidepool_job_steps_skipped_total", "Steps skipped for gradients that were not finite");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(job.steps_skipped, {name}); });
+  out->Gauge("tidepool_job_step_seconds", "Between the last two sealed steps");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(job.step_seconds, {name}); });
+  out->Counter("tidepool_job_optimizer_bytes_total", "Memory traffic that optimizer workers had for it");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) { to->Sample(job.optimizer_bytes, {name}); });
+  out->Gauge("tidepool_job_step_fetches", "Fetches of all ranks for the last sealed step: answered at once, or after an update");
+  OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
+    to->Sample(job.step.fetches - std::min(job.step.fetches, job.step.fetches_waited), {name, {"waited", "no"}});
+    to->Sample(job.step.fetches_waited, {name, {"waited", "yes"}});
+  });
+}
+
+void WriteRanks(const Snapshot& now, Exposition* out) {
+  const auto each = [&](auto sample) {
+    for (const JobRow& job : now.jobs) {
+      for (const SessionRow& rank : job.sessions) sample(rank, Label{"job_name", job.name}, Label{"rank", std::to_string(rank.rank)});
+    }
+  };
+  out->Counter("tidepool_rank_requests_total", "Requests of a rank since it attached");
+  each([out](const SessionRow& row, const Label& name, const Label& rank) { out->Sample(row.requests, {name, rank}); });
+  out->Counter("tidepool_rank_requests_parked_total", "Those of them that waited for an update");
+  each([out](const SessionRow& row, const Label& name, const Label& rank) { out->Sample(row.requests_parked, {name, rank}); });
+  out->Counter("tidepool_rank_transfer_bytes_total", "Bytes copied for a rank since it attached");
+  each([out](const SessionRow& row, const Label& name, const Label& rank) {
+    out->Sample(row.bytes_h2d, {name, rank, {"direction", "host_to_device"}});
+    out->Sample(row.bytes_d2h, {name, rank, {"direction", "device_to_host"}});
+  });
+}
+
+}  // namespace
+
+std::string MetricsReport(const SnapshotLook& look, const ServerFacts& facts) {
+  Exposition out;
+  WriteServer(look, facts, &out);
+  WriteTiers(*look.snapshot, &out);
+  WriteCounts(*look.snapshot, &out);
+  WriteAccounts(*look.snapshot, &out);
+  WriteJobs(*look.snapshot, &out);
+  WriteRanks(*look.snapshot, &out);
+  return out.Take();
+}
+
+}  // namespace tidepool::memserver

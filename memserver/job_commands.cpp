@@ -1,0 +1,120 @@
+// The fourth part of JobDesk: what admins change.
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "memserver/job_desk.h"
+#include "memserver/snapshot_builder.h"
+
+namespace tidepool::memserver {
+namespace {
+
+// By number, else by name.
+Job* FindNamed(const Tables& tables, const std::string& who) {
+  JobId id = 0;
+  const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
+  if (error == std::errc() && end == who.data() + who.size()) {
+    if (Job* job = tables.FindJob(id); job != nullptr && job->phase != JobPhase::kRemoving) return job;
+  }
+  return tables.FindJob(who);
+}
+
+std::string NameOf(const SetJobQuota& command) {
+  return "quota of job " + command.job;
+}
+std::string NameOf(const SuspendJob& command) {
+  return (command.suspended ? "suspend job " : "resume job ") + command.job;
+}
+std::string NameOf(const ReleaseJob& command) {
+  return (command.force ? "release with its ranks job " : "release job ") + command.job;
+}
+std::string NameOf(const DrainJobs& command) {
+  return command.draining ? "drain" : "end of drain";
+}
+std::string NameOf(const ChangeLogLevel& command) {
+  return "log level " + std::to_string(static_cast<int>(command.level));
+}
+
+}  // namespace
+
+// A job that the caller may not see is as if it were not there.
+Result<Job*> JobDesk::JobFor(const AdminCaller& caller, const std::string& who) const {
+  Job* job = FindNamed(*tables_, who);
+  if (job != nullptr && caller.MaySee(job->uid)) return job;
+  return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + who + "'");
+}
+
+Status JobDesk::Do(const AdminCaller& caller, const SetJobQuota& command) {
+  TP_ASSIGN_OR_RETURN(const Job* job, JobFor(caller, command.job));
+  const std::string& name = job->spec().name;
+  const QuotaChange& change = command.change;
+  Quota quota = Changed(job->quota, change);
+  const bool of_memory = change.guarantee || change.limit;
+  // What the job's user is guaranteed stays the user's.
+  if (of_memory && job->account != JobAccount(name) && !change.guarantee) quota.guarantee = 0;
+  TP_RETURN_IF_ERROR(Validate(quota));
+  if (of_memory) {
+    TP_RETURN_IF_ERROR(CheckRule(BuildLedger(parts_, options_, *tables_), {JobAccount(name), quota}, name));
+    tables_->quotas.SetJob(name, quota);
+  } else {
+    tables_->quotas.SetShare(name, quota.weight, quota.priority);
+  }
+  ApplyQuotas();
+  return Status();
+}
+
+Status JobDesk::Do(const AdminCaller& caller, const SuspendJob& command) {
+  TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
+  job->suspended = command.suspended;
+  // The lease of a job without ranks begins again.
+  job->detached_ns = parts_.clock->NowNs();
+  return Status();
+}
+
+Status JobDesk::Do(const AdminCaller& caller, const ReleaseJob& command) {
+  TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
+  if (job->HasRanks() && !command.force) {
+    std::string ranks;
+    for (Rank rank = 0; rank < job->seats.size(); ++rank) {
+      if (job->seats[rank] != nullptr || job->IsAwaited(rank)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    return Status(ErrorId::kJobBusy, "job " + job->spec().name + " still has ranks").Why("attached or expected back: " + ranks);
+  }
+  const Status why(ErrorId::kSessionEnded, "an admin released the job");
+  for (Rank rank = 0; rank < job->seats.size(); ++rank) {
+    if (job->seats[rank] != nullptr) LeaveSeat(job->seats[rank], Leaving::kExpelled, why);
+  }
+  if (job->phase != JobPhase::kRemoving) BeginRemoval(job);
+  return Status();
+}
+
+Status JobDesk::Do(const AdminCaller&, const DrainJobs& command) {
+  tables_->closed = command.draining;
+  ++tables_->room_changes;
+  return Status();
+}
+
+Status JobDesk::Do(const AdminCaller&, const ChangeLogLevel& command) {
+  SetLogLevel(command.level);
+  tables_->log_level_until_ns = command.for_ns == 0 ? 0 : parts_.clock->NowNs() + command.for_ns;
+  return Status();
+}
+
+bool JobDesk::TendLogLevel() {
+  if (tables_->log_level_until_ns == 0 || parts_.clock->NowNs() < tables_->log_level_until_ns) return false;
+  tables_->log_level_until_ns = 0;
+  SetLogLevel(options_.log_level);
+  return true;
+}
+
+void JobDesk::On(AdminCommand event) {
+  const Status result = std::visit([&](const auto& command) { return Do(event.caller, command); }, event.what);
+  LogInfo("change by an admin", {{"change", std::visit([](const auto& command) { return NameOf(command); }, event.what)},
+                                 {"uid", event.caller.uid},
+                                 {"pid", event.caller.pid},
+                                 {"result", result.ok() ? std::string("done") : result.Line()}});
+  Send(CommandDone{std::move(event.ticket), result});
+}
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,52 @@
+// Access: who may connect to memserver's sockets, and who may change what through the admin socket. By the kernel's word, never the peer's.
+//
+// Any thread; value types. In *private* mode the sockets are their owner's and root's. In *service* mode the members of one group may
+// connect, each to its own jobs, and those of another one operate. Root and the user that memserver runs as may do everything in both.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::memserver {
+
+struct Access {
+  bool is_service = false;
+  uint32_t owner = 0;           // uid that memserver runs as
+  uint32_t group = 0;           // of service mode: may connect
+  uint32_t operator_group = 0;  // of service mode: may operate
+  mode_t directory_mode() const { return is_service ? 0750 : 0700; }
+  mode_t socket_mode() const { return is_service ? 0660 : 0600; }
+};
+
+// Private access of the user that this process runs as.
+Access PrivateAccess();
+// Groups by name or number. Errors: kConfigBadValue (no such group).
+Result<Access> ServiceAccess(const std::string& group, const std::string& operator_group);
+
+// The user at the other end of a Unix socket.
+struct PeerUser {
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  std::vector<uint32_t> groups;  // primary and supplementary
+};
+// SO_PEERCRED and SO_PEERGROUPS. Errors: kHandshakeBad.
+Result<PeerUser> UserAt(int socket);
+
+// In order: each may do what those before may.
+enum class AdminLevel : uint8_t {
+  kNone,      // may not connect
+  kUser,      // sees and handles its own jobs
+  kOperator,  // sees and handles all jobs
+  kAdmin,     // handles the server too
+};
+const char* NameOf(AdminLevel level);
+AdminLevel LevelOf(const Access& access, const PeerUser& user);
+// May this user have sessions? Errors: kNotOwner.
+Status CheckMayConnect(const Access& access, const PeerUser& user);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,151 @@
+// What admins do to jobs: suspend, resume, release, drain, each in a serve loop in this process.
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "tests/fakes/small_trainer.h"
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr int64_t kLeaseNs = 5 * kNsPerSecond;
+
+WorldOptions WithLease() {
+  WorldOptions options;
+  options.loop.lease_ns = kLeaseNs;
+  return options;
+}
+
+// A trained job of one rank at version 1.
+struct Trained {
+  Trained() : world(WithLease()), trainer(&world, MakeSpec({.name = "gpt"})) {
+    EXPECT_TRUE(trainer.JoinAll());
+    trainer.PutWeights(1);
+    trainer.Step({.seed = 1});
+    world.Settle();
+  }
+  bool HasJob() const { return world.tables().FindJob("gpt") != nullptr; }
+  ServeWorld world;
+  SmallTrainer trainer;
+};
+
+TEST(Suspend, ItsRanksWaitAndGoOnWhenItIsResumed) {
+  Trained t;
+  EXPECT_TRUE(t.world.Command(SuspendJob{"gpt", true}).ok());
+  t.trainer.rank(0).Fetch(0, 0, 192, 0, 1);
+  t.world.Settle();
+  EXPECT_FALSE(t.trainer.rank(0).Take().has_value());
+  EXPECT_TRUE(t.world.Command(SuspendJob{"gpt", false}).ok());
+  t.world.Settle();
+  const auto answer = t.trainer.rank(0).Take();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->error, 0u);
+}
+
+TEST(Suspend, HoldsUpNobodyElse) {
+  Trained t;
+  SmallTrainer other(&t.world, MakeSpec({.name = "other"}));
+  ASSERT_TRUE(other.JoinAll());
+  EXPECT_TRUE(t.world.Command(SuspendJob{"gpt", true}).ok());
+  t.trainer.rank(0).Fetch(0, 0, 192, 0, 1);
+  other.PutWeights(1);
+  EXPECT_EQ(other.Step({.seed = 1}).error, 0u);
+  EXPECT_FALSE(t.trainer.rank(0).Take().has_value());
+}
+
+TEST(Suspend, KeepsAJobWithoutRanksBeyondItsLease) {
+  Trained t;
+  EXPECT_TRUE(t.world.Command(SuspendJob{"gpt", true}).ok());
+  t.world.Lose(t.trainer.rank(0));
+  t.world.Settle();
+  t.world.clock().Advance(10 * kLeaseNs);
+  t.world.Settle();
+  EXPECT_TRUE(t.HasJob());
+  EXPECT_TRUE(t.world.Command(SuspendJob{"gpt", false}).ok());
+  t.world.clock().Advance(kLeaseNs - 1);
+  t.world.Settle();
+  EXPECT_TRUE(t.HasJob()) << "its lease begins when it is resumed";
+  t.world.clock().Advance(1);
+  t.world.Settle();
+  EXPECT_FALSE(t.HasJob());
+}
+
+TEST(Release, GivesTheMemoryOfADetachedJobBack) {
+  Trained t;
+  t.world.Lose(t.trainer.rank(0));
+  t.world.Settle();
+  ASSERT_TRUE(t.HasJob());
+  EXPECT_TRUE(t.world.Command(ReleaseJob{"gpt", false}).ok());
+  t.world.Settle();
+  EXPECT_FALSE(t.HasJob());
+  EXPECT_EQ(t.world.pool().free_bytes(), t.world.pool().total_bytes());
+  EXPECT_EQ(t.world.Command(ReleaseJob{"gpt", false}).id(), ErrorId::kAdminNotFound);
+}
+
+TEST(Release, EndsRanksByForceOnly) {
+  Trained t;
+  const Status busy = t.world.Command(ReleaseJob{"gpt", false});
+  EXPECT_EQ(busy.id(), ErrorId::kJobBusy);
+  EXPECT_NE(busy.why().find("0"), std::string::npos);
+  EXPECT_TRUE(t.HasJob());
+  EXPECT_TRUE(t.world.Command(ReleaseJob{"gpt", true}).ok());
+  t.world.Settle();
+  EXPECT_EQ(t.trainer.rank(0).Ended(), ErrorId::kSessionEnded);
+  const auto over = t.world.TakeReply<SessionOver>();
+  ASSERT_TRUE(over.has_value());
+  EXPECT_EQ(over->why.id(), ErrorId::kSessionEnded);
+  EXPECT_TRUE(t.world.tables().jobs.empty() && t.world.tables().seats.empty());
+  EXPECT_EQ(t.world.pool().free_bytes(), t.world.pool().total_bytes());
+}
+
+TEST(Release, AlsoOfAJobWhoseRanksAreExpectedBack) {
+  Trained t;
+  t.world.Restart();
+  ASSERT_TRUE(t.HasJob());
+  EXPECT_EQ(t.world.Command(ReleaseJob{"gpt", false}).id(), ErrorId::kJobBusy);
+  EXPECT_TRUE(t.world.Command(ReleaseJob{"gpt", true}).ok());
+  t.world.Settle();
+  EXPECT_FALSE(t.world.Resume(&t.trainer.rank(0), t.trainer.spec()));
+  const auto refused = t.world.TakeReply<Refused>();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->why.id(), ErrorId::kStatesLost);
+}
+
+TEST(Drain, TakesNoNewJobsAndLetsOthersGoOn) {
+  Trained t;
+  EXPECT_TRUE(t.world.Command(DrainJobs{true}).ok());
+  EXPECT_EQ(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
+  const auto refused = t.world.TakeReply<Refused>();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->why.id(), ErrorId::kTooManySessions);
+  EXPECT_EQ(t.trainer.Step({.seed = 2}).error, 0u);
+  t.world.Lose(t.trainer.rank(0));
+  t.world.Settle();
+  EXPECT_NE(t.world.Join(t.trainer.spec(), 0), nullptr) << "a job that is there may start its ranks again";
+  EXPECT_TRUE(t.world.Command(DrainJobs{false}).ok());
+  EXPECT_NE(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
+}
+
+TEST(Commands, AUserHandlesItsOwnJobsAlone) {
+  Trained t;  // of user 1000
+  const auto as = [&t](uint32_t uid) {
+    t.world.Post(AdminCommand{{.uid = uid, .level = AdminLevel::kUser}, std::make_shared<CommandTicket>(), SuspendJob{"gpt", true}});
+    t.world.loop().Turn();
+    return t.world.TakeReply<CommandDone>()->result.id();
+  };
+  EXPECT_EQ(as(1001), ErrorId::kAdminNotFound);
+  EXPECT_FALSE(t.world.tables().jobs[0]->suspended);
+  EXPECT_EQ(as(1000), ErrorId::kNone);
+  EXPECT_TRUE(t.world.tables().jobs[0]->suspended);
+}
+
+TEST(LogLevelCommand, TheConfiguredLevelComesBack) {
+  ServeWorld world;
+  EXPECT_TRUE(world.Command(ChangeLogLevel{LogLevel::kWarn, kNsPerSecond}).ok());
+  EXPECT_NE(world.tables().log_level_until_ns, 0);
+  world.clock().Advance(kNsPerSecond);
+  world.Settle();
+  EXPECT_EQ(world.tables().log_level_until_ns, 0);
+}
+
+}  // namespace
+}  // namespace tidepool::memserver
