@@ -1,0 +1,127 @@
+"""What packaging/ says about memserver and memctl is so: flags, keys, metrics; and its scripts work. usage: packaging_test.py BIN_FOLDER"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = sys.argv.pop()
+PACKAGING = os.path.join(ROOT, "packaging")
+
+
+def text_of(path):
+    with open(os.path.join(PACKAGING, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def run(*words, **more):
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL, **more)
+
+
+def flags_in(text):
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+
+
+def port_of_nobody():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Texts(unittest.TestCase):
+    def test_flags_and_keys_exist(self):
+        known = flags_in(run(os.path.join(BIN, "memserver"), "--help").stdout) | {"--config"}
+        unit = re.search(r"^ExecStart=(.*)$", text_of("systemd/tidepool-memserver.service"), re.M).group(1)
+        args = re.search(r"args:\n((?: +- .*\n)+)", text_of("kubernetes/daemonset.yaml")).group(1)
+        self.assertGreater(len(flags_in(args)), 5)
+        self.assertEqual((flags_in(unit) | flags_in(args)) - known, set())
+        checked = run(os.path.join(BIN, "memserver"), "config", "--config", os.path.join(PACKAGING, "memserver.toml"))
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        words = re.findall(r'"(--[^"]+)"', args)
+        checked = run(os.path.join(BIN, "memserver"), "config", *words)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+
+    def test_the_commands_of_the_probes_exist(self):
+        probes = re.findall(r'command: \["memctl", (.*)\]\}', text_of("kubernetes/daemonset.yaml"))
+        self.assertEqual(len(probes), 3)
+        for probe in probes:
+            words = json.loads("[" + probe + "]")
+            words[1] = "/no/such/directory"
+            done = run(os.path.join(BIN, "memctl"), *["1ms" if word == "2s" else word for word in words])
+            self.assertIn(done.returncode, (3, 6), (words, done.stderr))
+
+    def test_the_pods_have_no_more_rights_than_they_need(self):
+        text = text_of("kubernetes/daemonset.yaml")
+        for word in ("hostIPC:", "hostPID:", "hostNetwork:", "privileged:"):
+            self.assertNotIn(word, text)
+        self.assertEqual(text.count('drop: ["ALL"]'), 2)
+        self.assertEqual(text.count("allowPrivilegeEscalation: false"), 2)
+
+    def test_the_unit_is_one(self):
+        unit = text_of("systemd/tidepool-memserver.service")
+        for line in ("Type=notify", "WatchdogSec=60s", "FileDescriptorStoreMax=128", "LimitMEMLOCK=infinity", "NoNewPrivileges=yes"):
+            self.assertIn("\n" + line + "\n", unit)
+        if shutil.which("systemd-analyze"):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "tidepool-memserver.service")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(unit.replace("/usr/bin/memserver", os.path.abspath(os.path.join(BIN, "memserver"))))
+                done = run("systemd-analyze", "verify", "--man=no", path)
+                said = [line for line in done.stderr.splitlines() if "tidepool-memserver.service" in line]
+                self.assertEqual((done.returncode, said), (0, []), done.stderr)
+
+
+class WithAServer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.port = port_of_nobody()
+        cls.log = open(os.path.join(cls.folder.name, "log"), "w", encoding="utf-8")
+        cls.server = subprocess.Popen([os.path.join(BIN, "memserver"), "run", "--socket-dir", cls.folder.name, "--pool", "16MiB", "--rcache-limit", "16MiB", "--keeper", "none",
+                                       "--metrics-listen", f"127.0.0.1:{cls.port}"], stderr=cls.log, stdin=subprocess.DEVNULL)
+        cls.environment = dict(os.environ, PATH=BIN + os.pathsep + os.environ["PATH"], TIDEPOOL_SOCKET_DIR=cls.folder.name, SLURM_JOB_ID="7")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.terminate()
+        cls.server.wait(30)
+        cls.log.close()
+        cls.folder.cleanup()
+
+    def slurm(self, script, **more):
+        return run(os.path.join(PACKAGING, "slurm", script), env=dict(self.environment, **more))
+
+    def test_a_node_that_serves_takes_jobs(self):
+        done = self.slurm("prolog.sh")
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+
+    def test_the_epilog_has_nothing_to_do_where_there_is_no_job(self):
+        self.assertEqual(self.slurm("prolog.sh").returncode, 0)
+        self.assertEqual(self.slurm("epilog.sh").returncode, 0)
+        self.assertEqual(self.slurm("epilog.sh", TIDEPOOL_SOCKET_DIR=os.path.join(self.folder.name, "none")).returncode, 0, "no server")
+
+    def test_dashboard_and_alerts_name_metrics_that_there_are(self):
+        self.assertEqual(self.slurm("prolog.sh").returncode, 0)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            metrics = answer.read().decode()
+        families = set(re.findall(r"^# TYPE (\w+) ", metrics, re.M))
+        dashboard = json.loads(text_of("monitoring/tidepool-dashboard.json"))
+        shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+        alerts = re.findall(r"^ +expr: (.*)$", text_of("monitoring/tidepool-alerts.yaml"), re.M)
+        self.assertGreater(len(shown), 15)
+        self.assertGreater(len(alerts), 5)
+        for expression in shown + alerts:
+            names = set(re.findall(r"\btidepool_\w+", expression))
+            self.assertEqual(names - families, set(), expression)
+            self.assertEqual(expression.count("("), expression.count(")"), expression)
+
+
+if __name__ == "__main__":
+    unittest.main()
