@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -96,9 +97,21 @@ pid_t FindKeeper(const std::string& socket_dir) {
   return 0;
 }
 
+// Whichever is left starts the other one again, and one that has just been started has written no lock file yet: all are stopped before any
+// is killed.
 void KillDaemon(const std::string& socket_dir) {
-  if (const pid_t keeper = FindKeeper(socket_dir)) kill(keeper, SIGKILL);
-  if (const pid_t server = FindServer(socket_dir); server > 0) kill(server, SIGKILL);
+  std::set<pid_t> stopped;
+  for (size_t before = 1; before != stopped.size();) {
+    before = stopped.size();
+    for (const pid_t pid : ProcessesNaming(socket_dir)) {
+      std::string name;
+      std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+      if (name != "tp-keeper" && !name.starts_with("memserver")) continue;
+      kill(pid, SIGSTOP);
+      stopped.insert(pid);
+    }
+  }
+  for (const pid_t pid : stopped) kill(pid, SIGKILL);
 }
 
 std::vector<std::string> MemserverCommand(const std::string& socket_dir, const std::vector<std::string>& more) {
