@@ -5,7 +5,10 @@
 #include <array>
 #include <cstdio>
 #include <ctime>
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -19,6 +22,9 @@ struct LogState {
   std::string program = "tidepool";
   bool json = false;
   std::shared_ptr<spdlog::logger> logger;
+  std::mutex mutex;               // held for a few instructions
+  std::deque<LoggedLine> recent;  // guarded by mutex, as last
+  uint64_t last = 0;
 };
 
 LogState& State() {
@@ -96,7 +102,21 @@ void SetLogLevel(LogLevel level) {
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   LogState& state = State();
   if (!state.logger->should_log(LevelOf(level))) return;
-  state.logger->log(LevelOf(level), "{}", state.json ? JsonLine(level, message, fields) : TextLine(level, message, fields));
+  std::string json = JsonLine(level, message, fields);
+  state.logger->log(LevelOf(level), "{}", state.json ? json : TextLine(level, message, fields));
+  const std::lock_guard lock(state.mutex);
+  state.recent.push_back({++state.last, std::move(json)});
+  if (state.recent.size() > kLoggedLinesKept) state.recent.pop_front();
+}
+
+std::vector<LoggedLine> RecentLines(uint64_t after, size_t most) {
+  LogState& state = State();
+  std::vector<LoggedLine> lines;
+  const std::lock_guard lock(state.mutex);
+  for (const LoggedLine& line : state.recent) {
+    if (line.number > after && lines.size() < most) lines.push_back(line);
+  }
+  return lines;
 }
 
 }  // namespace tidepool

@@ -3,10 +3,12 @@
 // Any thread. Lines go to stderr; results of a program go to stdout and never through here. The one door to spdlog is log.cpp.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace tidepool {
 
@@ -40,5 +42,14 @@ inline void LogError(std::string_view message, std::initializer_list<LogField> f
 inline void LogDebug(std::string_view message, std::initializer_list<LogField> fields = {}) {
   Log(LogLevel::kDebug, message, fields);
 }
+
+// The lines logged last are kept, for whoever asks what has happened: numbered from 1, as JSON objects whatever the log's form is.
+struct LoggedLine {
+  uint64_t number = 0;
+  std::string json;
+};
+inline constexpr size_t kLoggedLinesKept = 1024;
+// Those behind number `after`, oldest first, at most `most`. What came before them may be gone.
+std::vector<LoggedLine> RecentLines(uint64_t after, size_t most);
 
 }  // namespace tidepool

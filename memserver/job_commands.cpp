@@ -1,9 +1,11 @@
 // The fourth part of JobDesk: what admins change.
+#include <array>
 #include <charconv>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "memserver/job_desk.h"
 #include "memserver/snapshot_builder.h"
 
@@ -33,7 +35,9 @@ std::string NameOf(const DrainJobs& command) {
   return command.draining ? "drain" : "end of drain";
 }
 std::string NameOf(const ChangeLogLevel& command) {
-  return "log level " + std::to_string(static_cast<int>(command.level));
+  constexpr std::array<const char*, 4> kLevels{"debug", "info", "warn", "error"};
+  const std::string level = kLevels[static_cast<size_t>(command.level)];
+  return "log level " + level + (command.for_ns == 0 ? "" : " for " + FormatDuration(static_cast<double>(command.for_ns) / kNsPerSecond));
 }
 
 }  // namespace

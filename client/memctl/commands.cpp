@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdio>
 
 #include "base/clock.h"
 #include "base/json_writer.h"
+#include "client/memctl/admin_calls.h"
+#include "client/memctl/doctor.h"
 #include "client/memctl/send_http.h"
+#include "client/memctl/top.h"
 #include "client/memctl/views.h"
 #include "shm/protocol.h"
 #include "shm/socket_path.h"
@@ -15,40 +17,8 @@
 namespace tidepool::client {
 namespace {
 
-// A parameter's value as it stands in a URL.
-std::string Escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
-    std::array<char, 4> escape{};
-    std::snprintf(escape.data(), escape.size(), "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    out += plain ? std::string(1, c) : escape.data();
-  }
-  return out;
-}
-
-// "/v1/chunks" and its parameters; those with an empty value are left out.
-std::string Target(const std::string& path, std::initializer_list<std::pair<const char*, std::string>> parameters) {
-  std::string target = path;
-  char separator = '?';
-  for (const auto& [key, value] : parameters) {
-    if (value.empty()) continue;
-    target += separator + std::string(key) + "=" + Escaped(value);
-    separator = '&';
-  }
-  return target;
-}
-
 Result<HttpReply> Send(const Invocation& invocation, const std::string& method, const std::string& target) {
   return SendHttp(shm::AdminSocketPath(invocation.socket_dir), {method, target}, invocation.timeout_ns);
-}
-
-// The body of a successful answer; else the error that the server told of.
-Result<std::string> Get(const Invocation& invocation, const std::string& target) {
-  TP_ASSIGN_OR_RETURN(const HttpReply reply, Send(invocation, "GET", target));
-  if (reply.status == 200) return reply.body;
-  if (reply.content_type == "application/problem+json") return ReadProblem(reply.body);
-  return Status(ErrorId::kHandshakeBad, "memserver answered with HTTP status " + std::to_string(reply.status));
 }
 
 std::string Joined(const Lines& lines) {
@@ -60,7 +30,7 @@ std::string Joined(const Lines& lines) {
 // Asks, and shows the JSON as it came or the lines made from it.
 template <typename Read, typename Render>
 Result<Shown> Show(const Invocation& invocation, const std::string& target, Read read, Render render) {
-  TP_ASSIGN_OR_RETURN(const std::string body, Get(invocation, target));
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, target));
   if (invocation.json) return Shown{body + "\n", ""};
   TP_ASSIGN_OR_RETURN(const auto view, read(body));
   return render(view);
@@ -72,7 +42,7 @@ Result<Shown> RunStatus(const Invocation& invocation, const Style& style) {
 
 Result<Shown> RunPs(const Invocation& invocation, const Style& style) {
   // One job is asked for by its own path, so that a wrong name is an error and not an empty table.
-  if (!invocation.job.empty()) TP_RETURN_IF_ERROR(Get(invocation, "/v1/jobs/" + Escaped(invocation.job)).status());
+  if (!invocation.job.empty()) TP_RETURN_IF_ERROR(GetBody(invocation, "/v1/jobs/" + Escaped(invocation.job)).status());
   return Show(invocation, "/v1/jobs", ReadJobs, [&](std::vector<JobView> jobs) {
     const auto other = [&](const JobView& job) { return job.name != invocation.job && std::to_string(job.id) != invocation.job; };
     if (!invocation.job.empty()) std::erase_if(jobs, other);
@@ -97,6 +67,15 @@ Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
   const std::string target =
       Target("/v1/chunks", {{"job", invocation.job}, {"state", invocation.state}, {"limit", limit}, {"cursor", invocation.cursor}});
   return Show(invocation, target, ReadChunks, [&](const ChunksView& view) { return Shown{Joined(RenderChunks(view, style)), ""}; });
+}
+
+Result<Shown> RunEvents(const Invocation& invocation, const Style&) {
+  const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, Target("/v1/events", {{"after", invocation.cursor}, {"limit", limit}})));
+  TP_ASSIGN_OR_RETURN(const std::vector<EventView> events, ReadEvents(body));
+  Shown shown{invocation.json ? body : Joined(RenderEvents(events)), ""};
+  shown.cursor = events.empty() ? invocation.cursor : std::to_string(events.back().number);
+  return shown;
 }
 
 Result<Shown> RunQuotas(const Invocation& invocation, const Style& style) {
@@ -162,7 +141,7 @@ Result<Shown> RunLogs(const Invocation& invocation, const Style&) {
 
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
   const std::string own = "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
-  auto body = Get(invocation, "/v1/version");
+  auto body = GetBody(invocation, "/v1/version");
   // The own release is known in any case: that no server answers is a remark here.
   if (!body.ok() && !invocation.json) return Shown{own, body.status().Format() + "\n"};
   if (!body.ok()) return body.status();
@@ -180,7 +159,7 @@ Result<Shown> RunWaitReady(const Invocation& invocation, const Style&) {
   Invocation once = invocation;
   while (true) {
     once.timeout_ns = std::max<int64_t>(end - clock.NowNs(), kNsPerMs);
-    auto body = Get(once, "/readyz");
+    auto body = GetBody(once, "/readyz");
     if (body.ok()) return Shown{invocation.json ? *body + "\n" : "memserver is ready\n", ""};
     if (body.status().id() == ErrorId::kNotOwner) return body.status();
     if (clock.NowNs() + kPauseNs > end) {
@@ -215,6 +194,11 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"topo", RunTopo},
                                                    {"quotas", RunQuotas},
                                                    {"job", RunJob},
+                                                   {"health", RunHealth},
+                                                   {"doctor", RunDoctor},
+                                                   {"explain", RunExplain},
+                                                   {"events", RunEvents},
+                                                   {"top", RunTop},
                                                    {"drain", RunDrain},
                                                    {"undrain", RunUndrain},
                                                    {"logs", RunLogs},

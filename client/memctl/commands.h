@@ -15,6 +15,8 @@ namespace tidepool::client {
 struct Shown {
   std::string result;
   std::string remark;
+  int exit_code = 0;        // what a command has found out, where that is no error
+  std::string cursor = {};  // where the next one of a --watch goes on
 };
 
 // Runs `invocation.command` once. Errors: kNoServer, kWaitTimeout, kServerGone, kHandshakeBad, and what the server answered

@@ -23,11 +23,15 @@ Examples:
   memctl job quota gpt --limit 100GiB --weight 2
   memctl job release gpt --force         give its memory back, and end its ranks
   memctl drain                           no new jobs; those that are there go on
+  memctl top                             what moves: bytes, updates and steps a second
+  memctl events -f                       what memserver logs, as it comes
+  memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs
   memctl api GET /v1/jobs/gpt            any path of docs/admin_api.md
 
-Exit codes: 0 done, 2 wrong use, 3 no memserver, 4 not found, 6 timed out, 1 other errors.
+Exit codes: 0 done, 2 wrong use, 3 no memserver, 4 not found, 5 refused, 6 timed out, 9 something is wrong (doctor), 1 other errors;
+of health: 0 all is well, 1 warnings, 2 errors.
 )";
 
 struct CommandFlags {
@@ -42,6 +46,9 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"chunks", "A table of chunks: state, version, who has fetched them", true, true, false},
     {"topo", "The machine: NUMA nodes, GPUs and drives, and where pool and workers are", false, false, false},
     {"quotas", "What each user or job may have of the pool and has, and the jobs that wait for room", false, false, false},
+    {"health", "memserver's own checks; exit code 0 all is well, 1 warnings, 2 errors", false, false, false},
+    {"doctor", "What is wrong and what to do: the way to memserver, and its checks; exit code 9 when something does not work", false, false,
+     false},
     {"drain", "Take no new jobs; those that are there go on", false, false, false},
     {"undrain", "Take new jobs again", false, false, false},
     {"version", "Release of memctl and of the memserver that answers", false, false, false},
@@ -139,6 +146,28 @@ void AddLogsCommand(CLI::App* app, Invocation* invocation) {
   sub->add_option_function<std::string>("--for", field("for"), "Then the configured level comes back")->type_name("TIME");
 }
 
+// memctl top [-b] [-n N], memctl events [-f] [--after N] [--limit N], memctl explain CODE
+void AddLookCommands(CLI::App* app, Invocation* invocation) {
+  const auto add = [&](const char* name, const char* help) {
+    CLI::App* sub = app->add_subcommand(name, help);
+    sub->fallthrough();
+    sub->callback([invocation, name] { invocation->command = name; });
+    return sub;
+  };
+  CLI::App* top = add("top", "Rates of copies, updates and jobs, again every --watch (1s)");
+  top->add_flag("-b,--batch", invocation->batch, "One behind the other instead of in place");
+  top->add_option("-n,--rounds", invocation->rounds, "So many times; else until Ctrl-C")->type_name("N")->check(CLI::PositiveNumber);
+  CLI::App* events = add("events", "What memserver has logged; -o json: an object a line");
+  events->add_flag_callback(
+      "-f,--follow", [invocation] { invocation->watch_ns = kNsPerSecond / 2; }, "Go on with what comes");
+  events->add_option("--after", invocation->cursor, "Only what is behind this number")->type_name("N")->check(CLI::NonNegativeNumber);
+  events->add_option("--limit", invocation->limit, "At most so many")->type_name("N")->check(CLI::Range(1, 1024));
+  add("explain", "What an error means and what to do: memctl explain TP2101")
+      ->add_option("code", invocation->target, "A number or a name")
+      ->required()
+      ->type_name("CODE");
+}
+
 ParsedLine UsageError(const std::string& what) {
   return {.invocation = std::nullopt, .text = Status(ErrorId::kUsageError, what).Format() + "\n", .exit_code = kExitUsage};
 }
@@ -147,7 +176,7 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "logs"}) names.emplace_back(name);
+  for (const char* name : {"job", "logs", "top", "events", "explain"}) names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);
@@ -160,7 +189,7 @@ Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
   if (!texts.timeout.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->timeout_ns, ParseDurationNs(texts.timeout));
   }
-  if (!watch) return {};
+  if (!watch && invocation->command != "top") return {};
   invocation->watch_ns = kNsPerSecond;
   if (!texts.watch.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->watch_ns.emplace(), ParseDurationNs(texts.watch));
@@ -182,6 +211,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   for (const CommandFlags& command : kCommands) AddCommand(&app, command, &invocation);
   AddJobCommand(&app, &invocation);
   AddLogsCommand(&app, &invocation);
+  AddLookCommands(&app, &invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

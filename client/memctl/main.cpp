@@ -33,26 +33,29 @@ bool Print(const std::string& text, std::FILE* stream) {
   return std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
 }
 
-int RunOnce(const Invocation& invocation, bool on_cleared_screen) {
-  const auto shown = RunCommand(invocation, StyleOf(invocation));
+int RunOnce(Invocation* invocation, bool on_cleared_screen) {
+  const auto shown = RunCommand(*invocation, StyleOf(*invocation));
   if (on_cleared_screen) Print("\033[H\033[2J", stdout);
   if (!shown.ok()) {
     Print(shown.status().Format() + "\n", stderr);
     return shown.status().exit_code();
   }
   Print(shown.value().remark, stderr);
-  return Print(shown.value().result, stdout) ? 0 : tidepool::kExitFailed;
+  if (!Print(shown.value().result, stdout)) return tidepool::kExitFailed;
+  invocation->cursor = shown.value().cursor.empty() ? invocation->cursor : shown.value().cursor;
+  return shown.value().exit_code;
 }
 
 // Until Ctrl-C or an error; a picture that changes in place on a terminal, blocks one after another elsewhere.
-int Watch(const Invocation& invocation) {
-  const bool terminal = isatty(STDOUT_FILENO) == 1 && !invocation.json;
+int Watch(Invocation invocation) {
+  const bool follows = invocation.command == "events", looks_twice = invocation.command == "top";
+  const bool terminal = isatty(STDOUT_FILENO) == 1 && !invocation.json && !invocation.batch && !follows;
   tidepool::SteadyClock clock;
-  while (true) {
-    const int exit_code = RunOnce(invocation, terminal);
-    if (exit_code != 0) return exit_code;
-    if (!terminal && !invocation.json && !Print("\n", stdout)) return tidepool::kExitFailed;
-    clock.SleepNs(*invocation.watch_ns);
+  for (uint64_t round = 1;; ++round) {
+    const int exit_code = RunOnce(&invocation, terminal);
+    if (exit_code != 0 || round == invocation.rounds) return exit_code;
+    if (!terminal && !follows && !invocation.json && !Print("\n", stdout)) return tidepool::kExitFailed;
+    if (!looks_twice) clock.SleepNs(*invocation.watch_ns);
   }
 }
 
@@ -65,5 +68,6 @@ int main(int argc, char** argv) {
     Print(line.text, line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
-  return line.invocation->watch_ns.has_value() ? Watch(*line.invocation) : RunOnce(*line.invocation, false);
+  Invocation invocation = *line.invocation;
+  return invocation.watch_ns.has_value() ? Watch(invocation) : RunOnce(&invocation, false);
 }

@@ -84,6 +84,19 @@ Lines RenderStatus(const StatusView& status, const Style&) {
   return lines;
 }
 
+std::string StateText(const JobView& job) {
+  return job.suspended ? "suspended" : job.state;
+}
+
+Lines RenderEvents(const std::vector<EventView>& events) {
+  Lines lines;
+  for (const EventView& event : events) {
+    lines.push_back(Printable(event.time + "  " + (event.level == "info" ? "" : event.level + ": ") + event.message +
+                              (event.fields.empty() ? "" : "  " + event.fields)));
+  }
+  return lines;
+}
+
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
   const bool nvme = std::any_of(jobs.begin(), jobs.end(), [](const JobView& job) { return job.nvme_bytes > 0; });
   Table table({{"ID", true},
@@ -99,8 +112,8 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
                {"GRAD NORM", true},
                {"SKIPPED", true}});
   for (const JobView& job : jobs) {
-    table.Add({std::to_string(job.id), job.name, job.state, std::to_string(job.ranks_attached) + "/" + std::to_string(job.world), job.dtype,
-               std::to_string(job.version), FormatCount(job.parameters),
+    table.Add({std::to_string(job.id), job.name, StateText(job), std::to_string(job.ranks_attached) + "/" + std::to_string(job.world),
+               job.dtype, std::to_string(job.version), FormatCount(job.parameters),
                FormatBytes(job.pool_bytes) + (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""), FormatBytes(job.rcache_bytes),
                job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-", job.grad_norm > 0 ? Fixed(job.grad_norm, 3) : "-",
                std::to_string(job.steps_skipped)});

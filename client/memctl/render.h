@@ -19,10 +19,14 @@ struct Style {
 using Lines = std::vector<std::string>;
 
 Lines RenderStatus(const StatusView& status, const Style& style);
+// Of a job: its state, or that it is suspended.
+std::string StateText(const JobView& job);
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
 // Two tables: accounts, and the ranks that wait (where there are some).
 Lines RenderQuotas(const QuotasView& quotas, const Style& style);
 Lines RenderChunks(const ChunksView& chunks, const Style& style);
+// Times, levels and what happened, a line an event.
+Lines RenderEvents(const std::vector<EventView>& events);
 // Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and drives.
 Lines RenderTopology(const TopologyView& topology, const Style& style);
 // The picture chunks x places: one column a chunk, folded where the terminal is too narrow.

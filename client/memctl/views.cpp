@@ -1,6 +1,8 @@
 #include "client/memctl/views.h"
 
+#include <algorithm>
 #include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 #include <charconv>
 
@@ -54,6 +56,12 @@ class Fields {
     } else if (!value->is_null()) {
       Fail(key);
     }
+    return *this;
+  }
+  Fields& Read(const char* key, bool* out) {
+    const json::value* value = Find(key);
+    if (value == nullptr) return *this;
+    value->is_bool() ? void(*out = value->get_bool()) : Fail(key);
     return *this;
   }
   // A text that may be left out.
@@ -132,6 +140,8 @@ void ReadJob(const json::value& value, std::string* wrong, JobView* job) {
       .Read("pool_bytes", &job->pool_bytes)
       .Read("nvme_bytes", &job->nvme_bytes)
       .Read("rcache_bytes", &job->rcache_bytes)
+      .Read("suspended", &job->suspended)
+      .Read("optimizer_bytes", &job->optimizer_bytes)
       .Read("step_seconds", &job->step_seconds)
       .Read("grad_norm", &job->grad_norm)
       .Read("steps_skipped", &job->steps_skipped);
@@ -291,6 +301,37 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
       row.Read("rcache_bytes", &waiting.rcache_bytes).Read("waited_seconds", &waiting.waited_seconds);
     });
   });
+}
+
+Result<HealthView> ReadHealth(std::string_view text) {
+  return ReadDocument<HealthView>(text, [](Fields& fields, HealthView* view) {
+    fields.Read("status", &view->status).Array("checks", [&](const json::value& value) {
+      HealthCheckView& check = view->checks.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("code", &check.code).Read("severity", &check.severity).Read("summary", &check.summary).Read("remedy", &check.remedy);
+      row.Array("detail", [&](const json::value& each) {
+        if (each.is_string()) check.detail.emplace_back(each.get_string());
+      });
+    });
+  });
+}
+
+Result<std::vector<EventView>> ReadEvents(std::string_view text) {
+  std::vector<EventView> events;
+  for (size_t end = 0; !text.empty(); text.remove_prefix(std::min(end + 1, text.size()))) {
+    end = std::min(text.find('\n'), text.size());
+    auto event = ReadDocument<EventView>(text.substr(0, end), [](Fields& fields, EventView* view) {
+      fields.Read("number", &view->number).Read("time", &view->time).Read("level", &view->level).Read("message", &view->message);
+      fields.Members([view](const std::string& key, const json::value& value) {
+        if (key == "number" || key == "time" || key == "level" || key == "message" || key == "program") return;
+        view->fields +=
+            (view->fields.empty() ? "" : "  ") + key + "=" + (value.is_string() ? std::string(value.get_string()) : json::serialize(value));
+      });
+    });
+    if (!event.ok()) return event.status();
+    events.push_back(std::move(event).value());
+  }
+  return events;
 }
 
 Status ReadProblem(std::string_view text) {

@@ -41,6 +41,8 @@ struct JobView {
   uint64_t pool_bytes = 0, nvme_bytes = 0, rcache_bytes = 0, steps_skipped = 0;
   std::string name, state, dtype;
   double step_seconds = 0, grad_norm = 0;
+  bool suspended = false;
+  uint64_t optimizer_bytes = 0;  // of memory traffic, since memserver started
 };
 
 struct ChunkView {
@@ -122,6 +124,24 @@ struct QuotasView {
   std::vector<WaitingView> waiting;  // in the order in which they are served
 };
 
+struct HealthCheckView {
+  std::string code, severity, summary;  // severity: "ok", "warn", "error"
+  std::vector<std::string> detail;
+  std::string remedy;  // empty when it is ok
+};
+
+struct HealthView {
+  std::string status;  // of the worst
+  std::vector<HealthCheckView> checks;
+};
+
+// A line of memserver's log.
+struct EventView {
+  uint64_t number = 0;
+  std::string time, level, message;
+  std::string fields;  // the others, as "job=1 name=gpt"
+};
+
 // Errors of all: kHandshakeBad (not JSON, a field is missing or of another kind).
 Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
@@ -130,6 +150,9 @@ Result<ChunksView> ReadChunks(std::string_view json);
 Result<ResidencyView> ReadResidency(std::string_view json);
 Result<TopologyView> ReadTopology(std::string_view json);
 Result<QuotasView> ReadQuotas(std::string_view json);
+Result<HealthView> ReadHealth(std::string_view json);
+// One object a line.
+Result<std::vector<EventView>> ReadEvents(std::string_view ndjson);
 
 // The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
 Status ReadProblem(std::string_view json);

@@ -7,7 +7,9 @@
 #include <span>
 
 #include "base/json_writer.h"
+#include "base/log.h"
 #include "memserver/admin/exposition.h"
+#include "memserver/admin/health_report.h"
 #include "memserver/admin/metrics_report.h"
 #include "memserver/admin/request_target.h"
 
@@ -81,6 +83,21 @@ AdminAnswer GetJobs(const Ask& ask) {
 
 AdminAnswer GetQuotas(const Ask& ask) {
   return Ok(QuotasReport(*ask.look.snapshot));
+}
+
+AdminAnswer GetHealth(const Ask& ask) {
+  return Ok(HealthReport(ask.look));
+}
+
+// Numbers come first in each line, so that a reader knows where to go on.
+AdminAnswer GetEvents(const Ask& ask) {
+  auto after = NumberParameter(ask.target, "after", 0, UINT64_MAX);
+  auto limit = NumberParameter(ask.target, "limit", kLoggedLinesKept, kLoggedLinesKept);
+  if (!after.ok() || !limit.ok()) return ProblemOf(after.ok() ? limit.status() : after.status());
+  std::string body;
+  for (const LoggedLine& line : RecentLines(*after, *limit))
+    body += "{\"number\":" + std::to_string(line.number) + "," + line.json.substr(1) + "\n";
+  return {.status = 200, .content_type = "application/x-ndjson", .body = std::move(body)};
 }
 
 AdminAnswer GetMetrics(const Ask& ask) {
@@ -173,6 +190,7 @@ struct Route {
   AdminAnswer (*handler)(const Ask&);
   std::array<std::string_view, 4> parameters;
   size_t parameter_count;
+  AdminLevel least = AdminLevel::kUser;
 };
 
 constexpr auto kRoutes = std::to_array<Route>({
@@ -184,6 +202,8 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "quotas"}, 2, Needs::kSnapshot, GetQuotas, {}, 0},
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
+    {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},
+    {{"v1", "events"}, 2, Needs::kNothing, GetEvents, {"after", "limit"}, 2, AdminLevel::kOperator},
     {{"metrics"}, 1, Needs::kSnapshot, GetMetrics, {}, 0},
     {{"livez"}, 1, Needs::kLook, GetLive, {}, 0},
     {{"readyz"}, 1, Needs::kSnapshot, GetReady, {}, 0},
@@ -253,6 +273,7 @@ AdminAnswer AdminApi::Answer(const AdminRequest& request) {
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (!reads && (", " + changes + ",").find(", " + std::string(request.method) + ",") != std::string::npos) return Change(request, *parsed);
   if (!reads || route == nullptr) return NotAllowed(route != nullptr, changes);
+  if (const Status allowed = CheckLevel(request.caller, route->least); !allowed.ok()) return ProblemOf(allowed);
   const Status known = CheckParameters(*parsed, std::span(route->parameters).first(route->parameter_count));
   if (!known.ok()) return ProblemOf(known);
   SnapshotLook look;

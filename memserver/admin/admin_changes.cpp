@@ -111,6 +111,12 @@ const ChangeRoute* Find(std::string_view method, const RequestTarget& target) {
 
 }  // namespace
 
+Status CheckLevel(const AdminCaller& caller, AdminLevel least) {
+  if (caller.level >= least) return Status();
+  return Status(ErrorId::kNotOwner, std::string("this takes the level '") + NameOf(least) + "'; yours is '" + NameOf(caller.level) + "'")
+      .Fix("ask a member of the group of operators, or root");
+}
+
 std::string AdminChanges::MethodsOf(const RequestTarget& target) {
   std::string methods;
   for (const ChangeRoute& route : kChanges) {
@@ -129,11 +135,7 @@ std::vector<std::string> AdminChanges::Endpoints() {
 
 AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot) {
   const ChangeRoute* route = Find(request.method, target);
-  if (request.caller.level < route->least) {
-    return ProblemOf(Status(ErrorId::kNotOwner, std::string("this takes the rights of an ") + NameOf(route->least) +
-                                                    "; yours are those of a " + NameOf(request.caller.level))
-                         .Fix("ask a member of the group of operators, or root"));
-  }
+  if (const Status allowed = CheckLevel(request.caller, route->least); !allowed.ok()) return ProblemOf(allowed);
   if (const Status known = CheckParameters(target, std::span(&route->parameter, route->parameter.empty() ? 0 : 1)); !known.ok())
     return ProblemOf(known);
   auto body = ParseBody(request.body);

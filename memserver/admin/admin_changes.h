@@ -20,6 +20,9 @@ struct AdminRequest {
   AdminCaller caller = {};
 };
 
+// Errors: kNotOwner.
+Status CheckLevel(const AdminCaller& caller, AdminLevel least);
+
 class AdminChanges {
  public:
   static constexpr int64_t kWaitMs = 2000;  // less than memctl waits for the answer

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "memserver/admin/exposition.h"
+#include "memserver/admin/health_report.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -33,6 +34,11 @@ void WriteServer(const SnapshotLook& look, const ServerFacts& facts, Exposition*
   out->Counter("tidepool_transfer_bytes_total", "Bytes copied between host memory and rCaches")
       .Sample(now.bytes_h2d, {{"direction", "host_to_device"}})
       .Sample(now.bytes_d2h, {{"direction", "device_to_host"}});
+}
+
+void WriteHealth(const SnapshotLook& look, Exposition* out) {
+  out->Gauge("tidepool_health_status", "Of each check: 0 ok, 1 warning, 2 error");
+  for (const HealthCheck& check : CheckHealth(look)) out->Sample(static_cast<uint64_t>(check.severity), {{"code", check.code}});
 }
 
 void WriteTiers(const Snapshot& now, Exposition* out) {
@@ -123,6 +129,7 @@ void WriteRanks(const Snapshot& now, Exposition* out) {
 std::string MetricsReport(const SnapshotLook& look, const ServerFacts& facts) {
   Exposition out;
   WriteServer(look, facts, &out);
+  WriteHealth(look, &out);
   WriteTiers(*look.snapshot, &out);
   WriteCounts(*look.snapshot, &out);
   WriteAccounts(*look.snapshot, &out);

@@ -38,5 +38,23 @@ TEST(Log, OffATerminalAutoMeansJson) {
   EXPECT_THAT(Logged(LogLevel::kInfo, LogFormat::kAuto), HasSubstr("{\"time\":"));
 }
 
+TEST(Log, TheLinesLoggedLastAreKeptWithTheirNumbers) {
+  const auto before = RecentLines(0, kLoggedLinesKept);
+  const uint64_t last = before.empty() ? 0 : before.back().number;
+  LogWarn("first", {{"a", 1}});
+  SetLogLevel(LogLevel::kInfo);
+  LogDebug("below the level");
+  LogInfo("second");
+  const auto lines = RecentLines(last, 10);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].number, last + 1);
+  EXPECT_EQ(lines[1].number, last + 2);
+  EXPECT_TRUE(lines[0].json.starts_with("{\"time\":\"")) << lines[0].json;
+  EXPECT_TRUE(lines[0].json.ends_with("\"message\":\"first\",\"a\":1}")) << lines[0].json;
+  EXPECT_EQ(RecentLines(last + 1, 10).size(), 1U);
+  EXPECT_EQ(RecentLines(last, 1).size(), 1U);
+  EXPECT_TRUE(RecentLines(last + 2, 10).empty());
+}
+
 }  // namespace
 }  // namespace tidepool

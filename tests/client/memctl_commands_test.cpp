@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/unique_fd.h"
 #include "client/memctl/flags.h"
+#include "client/memctl/top.h"
 #include "memserver/admin/admin_server.h"
 #include "tests/memserver/admin_fixture.h"
 
@@ -116,6 +118,108 @@ TEST_F(Memctl, JobsAndTheServerAreHandled) {
   EXPECT_EQ(Run({"logs", "level", "loud"}).status().exit_code(), kExitUsage);
   loop_.AnswerWith(Status(ErrorId::kJobBusy, "it has ranks"));
   EXPECT_EQ(Run({"job", "release", "gpt"}).status().exit_code(), kExitRefused);
+}
+
+TEST_F(Memctl, EventsAreTheLogAndGoOnWhereTheLastOnesEnded) {
+  Serve();
+  LogInfo("an event of the test", {{"job", 3}, {"name", "gpt"}});
+  auto all = Run({"events"});
+  ASSERT_TRUE(all.ok()) << all.status().Format();
+  EXPECT_THAT(all->result, HasSubstr("Z  an event of the test  job=3  name=gpt\n"));
+  LogWarn("another one");
+  auto next = Run({"events", "--after", all->cursor.c_str()});
+  ASSERT_TRUE(next.ok());
+  EXPECT_THAT(next->result, testing::EndsWith("Z  warn: another one\n"));
+  EXPECT_THAT(next->result, testing::Not(HasSubstr("an event of the test")));
+  EXPECT_EQ(Run({"events", "--after", next->cursor.c_str()})->cursor, next->cursor) << "nothing new";
+  EXPECT_THAT(ResultOf({"events", "-o", "json"}), StartsWith("{\"number\":"));
+  EXPECT_EQ(Parse({"events", "-f"}).invocation->watch_ns, kNsPerSecond / 2);
+}
+
+TEST_F(Memctl, HealthHasAnExitCode) {
+  Serve();
+  auto health = Run({"health"});
+  ASSERT_TRUE(health.ok()) << health.status().Format();
+  EXPECT_EQ(health->exit_code, 1) << health->result;
+  EXPECT_THAT(health->result, HasSubstr("LEASE_STALE"));
+  EXPECT_THAT(health->result, HasSubstr("jobs without trainers, kept for their lease: 1 (7)"));
+  EXPECT_THAT(health->result, HasSubstr("fix: start them again with --resume auto"));
+  EXPECT_THAT(ResultOf({"health", "-o", "json"}), StartsWith("{\"status\":\"warn\""));
+}
+
+TEST_F(Memctl, TheDoctorLooksAtTheWayToo) {
+  auto without = Run({"doctor"});
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ(without->exit_code, kExitHostUnfit);
+  EXPECT_THAT(without->result, HasSubstr("sockets are missing (" + directory_ + "/admin.sock, " + directory_ + "/data.sock)"));
+  Serve();
+  const UniqueFd data(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, (directory_ + "/data.sock").c_str(), sizeof address.sun_path - 1);
+  ASSERT_EQ(bind(data.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  auto with = Run({"doctor"});
+  ASSERT_TRUE(with.ok());
+  EXPECT_EQ(with->exit_code, kExitOk) << with->result;
+  EXPECT_THAT(with->result, HasSubstr("MEMSERVER"));
+  EXPECT_THAT(with->result, HasSubstr("LEASE_STALE"));
+  EXPECT_THAT(ResultOf({"doctor", "-o", "json"}),
+              StartsWith("{\"status\":\"warn\",\"checks\":[{\"code\":\"SOCKET_DIR\",\"severity\":\"ok\""));
+}
+
+TEST_F(Memctl, TopShowsWhatMoves) {
+  Serve();
+  const std::string shown = ResultOf({"top", "--watch", "50ms"});
+  EXPECT_THAT(shown, HasSubstr("now       0 B/s to ranks"));
+  EXPECT_THAT(shown, HasSubstr("OPTIMIZER"));
+  EXPECT_THAT(ResultOf({"top", "--watch", "50ms", "-o", "json"}), HasSubstr("\"steps_per_second\":0"));
+  const ParsedLine line = Parse({"top", "-b", "-n", "3"});
+  EXPECT_TRUE(line.invocation->batch);
+  EXPECT_EQ(line.invocation->rounds, 3U);
+  EXPECT_EQ(line.invocation->watch_ns, kNsPerSecond);
+}
+
+TEST(Top, RatesLieBetweenTwoLooks) {
+  TopLook before, after;
+  before.status.uptime_seconds = 10;
+  after.status.uptime_seconds = 12;
+  before.status.bytes_h2d = 1000;
+  after.status.bytes_h2d = 5000;
+  before.status.parameters_updated = 7;  // the server began anew: no rate below nothing
+  JobView job;
+  job.id = 1;
+  job.version = 10;
+  job.optimizer_bytes = 100;
+  before.jobs = {job};
+  job.version = 14;
+  job.optimizer_bytes = 400;
+  JobView late;
+  late.id = 2;
+  late.version = 90;
+  JobView busy;
+  busy.id = 3;
+  before.jobs.push_back(busy);
+  busy.optimizer_bytes = 900;
+  after.jobs = {job, late, busy};
+  const TopView top = Compare(before, after);
+  EXPECT_DOUBLE_EQ(top.bytes_to_ranks, 2000);
+  EXPECT_DOUBLE_EQ(top.parameters, 0);
+  ASSERT_EQ(top.jobs.size(), 3U);
+  EXPECT_EQ(top.jobs[0].job.id, 3U) << "the busiest first";
+  EXPECT_DOUBLE_EQ(top.jobs[0].optimizer_share, 0.75);
+  EXPECT_DOUBLE_EQ(top.jobs[1].steps_a_second, 2);
+  EXPECT_DOUBLE_EQ(top.jobs[1].optimizer_bytes_a_second, 150);
+  EXPECT_DOUBLE_EQ(top.jobs[2].steps_a_second, 0) << "it was not there before";
+}
+
+TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {
+  EXPECT_THAT(ResultOf({"explain", "TP2101"}),
+              HasSubstr("TP2101  PoolFull: there is no room, or no right\n   fix:   give memserver a larger --pool"));
+  EXPECT_EQ(ResultOf({"explain", "2101"}), ResultOf({"explain", "PoolFull"}));
+  EXPECT_THAT(ResultOf({"explain", "TP2101", "-o", "json"}), HasSubstr("\"exit_code\":5"));
+  const auto unknown = Run({"explain", "PoolFul"});
+  EXPECT_EQ(unknown.status().exit_code(), kExitUsage);
+  EXPECT_THAT(unknown.status().Format(), HasSubstr("did you mean \"PoolFull\""));
 }
 
 TEST_F(Memctl, JsonIsTheServersOwn) {

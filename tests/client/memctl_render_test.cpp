@@ -123,14 +123,15 @@ TEST(MemctlResidency, HostileRunsAreErrors) {
 TEST(MemctlPs, JobsAreATable) {
   auto jobs = ReadJobs(R"({"jobs":[
     {"id":1,"name":"gpt","uid":0,"state":"training","world":2,"ranks_attached":2,"dtype":"bf16","version":41,"parameters":124439808,
-     "pool_bytes":1991036928,"nvme_bytes":0,"rcache_bytes":134217728,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
+     "pool_bytes":1991036928,"nvme_bytes":0,"rcache_bytes":134217728,"suspended":false,"optimizer_bytes":7,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
     {"id":12,"name":"a-long-name","uid":0,"state":"detached","world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,
-     "pool_bytes":4096,"nvme_bytes":0,"rcache_bytes":0,"step_seconds":0,"grad_norm":null,"steps_skipped":3,"chunks":1}]})");
+     "pool_bytes":4096,"nvme_bytes":0,"rcache_bytes":0,"suspended":true,"optimizer_bytes":0,"step_seconds":0,
+     "grad_norm":null,"steps_skipped":3,"chunks":1}]})");
   ASSERT_TRUE(jobs.ok()) << jobs.status().Format();
   EXPECT_EQ(Joined(RenderJobs(*jobs, {})), R"(
-ID  NAME         STATE     RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STEP  GRAD NORM  SKIPPED
- 1  gpt          training    2/2  bf16     41  124.4M  1.85 GiB  128 MiB  521 ms      1.250        0
-12  a-long-name  detached    0/1  fp32      0     900  4.00 KiB      0 B       -          -        3
+ID  NAME         STATE      RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STEP  GRAD NORM  SKIPPED
+ 1  gpt          training     2/2  bf16     41  124.4M  1.85 GiB  128 MiB  521 ms      1.250        0
+12  a-long-name  suspended    0/1  fp32      0     900  4.00 KiB      0 B       -          -        3
 )");
   EXPECT_THAT(RenderJobs(*jobs, {.header = false}), SizeIs(2));
 }

@@ -19,6 +19,8 @@ ServerFacts Facts() {
   return {.version = "1.2.3", .abi = 9, .build = "test build", .devices = {"host"}, .socket_dir = "/run/x", .pid = 77};
 }
 
+constexpr AdminCaller kAdmin{.level = AdminLevel::kAdmin};
+
 class AdminApiTest : public testing::Test {
  protected:
   // Everything as an admin, unless a test says otherwise.
@@ -269,8 +271,8 @@ TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {
     snapshot.draining = draining;
     FakeLoop loop(snapshot);
     AdminApi api(Facts(), &loop.source, &loop.to_loop);
-    EXPECT_EQ(api.Answer({"GET", "/livez"}).status, 200u);
-    const AdminAnswer ready = api.Answer({"GET", "/readyz"});
+    EXPECT_EQ(api.Answer({"GET", "/livez", "", kAdmin}).status, 200u);
+    const AdminAnswer ready = api.Answer({"GET", "/readyz", "", kAdmin});
     EXPECT_EQ(ready.status, 503u);
     EXPECT_THAT(ready.body, HasSubstr(draining ? "draining" : "starting"));
     EXPECT_THAT(ready.body, HasSubstr("TP3103"));
@@ -281,7 +283,7 @@ TEST(AdminApi, ManyReadersCostTheLoopOneSnapshot) {
   FakeLoop loop;
   AdminApi api(Facts(), &loop.source, &loop.to_loop);
   const int64_t begin = loop.clock.NowNs();
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(api.Answer({"GET", "/v1/jobs"}).status, 200u);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(api.Answer({"GET", "/v1/jobs", "", kAdmin}).status, 200u);
   const int64_t windows = (loop.clock.NowNs() - begin) / (SnapshotSource::kAgeMaxMs * kNsPerMs);
   EXPECT_LE(loop.asked, windows + 2);
 }
@@ -290,36 +292,36 @@ TEST(AdminApi, ALoopThatNeverAnswersIsWaitedForOnce) {
   FakeLoop loop;
   loop.stuck = true;
   AdminApi api(Facts(), &loop.source, &loop.to_loop);
-  EXPECT_EQ(api.Answer({"GET", "/livez"}).status, 200u) << "alive, although nothing has been heard of the loop yet";
+  EXPECT_EQ(api.Answer({"GET", "/livez", "", kAdmin}).status, 200u) << "alive, although nothing has been heard of the loop yet";
   const int64_t begin = loop.clock.NowNs();
-  EXPECT_EQ(api.Answer({"GET", "/v1/status"}).status, 503u);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(api.Answer({"GET", "/v1/jobs"}).status, 503u);
+  EXPECT_EQ(api.Answer({"GET", "/v1/status", "", kAdmin}).status, 503u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(api.Answer({"GET", "/v1/jobs", "", kAdmin}).status, 503u);
   EXPECT_LT(loop.clock.NowNs() - begin, 2 * SnapshotSource::kWaitMs * kNsPerMs);
-  const AdminAnswer ready = api.Answer({"GET", "/readyz"});
+  const AdminAnswer ready = api.Answer({"GET", "/readyz", "", kAdmin});
   EXPECT_EQ(ready.status, 503u);
   EXPECT_THAT(ready.body, HasSubstr("the serve loop has not answered for"));
-  EXPECT_THAT(api.Answer({"GET", "/livez"}).body, HasSubstr("\"silent\":true"));
+  EXPECT_THAT(api.Answer({"GET", "/livez", "", kAdmin}).body, HasSubstr("\"silent\":true"));
 }
 
 TEST(AdminApi, ALoopThatFallsSilentLeavesTheLastSnapshotWithItsAge) {
   FakeLoop loop;
   AdminApi api(Facts(), &loop.source, &loop.to_loop);
-  ASSERT_EQ(api.Answer({"GET", "/v1/status"}).status, 200u);
+  ASSERT_EQ(api.Answer({"GET", "/v1/status", "", kAdmin}).status, 200u);
   loop.stuck = true;
   SteadyClock().SleepNs(2 * SnapshotSource::kAgeMaxMs * kNsPerMs);
-  const AdminAnswer status = api.Answer({"GET", "/v1/status"});
+  const AdminAnswer status = api.Answer({"GET", "/v1/status", "", kAdmin});
   EXPECT_EQ(status.status, 200u);
   EXPECT_THAT(status.body, HasSubstr("\"snapshot_age_seconds\":1."));
-  EXPECT_EQ(api.Answer({"GET", "/readyz"}).status, 503u);
+  EXPECT_EQ(api.Answer({"GET", "/readyz", "", kAdmin}).status, 503u);
   loop.stuck = false;
-  for (int i = 0; i < 500 && api.Answer({"GET", "/readyz"}).status != 200u; ++i) SteadyClock().SleepNs(10 * kNsPerMs);
-  EXPECT_EQ(api.Answer({"GET", "/readyz"}).status, 200u) << "it answers again";
+  for (int i = 0; i < 500 && api.Answer({"GET", "/readyz", "", kAdmin}).status != 200u; ++i) SteadyClock().SleepNs(10 * kNsPerMs);
+  EXPECT_EQ(api.Answer({"GET", "/readyz", "", kAdmin}).status, 200u) << "it answers again";
 }
 
 TEST(AdminApi, APercentEscapeCannotBreakTheAnswer) {
   FakeLoop loop;
   AdminApi api(Facts(), &loop.source, &loop.to_loop);
-  const AdminAnswer answer = api.Answer({"GET", "/v1/jobs/%22%2C%7B%0a%00%ff"});
+  const AdminAnswer answer = api.Answer({"GET", "/v1/jobs/%22%2C%7B%0a%00%ff", "", kAdmin});
   EXPECT_EQ(answer.status, 404u);
   EXPECT_THAT(answer.body, HasSubstr(R"('\",{\n\u0000)"));
 }

@@ -10,6 +10,7 @@
 
 #include "memserver/admin/admin_api.h"
 #include "memserver/admin/exposition.h"
+#include "memserver/admin/health_report.h"
 #include "memserver/admin/metrics_report.h"
 #include "tests/memserver/admin_fixture.h"
 
@@ -18,6 +19,8 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+
+constexpr uint64_t kHugePool = uint64_t{1} << 30;
 
 // First cells, without their quotes, of the tables' rows that begin with `start`.
 std::set<std::string> RowsOfPage(const std::string& start) {
@@ -64,6 +67,48 @@ TEST(AdminPage, EveryEndpointIsThere) {
     const AdminAnswer answer = api.Answer({method, endpoint.substr(blank + 1), "", {.level = AdminLevel::kAdmin}});
     EXPECT_TRUE(answer.status == 200 || answer.status == 400) << endpoint << ": " << answer.status << " " << answer.body;
   }
+}
+
+// A snapshot in which everything is wrong that can be, and one in which nothing is.
+TEST(Health, EveryCheckHasItsBadSideAndStandsOnThePage) {
+  Snapshot bad = TwoJobs();
+  bad.ready = false;
+  bad.draining = true;
+  bad.pool_bytes = 2 * kHugePool;
+  bad.pool_used = bad.pool_bytes;
+  bad.pool_huge_bytes = 0;
+  bad.nvme.failed = "/mnt/a";
+  bad.nvme.stalled = 2;
+  bad.accounts[0].quota.limit = bad.accounts[0].used - 1;
+  bad.jobs[0].suspended = true;
+  bad.waiting[0].waited_ns = 3600 * kNsPerSecond;
+  std::set<std::string> codes;
+  for (const HealthCheck& check : CheckHealth({.snapshot = std::make_shared<Snapshot>(bad), .silent_seconds = 3})) {
+    EXPECT_NE(check.severity, Severity::kOk) << check.code;
+    EXPECT_STRNE(check.remedy, "") << check.code;
+    codes.insert(check.code);
+  }
+  std::set<std::string> rows;
+  for (const char* letter : {"L", "D", "P", "N", "J", "R"}) rows.merge(RowsOfPage(letter));
+  std::erase_if(rows, [](const std::string& row) { return row.find(' ') != std::string::npos; });  // endpoints
+  EXPECT_EQ(rows, codes);
+  Snapshot good;
+  good.ready = true;
+  good.pool_bytes = 2 * kHugePool;
+  good.pool_huge_bytes = kHugePool;
+  const std::string report = HealthReport({.snapshot = std::make_shared<Snapshot>(good)});
+  EXPECT_THAT(report, testing::StartsWith(R"({"status":"ok","checks":[)"));
+  EXPECT_THAT(report, Not(HasSubstr(R"("severity":"warn")")));
+  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(bad)}), testing::StartsWith(R"({"status":"error")"));
+}
+
+TEST(Events, AreForOperators) {
+  FakeLoop loop;
+  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  const auto ask = [&](const char* target, AdminLevel level) { return api.Answer({"GET", target, "", {.uid = 7, .level = level}}); };
+  EXPECT_EQ(ask("/v1/events", AdminLevel::kUser).status, 403u);
+  EXPECT_STREQ(ask("/v1/events?limit=1", AdminLevel::kOperator).content_type, "application/x-ndjson");
+  EXPECT_EQ(ask("/v1/events?after=x", AdminLevel::kOperator).status, 400u);
 }
 
 TEST(Metrics, ThePageListsEveryFamilyAndNoOther) {

@@ -1,0 +1,41 @@
+#include "client/memctl/admin_calls.h"
+
+#include <array>
+#include <cstdio>
+
+#include "client/memctl/send_http.h"
+#include "client/memctl/views.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::client {
+
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+    std::array<char, 4> escape{};
+    std::snprintf(escape.data(), escape.size(), "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    out += plain ? std::string(1, c) : escape.data();
+  }
+  return out;
+}
+
+std::string Target(const std::string& path, std::initializer_list<std::pair<const char*, std::string>> parameters) {
+  std::string target = path;
+  char separator = '?';
+  for (const auto& [key, value] : parameters) {
+    if (value.empty()) continue;
+    target += separator + std::string(key) + "=" + Escaped(value);
+    separator = '&';
+  }
+  return target;
+}
+
+Result<std::string> GetBody(const Invocation& invocation, const std::string& target) {
+  TP_ASSIGN_OR_RETURN(const HttpReply reply, SendHttp(shm::AdminSocketPath(invocation.socket_dir), {"GET", target}, invocation.timeout_ns));
+  if (reply.status == 200) return reply.body;
+  if (reply.content_type == "application/problem+json") return ReadProblem(reply.body);
+  return Status(ErrorId::kHandshakeBad, "memserver answered with HTTP status " + std::to_string(reply.status));
+}
+
+}  // namespace tidepool::client

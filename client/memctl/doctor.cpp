@@ -1,0 +1,158 @@
+#include "client/memctl/doctor.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error_catalog.h"
+#include "base/json_writer.h"
+#include "base/suggest.h"
+#include "client/memctl/admin_calls.h"
+#include "client/memctl/table.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::client {
+namespace {
+
+const std::string kOk = "ok", kWarn = "warn", kError = "error";
+
+std::string Joined(const std::vector<std::string>& texts, const char* between) {
+  std::string text;
+  for (const std::string& each : texts) text += (text.empty() ? "" : between) + each;
+  return text;
+}
+
+std::string Rendered(const HealthView& health, const Style& style) {
+  Table table({{"CHECK"}, {"STATE"}, {"WHAT"}});
+  for (const HealthCheckView& check : health.checks) {
+    table.Add({check.code, check.severity, check.summary + (check.detail.empty() ? "" : " (" + Joined(check.detail, ", ") + ")")});
+    if (!check.remedy.empty()) table.Add({"", "", "fix: " + check.remedy});
+  }
+  return Joined(table.Lines(style.header), "\n") + "\n";
+}
+
+HealthCheckView CheckDirectory(const std::string& path) {
+  struct stat about {};
+  if (stat(path.c_str(), &about) != 0) {
+    return {"SOCKET_DIR",
+            kError,
+            path + ": " + std::strerror(errno),
+            {},
+            "start a memserver (memserver run), or name the directory of one that runs (-s, TIDEPOOL_SOCKET_DIR)"};
+  }
+  if (access(path.c_str(), X_OK) != 0) {
+    return {"SOCKET_DIR",
+            kError,
+            path + " is not open to you: it belongs to user " + std::to_string(about.st_uid) + " and group " + std::to_string(about.st_gid),
+            {},
+            "a private memserver serves its own user; of a service, join the group (usermod --append --groups), then log in again"};
+  }
+  return {"SOCKET_DIR", kOk, path, {}, ""};
+}
+
+HealthCheckView CheckSockets(const std::string& path) {
+  std::vector<std::string> missing;
+  for (const std::string& socket : {shm::AdminSocketPath(path), shm::DataSocketPath(path)}) {
+    struct stat about {};
+    if (stat(socket.c_str(), &about) != 0 || !S_ISSOCK(about.st_mode)) missing.push_back(socket);
+  }
+  if (missing.empty()) return {"SOCKETS", kOk, "both sockets are there", {}, ""};
+  return {"SOCKETS", kError, "sockets are missing", missing,
+          "memserver is starting, or has ended: see its log (journalctl -u tidepool-memserver)"};
+}
+
+// Also where the server is drained or still: its checks tell more.
+void AddServer(const Invocation& invocation, HealthView* health) {
+  auto body = GetBody(invocation, "/v1/health");
+  auto found = body.ok() ? ReadHealth(*body) : Result<HealthView>(body.status());
+  if (!found.ok()) {
+    health->checks.push_back({"MEMSERVER", kError, found.status().what(), {}, found.status().fix()});
+    return;
+  }
+  health->checks.push_back({"MEMSERVER", kOk, "it answers", {}, ""});
+  std::move(found->checks.begin(), found->checks.end(), std::back_inserter(health->checks));
+}
+
+std::string JsonOf(const HealthView& health) {
+  JsonWriter json;
+  json.BeginObject().Field("status", health.status).Key("checks").BeginArray();
+  for (const HealthCheckView& check : health.checks) {
+    json.BeginObject()
+        .Field("code", check.code)
+        .Field("severity", check.severity)
+        .Field("summary", check.summary)
+        .Key("detail")
+        .BeginArray();
+    for (const std::string& each : check.detail) json.String(each);
+    json.EndArray().Field("remedy", check.remedy).EndObject();
+  }
+  return json.EndArray().EndObject().Take() + "\n";
+}
+
+std::string WorstOf(const HealthView& health) {
+  std::string worst = kOk;
+  for (const HealthCheckView& check : health.checks) {
+    if (check.severity == kError || (check.severity == kWarn && worst == kOk)) worst = check.severity;
+  }
+  return worst;
+}
+
+const char* ClassOf(Code code) {
+  constexpr std::array<const char*, 9> kNames{"no error",
+                                              "the input is wrong",
+                                              "a named thing does not exist",
+                                              "there is no room, or no right",
+                                              "a peer is gone, or not there yet",
+                                              "a wait ended without its event",
+                                              "bytes are not what they must be",
+                                              "two sides speak different versions",
+                                              "the operating system refused or failed"};
+  return kNames[static_cast<size_t>(code)];
+}
+
+}  // namespace
+
+Result<Shown> RunHealth(const Invocation& invocation, const Style& style) {
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/health"));
+  TP_ASSIGN_OR_RETURN(const HealthView health, ReadHealth(body));
+  Shown shown{invocation.json ? body + "\n" : Rendered(health, style), ""};
+  shown.exit_code = health.status == kOk ? 0 : health.status == kWarn ? 1 : 2;
+  return shown;
+}
+
+Result<Shown> RunDoctor(const Invocation& invocation, const Style& style) {
+  HealthView health;
+  health.checks.push_back(CheckDirectory(invocation.socket_dir));
+  if (health.checks.back().severity == kOk) health.checks.push_back(CheckSockets(invocation.socket_dir));
+  if (health.checks.back().severity == kOk) AddServer(invocation, &health);
+  health.status = WorstOf(health);
+  Shown shown{invocation.json ? JsonOf(health) : Rendered(health, style), ""};
+  shown.exit_code = health.status == kError ? kExitHostUnfit : kExitOk;
+  return shown;
+}
+
+Result<Shown> RunExplain(const Invocation& invocation, const Style&) {
+  const std::string digits = invocation.target.starts_with("TP") ? invocation.target.substr(2) : invocation.target;
+  std::vector<std::string_view> names;
+  for (const ErrorEntry& entry : ErrorCatalog()) {
+    const std::string number = std::to_string(static_cast<unsigned>(entry.id));
+    names.emplace_back(entry.name);
+    if (digits != number && invocation.target != entry.name) continue;
+    if (invocation.json) {
+      JsonWriter json;
+      json.BeginObject().Field("code", "TP" + number).Field("name", entry.name).Field("class", ClassOf(entry.code));
+      return Shown{json.Field("exit_code", entry.exit_code).Field("remedy", entry.advice).EndObject().Take() + "\n", ""};
+    }
+    return Shown{"TP" + number + "  " + entry.name + ": " + ClassOf(entry.code) + "\n   fix:   " + entry.advice + "\n   exit code " +
+                     std::to_string(entry.exit_code) + "; docs/errors.md says more\n",
+                 ""};
+  }
+  return Status(ErrorId::kUsageError, "no error is called '" + invocation.target + "'" + DidYouMean(invocation.target, names))
+      .Fix("give a number or a name of docs/errors.md, as in TP2101 or PoolFull");
+}
+
+}  // namespace tidepool::client

@@ -1,0 +1,117 @@
+#include "memserver/admin/health_report.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/json_writer.h"
+#include "base/units.h"
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr double kSilentSeconds = 1;
+constexpr double kNearFull = 0.95;
+constexpr uint64_t kHugeMatters = kGiB;  // smaller pools are for trying things out
+constexpr int64_t kLongWaitNs = 600 * kNsPerSecond;
+
+const char* NameOf(Severity severity) {
+  constexpr std::array<const char*, 3> kNames{"ok", "warn", "error"};
+  return kNames[static_cast<size_t>(severity)];
+}
+
+HealthCheck Of(const char* code, Severity if_bad, bool bad, const std::string& summary, const char* remedy) {
+  return {.code = code, .severity = bad ? if_bad : Severity::kOk, .summary = summary, .detail = {}, .remedy = remedy};
+}
+
+// Names of the rows that `bad` says of; a check that is not ok where there are some.
+template <typename Rows, typename Bad>
+HealthCheck OfRows(HealthCheck check, const Rows& rows, Bad bad) {
+  for (const auto& row : rows) {
+    if (bad(row)) check.detail.push_back(row.name);
+  }
+  if (check.detail.empty()) check.severity = Severity::kOk;
+  check.summary += ": " + std::to_string(check.detail.size());
+  return check;
+}
+
+HealthCheck OverQuota(const Snapshot& now) {
+  HealthCheck check =
+      Of("JOB_OVER_QUOTA", Severity::kWarn, true, "accounts that hold more than their limit", "they are given nothing more; memctl quotas");
+  for (const AccountRow& row : now.accounts) {
+    if (row.used > row.quota.limit) check.detail.push_back(row.account);
+  }
+  if (check.detail.empty()) check.severity = Severity::kOk;
+  check.summary += ": " + std::to_string(check.detail.size());
+  return check;
+}
+
+HealthCheck PoolNearFull(const Snapshot& now) {
+  const bool full = static_cast<double>(now.pool_used) > kNearFull * static_cast<double>(now.pool_bytes);
+  return Of("POOL_NEAR_FULL", Severity::kWarn, full, FormatBytes(now.pool_used) + " of " + FormatBytes(now.pool_bytes) + " are used",
+            "memctl quotas says by whom; memctl job release gives back what a detached job holds");
+}
+
+HealthCheck PoolNotHuge(const Snapshot& now) {
+  const bool small_pages = now.pool_bytes >= kHugeMatters && now.pool_huge_bytes < now.pool_bytes / 2;
+  return Of(
+      "POOL_NOT_HUGE", Severity::kWarn, small_pages, FormatBytes(now.pool_huge_bytes) + " of the pool are in pages of 2 MiB",
+      "allow huge pages for shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled), or set some aside and give --huge reserved");
+}
+
+void AddNvme(const NvmeRow& nvme, std::vector<HealthCheck>* checks) {
+  HealthCheck failed = Of("NVME_FLUSH_FAILED", Severity::kError, !nvme.failed.empty(),
+                          nvme.failed.empty() ? "no flush of a directory has failed" : "a flush failed: the directory takes no new jobs",
+                          "look at the kernel log for this drive; give memserver another directory");
+  if (!nvme.failed.empty()) failed.detail.push_back(nvme.failed);
+  checks->push_back(std::move(failed));
+  checks->push_back(Of("NVME_SLOW", Severity::kWarn, nvme.stalled > 0,
+                       "blocks that a drive has held for 10 s and more: " + std::to_string(nvme.stalled),
+                       "look at the kernel log for this drive"));
+}
+
+void AddJobs(const Snapshot& now, std::vector<HealthCheck>* checks) {
+  checks->push_back(OverQuota(now));
+  checks->push_back(OfRows(Of("JOB_SUSPENDED", Severity::kWarn, true, "suspended jobs", "memctl job resume"), now.jobs,
+                           [](const JobRow& job) { return job.suspended; }));
+  checks->push_back(OfRows(Of("LEASE_STALE", Severity::kWarn, true, "jobs without trainers, kept for their lease",
+                              "start them again with --resume auto, or memctl job release"),
+                           now.jobs, [](const JobRow& job) { return job.state == "detached" || job.state == "awaiting"; }));
+  checks->push_back(OfRows(
+      Of("RANKS_WAIT", Severity::kWarn, true, "ranks that have waited for room for ten minutes and more", "memctl quotas says for what"),
+      now.waiting, [](const WaitingRow& row) { return row.waited_ns >= kLongWaitNs; }));
+}
+
+}  // namespace
+
+std::vector<HealthCheck> CheckHealth(const SnapshotLook& look) {
+  const Snapshot& now = *look.snapshot;
+  const bool silent = look.silent_seconds > kSilentSeconds;
+  std::vector<HealthCheck> checks;
+  checks.push_back(Of("LOOP_SILENT", Severity::kError, silent,
+                      silent ? "the serve loop has not answered for " + FormatDuration(look.silent_seconds) : "the serve loop answers",
+                      "see the log of memserver; a watchdog (systemd: WatchdogSec) starts it again"));
+  checks.push_back(
+      Of("DRAINING", Severity::kWarn, now.draining, now.draining ? "no new jobs are taken" : "new jobs are taken", "memctl undrain"));
+  checks.push_back(PoolNearFull(now));
+  checks.push_back(PoolNotHuge(now));
+  AddNvme(now.nvme, &checks);
+  AddJobs(now, &checks);
+  return checks;
+}
+
+std::string HealthReport(const SnapshotLook& look) {
+  const std::vector<HealthCheck> checks = CheckHealth(look);
+  Severity worst = Severity::kOk;
+  for (const HealthCheck& check : checks) worst = std::max(worst, check.severity);
+  JsonWriter json;
+  json.BeginObject().Field("status", NameOf(worst)).Key("checks").BeginArray();
+  for (const HealthCheck& check : checks) {
+    json.BeginObject().Field("code", check.code).Field("severity", NameOf(check.severity)).Field("summary", check.summary);
+    json.Key("detail").BeginArray();
+    for (const std::string& each : check.detail) json.String(each);
+    json.EndArray().Field("remedy", check.severity == Severity::kOk ? "" : check.remedy).EndObject();
+  }
+  return json.EndArray().EndObject().Take();
+}
+
+}  // namespace tidepool::memserver

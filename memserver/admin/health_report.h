@@ -1,0 +1,27 @@
+// Health: named checks over one snapshot, each with a verdict, a sentence and what to do (docs/admin_api.md lists the codes).
+//
+// Any thread; pure functions. Every check is always there, so that a reader sees what was looked at.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "memserver/admin/report.h"
+
+namespace tidepool::memserver {
+
+enum class Severity { kOk, kWarn, kError };
+
+struct HealthCheck {
+  const char* code;  // "POOL_NEAR_FULL"
+  Severity severity = Severity::kOk;
+  std::string summary;              // one sentence
+  std::vector<std::string> detail;  // names of jobs and directories
+  const char* remedy = "";          // for when it is not ok
+};
+
+std::vector<HealthCheck> CheckHealth(const SnapshotLook& look);
+// {"status":"warn","checks":[...]}: the status is that of the worst check.
+std::string HealthReport(const SnapshotLook& look);
+
+}  // namespace tidepool::memserver
