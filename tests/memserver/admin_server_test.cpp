@@ -135,10 +135,14 @@ TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
   socklen_t length = sizeof address;
   ASSERT_EQ(getsockname(listening->get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   metrics_ = std::move(listening).value();
-  Start({});
-  const auto ask = [&](const std::string& request) {
-    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Start({.user_connections_max = 2});
+  const auto connected = [&] {
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    return fd;
+  };
+  const auto ask = [&](const std::string& request) {
+    const UniqueFd fd = connected();
     Send(fd, request + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     return ReceiveAll(fd);
   };
@@ -150,6 +154,8 @@ TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
   EXPECT_THAT(ask("POST /v1/drain"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(ask("POST /metrics"), StartsWith("HTTP/1.1 405"));
   EXPECT_TRUE(loop_.TakeCommands().empty());
+  const UniqueFd first = connected(), second = connected();  // and say nothing
+  EXPECT_THAT(ReceiveAll(connected()), StartsWith("HTTP/1.1 503")) << "who asks there is one user";
   ExpectAlive();
 }
 

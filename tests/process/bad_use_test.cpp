@@ -53,6 +53,13 @@ TEST_F(BadUse, ATrainerWithoutAServerSaysWhereItLookedAndWhatToStart) {
   ExpectEnd(&trainer, {kExitNoServer, {"TP3001", directory_.path() + "/data.sock", "memserver run"}});
 }
 
+TEST_F(BadUse, AServiceForAGroupThatIsNotThereSaysHowToMakeIt) {
+  ExpectMemserver({"run", "--socket-dir", directory_.path(), "--mode", "service", "--group", "no-such-group-here"},
+                  {kExitUsage, {"TP1104", "no-such-group-here", "groupadd"}});
+  ExpectMemserver({"run", "--socket-dir", directory_.path(), "--pool", "16MiB", "--keeper", "none", "--metrics-listen", "0.0.0.0:9465"},
+                  {kExitUsage, {"TP1104", "0.0.0.0:9465", "127.0.0.1"}});
+}
+
 TEST_F(BadUse, ASecondServerOnTheSameSocketsNamesTheFirst) {
   MemserverProcess first;
   ChildProcess second(MemserverCommand(first.socket_dir()));
