@@ -8,6 +8,7 @@
 #include "base/json_writer.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/doctor.h"
+#include "client/memctl/run_report.h"
 #include "client/memctl/send_http.h"
 #include "client/memctl/top.h"
 #include "client/memctl/views.h"
@@ -187,24 +188,11 @@ struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
 };
-constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
-                                                   {"ps", RunPs},
-                                                   {"residency", RunResidency},
-                                                   {"chunks", RunChunks},
-                                                   {"topo", RunTopo},
-                                                   {"quotas", RunQuotas},
-                                                   {"job", RunJob},
-                                                   {"health", RunHealth},
-                                                   {"doctor", RunDoctor},
-                                                   {"explain", RunExplain},
-                                                   {"events", RunEvents},
-                                                   {"top", RunTop},
-                                                   {"drain", RunDrain},
-                                                   {"undrain", RunUndrain},
-                                                   {"logs", RunLogs},
-                                                   {"version", RunVersion},
-                                                   {"wait-ready", RunWaitReady},
-                                                   {"api", RunApi}});
+constexpr auto kCommands = std::to_array<Command>(
+    {{"status", RunStatus},   {"ps", RunPs},     {"residency", RunResidency}, {"chunks", RunChunks},        {"topo", RunTopo},
+     {"quotas", RunQuotas},   {"job", RunJob},   {"health", RunHealth},       {"doctor", RunDoctor},        {"explain", RunExplain},
+     {"events", RunEvents},   {"top", RunTop},   {"report", RunReport},       {"report", RunReport},        {"drain", RunDrain},
+     {"undrain", RunUndrain}, {"logs", RunLogs}, {"version", RunVersion},     {"wait-ready", RunWaitReady}, {"api", RunApi}});
 
 }  // namespace
 

@@ -25,6 +25,7 @@ Examples:
   memctl drain                           no new jobs; those that are there go on
   memctl top                             what moves: bytes, updates and steps a second
   memctl events -f                       what memserver logs, as it comes
+  memctl report run.html --for 1min      a minute of the run as one page
   memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs
@@ -162,6 +163,10 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
       "-f,--follow", [invocation] { invocation->watch_ns = kNsPerSecond / 2; }, "Go on with what comes");
   events->add_option("--after", invocation->cursor, "Only what is behind this number")->type_name("N")->check(CLI::NonNegativeNumber);
   events->add_option("--limit", invocation->limit, "At most so many")->type_name("N")->check(CLI::Range(1, 1024));
+  CLI::App* report = add("report", "Look for a while, and write what was seen as one HTML page: memctl report run.html");
+  report->add_option("file", invocation->target, "The page")->required()->type_name("FILE");
+  const auto take_for = [invocation](const std::string& text) { invocation->fields["for"] = text; };
+  report->add_option_function<std::string>("--for", take_for, "How long (10s), every --watch (250ms)")->type_name("TIME");
   add("explain", "What an error means and what to do: memctl explain TP2101")
       ->add_option("code", invocation->target, "A number or a name")
       ->required()
@@ -176,7 +181,7 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "logs", "top", "events", "explain"}) names.emplace_back(name);
+  for (const char* name : {"job", "logs", "top", "events", "report", "explain"}) names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);
@@ -188,6 +193,9 @@ Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
   invocation->timeout_ns = invocation->command == "wait-ready" ? kWaitReadyDefaultNs : kTimeoutDefaultNs;
   if (!texts.timeout.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->timeout_ns, ParseDurationNs(texts.timeout));
+  }
+  if (invocation->command == "report" && invocation->fields.contains("for")) {
+    TP_ASSIGN_OR_RETURN(invocation->for_ns, ParseDurationNs(invocation->fields["for"]));
   }
   if (!watch && invocation->command != "top") return {};
   invocation->watch_ns = kNsPerSecond;

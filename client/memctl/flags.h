@@ -20,12 +20,13 @@ struct Invocation {
   bool header = true;      // --no-header
   bool color = true;       // --no-color; NO_COLOR and output that is no terminal also turn it off
   int64_t timeout_ns = 0;
-  std::optional<int64_t> watch_ns;  // --watch: again and again at this distance
-  bool batch = false;               // one behind the other, also on a terminal
-  uint64_t rounds = 0;              // of --watch; 0: until it is interrupted
+  std::optional<int64_t> watch_ns;     // --watch: again and again at this distance
+  bool batch = false;                  // one behind the other, also on a terminal
+  int64_t for_ns = 10 * kNsPerSecond;  // of `report`: how long it looks
+  uint64_t rounds = 0;                 // of --watch; 0: until it is interrupted
   std::string job, state, cursor;
   uint64_t limit = 0;          // of chunks and events; 0: the server's own
-  std::string method, target;  // of `api`; target also the error of `explain`
+  std::string method, target;  // of `api`; target also the error of `explain`, the file of `report`
   // Of commands that change something: what to do, and the fields of the request that were given.
   std::string action;
   bool force = false;

@@ -69,5 +69,6 @@ int main(int argc, char** argv) {
     return line.exit_code;
   }
   Invocation invocation = *line.invocation;
-  return invocation.watch_ns.has_value() ? Watch(invocation) : RunOnce(&invocation, false);
+  const bool again = invocation.watch_ns.has_value() && invocation.command != "report";  // which looks again by itself
+  return again ? Watch(invocation) : RunOnce(&invocation, false);
 }

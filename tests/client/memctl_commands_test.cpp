@@ -9,12 +9,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "client/memctl/flags.h"
+#include "client/memctl/run_report.h"
 #include "client/memctl/top.h"
 #include "memserver/admin/admin_server.h"
 #include "tests/memserver/admin_fixture.h"
@@ -210,6 +213,45 @@ TEST(Top, RatesLieBetweenTwoLooks) {
   EXPECT_DOUBLE_EQ(top.jobs[1].steps_a_second, 2);
   EXPECT_DOUBLE_EQ(top.jobs[1].optimizer_bytes_a_second, 150);
   EXPECT_DOUBLE_EQ(top.jobs[2].steps_a_second, 0) << "it was not there before";
+}
+
+TEST_F(Memctl, AReportIsOnePageThatNeedsNothingElse) {
+  Serve();
+  const std::string path = directory_ + "/run.html";
+  EXPECT_THAT(ResultOf({"report", path.c_str(), "--for", "200ms", "--watch", "50ms"}), StartsWith(path + ": "));
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  const std::string page = text.str();
+  EXPECT_THAT(page, StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(page, testing::EndsWith("</body></html>\n"));
+  for (const char* part :
+       {"<td>gpt</td><td>training</td><td>2/2</td><td>41</td><td>195 KiB</td>", "Job gpt", "rCache of rank 1", "host pool, of 1.00 MiB"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+  for (const char* part : {"http", "<script", "src=", "url("}) EXPECT_THAT(page, testing::Not(HasSubstr(part)));
+  EXPECT_EQ(Run({"report", (directory_ + "/none/run.html").c_str(), "--for", "0s"}).status().id(), ErrorId::kFileWriteFailed);
+  EXPECT_TRUE(Parse({"drain"}).invocation->fields.empty());
+}
+
+// Six chunks in two looks: what moved is where the picture says.
+TEST(RunReport, PicturesAreTheLooksOneBelowTheOther) {
+  RunMoment first;
+  ResidencyJob job;
+  job.id = 1;
+  job.name = "a<b>";
+  job.version = 3;
+  job.rows = {{.place = "host pool", .letters = "..AA.."}};
+  first.residency.jobs = {job};
+  RunMoment second = first;
+  second.status.uptime_seconds = 2;
+  second.residency.jobs[0].rows[0].letters = "AA....";
+  second.residency.jobs[0].version = 5;
+  const std::string page = RenderReport({first, second});
+  EXPECT_THAT(page, HasSubstr(R"(<rect x="300.0" y="0.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
+  EXPECT_THAT(page, HasSubstr(R"(<rect x="0.0" y="4.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
+  EXPECT_THAT(page, HasSubstr("sealed steps, 3.0 to 5.0"));
+  EXPECT_THAT(page, HasSubstr("2 looks in 2.0 s"));
+  EXPECT_THAT(page, HasSubstr("Job a&lt;b&gt;"));
 }
 
 TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {

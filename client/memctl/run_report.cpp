@@ -1,0 +1,222 @@
+#include "client/memctl/run_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/memctl/admin_calls.h"
+
+namespace tidepool::client {
+namespace {
+
+constexpr double kWidth = 900, kChartHeight = 160, kRowHeight = 4;
+constexpr size_t kColumnsMax = 300;  // of a picture; more chunks share one
+
+constexpr const char* kHead = R"(<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Tidepool run</title><style>
+body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:960px;color:#1b2330;background:#fff}
+h1,h2{font-weight:600}h2{margin-top:2em}svg{display:block;background:#f6f8fa;margin:.5em 0}
+table{border-collapse:collapse}td,th{padding:.2em .8em .2em 0;text-align:right}td:first-child,th:first-child{text-align:left}
+.key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}
+</style></head><body>
+)";
+
+struct Ink {
+  char letter;
+  const char* colour;
+};
+constexpr auto kInks = std::to_array<Ink>({{'C', "#2da44e"},
+                                           {'>', "#8ddb8c"},
+                                           {'<', "#d4a72c"},
+                                           {'_', "#d0d7de"},
+                                           {'.', "#a8c7fa"},
+                                           {'g', "#f2cc60"},
+                                           {'G', "#e3a008"},
+                                           {'O', "#fb8f44"},
+                                           {'A', "#cf222e"},
+                                           {'N', "#8250df"},
+                                           {'-', "#eaeef2"}});
+
+const char* ColourOf(char letter) {
+  const auto found = std::find_if(kInks.begin(), kInks.end(), [letter](const Ink& ink) { return ink.letter == letter; });
+  return found == kInks.end() ? "#57606a" : found->colour;
+}
+
+std::string InPage(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
+  }
+  return out;
+}
+
+std::string Number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", value);
+  return text.data();
+}
+
+double SecondsAt(const std::vector<RunMoment>& moments, size_t i) {
+  return moments[i].status.uptime_seconds - moments.front().status.uptime_seconds;
+}
+
+struct Curve {
+  std::string name;
+  const char* colour;
+  std::vector<double> values;  // one a moment
+};
+
+// Curves over time from 0 to `most`.
+std::string Chart(const std::vector<RunMoment>& moments, const std::vector<Curve>& curves, double most) {
+  const double length = std::max(SecondsAt(moments, moments.size() - 1), 1e-9);
+  std::string svg = "<svg width=\"" + Number(kWidth) + "\" height=\"" + Number(kChartHeight) + "\" role=\"img\">";
+  std::string key = "<p class=\"key\">";
+  for (const Curve& curve : curves) {
+    svg += "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"" + std::string(curve.colour) + "\" points=\"";
+    for (size_t i = 0; i < curve.values.size(); ++i) {
+      const double share = most <= 0 ? 0 : std::min(1.0, curve.values[i] / most);
+      svg += Number(SecondsAt(moments, i) / length * kWidth) + "," + Number(kChartHeight - 2 - share * (kChartHeight - 4)) + " ";
+    }
+    svg += "\"/>";
+    key += "<span style=\"background:" + std::string(curve.colour) + "\"></span>" + InPage(curve.name);
+  }
+  return svg + "</svg>" + key + "</p>\n";
+}
+
+double Share(uint64_t used, uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(used) / static_cast<double>(whole);
+}
+
+std::string MemoryChart(const std::vector<RunMoment>& moments) {
+  const StatusView& last = moments.back().status;
+  std::vector<Curve> curves{{"host pool, of " + FormatBytes(last.pool_bytes), "#0969da", {}},
+                            {"rCaches, of " + FormatBytes(last.rcache_limit), "#2da44e", {}}};
+  if (last.nvme_bytes > 0) curves.push_back({"NVMe, of " + FormatBytes(last.nvme_bytes), "#8250df", {}});
+  for (const RunMoment& moment : moments) {
+    curves[0].values.push_back(Share(moment.status.pool_used, moment.status.pool_bytes));
+    curves[1].values.push_back(Share(moment.status.rcache_used, moment.status.rcache_limit));
+    if (curves.size() > 2) curves[2].values.push_back(Share(moment.status.nvme_used, moment.status.nvme_bytes));
+  }
+  return "<h2>Memory by tier</h2>\n" + Chart(moments, curves, 1);
+}
+
+const ResidencyJob* JobAt(const RunMoment& moment, uint64_t id) {
+  const auto& jobs = moment.residency.jobs;
+  const auto found = std::find_if(jobs.begin(), jobs.end(), [id](const ResidencyJob& job) { return job.id == id; });
+  return found == jobs.end() ? nullptr : &*found;
+}
+
+// Sealed steps, and the share of fetches that waited for an update: those came too early, or the update too late.
+std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
+  Curve steps{"sealed steps", "#0969da", {}}, waited{"fetches of the step before that waited, of all", "#cf222e", {}};
+  double first = -1, last = 0;
+  for (const RunMoment& moment : moments) {
+    const ResidencyJob* job = JobAt(moment, id);
+    if (job != nullptr) last = static_cast<double>(job->version);
+    if (job != nullptr && first < 0) first = last;
+    steps.values.push_back(first < 0 ? 0 : last - first);
+    waited.values.push_back(job == nullptr ? 0 : Share(job->fetches_waited, job->fetches));
+  }
+  const double most = std::max(last - first, 1.0);
+  for (double& value : waited.values) value *= most;
+  steps.name += ", " + Number(first) + " to " + Number(last);
+  return Chart(moments, {steps, waited}, most);
+}
+
+// One line of letters as coloured stretches.
+std::string Stripe(const std::string& letters, double y) {
+  const size_t columns = std::min(letters.size(), kColumnsMax);
+  std::string svg;
+  for (size_t begin = 0; begin < columns;) {
+    const auto letter_at = [&](size_t column) { return letters[column * letters.size() / columns]; };
+    size_t end = begin + 1;
+    while (end < columns && letter_at(end) == letter_at(begin)) ++end;
+    const double cell = kWidth / static_cast<double>(columns);
+    svg += "<rect x=\"" + Number(static_cast<double>(begin) * cell) + "\" y=\"" + Number(y) + "\" width=\"" +
+           Number(static_cast<double>(end - begin) * cell) + "\" height=\"" + Number(kRowHeight) + "\" fill=\"" +
+           ColourOf(letter_at(begin)) + "\"/>";
+    begin = end;
+  }
+  return svg;
+}
+
+// Chunks from left to right, time from top to bottom, for each place of the job.
+std::string Pictures(const std::vector<RunMoment>& moments, const ResidencyJob& job) {
+  std::string html;
+  for (size_t place = 0; place < job.rows.size(); ++place) {
+    const ResidencyRow& row = job.rows[place];
+    html += "<p>" + InPage(row.place.empty() ? "rCache of rank " + std::to_string(row.rank) : row.place) + "</p><svg width=\"" +
+            Number(kWidth) + "\" height=\"" + Number(static_cast<double>(moments.size()) * kRowHeight) + "\" role=\"img\">";
+    for (size_t i = 0; i < moments.size(); ++i) {
+      const ResidencyJob* then = JobAt(moments[i], job.id);
+      if (then == nullptr || then->rows.size() != job.rows.size()) continue;  // before it was there, or with other ranks
+      html += Stripe(then->rows[place].letters, static_cast<double>(i) * kRowHeight);
+    }
+    html += "</svg>\n";
+  }
+  return html;
+}
+
+std::string Legend(const ResidencyView& residency) {
+  std::string html = "<p class=\"key\">";
+  for (const auto& [letter, meaning] : residency.legend) {
+    html += "<span style=\"background:" + std::string(ColourOf(letter)) + "\"></span>" + InPage(meaning);
+  }
+  return html + "</p>\n";
+}
+
+std::string JobTable(const std::vector<JobView>& jobs) {
+  std::string html =
+      "<table><tr><th>job</th><th>state</th><th>ranks</th><th>steps</th><th>host pool</th><th>NVMe</th><th>rCaches</th></tr>\n";
+  for (const JobView& job : jobs) {
+    html += "<tr><td>" + InPage(job.name) + "</td><td>" + InPage(StateText(job)) + "</td><td>" + std::to_string(job.ranks_attached) + "/" +
+            std::to_string(job.world) + "</td><td>" + std::to_string(job.version) + "</td><td>" + FormatBytes(job.pool_bytes) +
+            "</td><td>" + FormatBytes(job.nvme_bytes) + "</td><td>" + FormatBytes(job.rcache_bytes) + "</td></tr>\n";
+  }
+  return html + "</table>\n";
+}
+
+Result<RunMoment> Look(const Invocation& invocation) {
+  TP_ASSIGN_OR_RETURN(const std::string status, GetBody(invocation, "/v1/status"));
+  TP_ASSIGN_OR_RETURN(const std::string jobs, GetBody(invocation, "/v1/jobs"));
+  TP_ASSIGN_OR_RETURN(const std::string residency, GetBody(invocation, "/v1/residency"));
+  RunMoment moment;
+  TP_ASSIGN_OR_RETURN(moment.status, ReadStatus(status));
+  TP_ASSIGN_OR_RETURN(moment.jobs, ReadJobs(jobs));
+  TP_ASSIGN_OR_RETURN(moment.residency, ReadResidency(residency));
+  return moment;
+}
+
+}  // namespace
+
+std::string RenderReport(const std::vector<RunMoment>& moments) {
+  const RunMoment& last = moments.back();
+  std::string html = kHead;
+  html += "<h1>Tidepool run</h1>\n<p>memserver " + InPage(last.status.version) + ", " + InPage(last.status.state) + "; " +
+          std::to_string(moments.size()) + " looks in " + FormatDuration(SecondsAt(moments, moments.size() - 1)) + "; " +
+          FormatBytes(last.status.pool_used) + " of " + FormatBytes(last.status.pool_bytes) + " of host memory used</p>\n";
+  html += JobTable(last.jobs) + MemoryChart(moments);
+  for (const ResidencyJob& job : last.residency.jobs) {
+    html += "<h2>Job " + InPage(job.name) + "</h2>\n" + StepChart(moments, job.id) + Pictures(moments, job);
+  }
+  return html + Legend(last.residency) + "</body></html>\n";
+}
+
+Result<Shown> RunReport(const Invocation& invocation, const Style&) {
+  const SteadyClock clock;
+  const int64_t pause = invocation.watch_ns.value_or(kNsPerSecond / 4), end = clock.NowNs() + invocation.for_ns;
+  std::vector<RunMoment> moments;
+  do {
+    if (!moments.empty()) SteadyClock().SleepNs(pause);
+    TP_ASSIGN_OR_RETURN(moments.emplace_back(), Look(invocation));
+  } while (clock.NowNs() + pause <= end);
+  const std::string page = RenderReport(moments);
+  std::ofstream file(invocation.target, std::ios::trunc);
+  if (!(file << page) || !file.flush()) return Status(ErrorId::kFileWriteFailed, "the report cannot be written").Where(invocation.target);
+  return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks\n", ""};
+}
+
+}  // namespace tidepool::client
