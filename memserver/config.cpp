@@ -372,6 +372,7 @@ std::string PrintDefaults() {
          "# match = \"user:alice\"  # or \"user:1000\", or \"job:NAME\"\n"
          "# guarantee = \"0\"  # of the pool, for nobody else (SIZE|%)\n"
          "# limit = \"100%\"  # of the pool (SIZE|%)\n"
+         "# nvme_limit = \"1TiB\"  # on NVMe; \"0\": its jobs stay on the host (SIZE; default: no limit)\n"
          "# weight = 1  # of workers and copies (1 to 100)\n"
          "# priority = \"normal\"  # low, normal or high\n";
 }

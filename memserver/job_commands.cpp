@@ -54,7 +54,7 @@ Status JobDesk::Do(const AdminCaller& caller, const SetJobQuota& command) {
   const std::string& name = job->spec().name;
   const QuotaChange& change = command.change;
   Quota quota = Changed(job->quota, change);
-  const bool of_memory = change.guarantee || change.limit;
+  const bool of_memory = change.is_of_memory();
   // What the job's user is guaranteed stays the user's.
   if (of_memory && job->account != JobAccount(name) && !change.guarantee) quota.guarantee = 0;
   TP_RETURN_IF_ERROR(Validate(quota));

@@ -61,10 +61,15 @@ Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
   return Status();
 }
 
-Space JobDesk::SpaceFor(const Ledger& ledger, const std::string& account) const {
-  Space space{RoomFor(ledger, account).bytes, {}};
-  if (parts_.tier != nullptr) space.nvme_free = parts_.tier->LargestFree();
-  return space;
+Result<Placement> JobDesk::Place(const shm::JobSpec& spec, const Ledger& ledger, std::vector<uint64_t> nvme_free, Demand* demand) const {
+  Space space{RoomFor(ledger, demand->account).bytes, std::move(nvme_free)};
+  // An account that may have nothing there has all of its jobs on the host.
+  if (ledger.QuotaOf(demand->account).nvme_limit == 0) space.nvme_free.clear();
+  demand->nvme_bytes = shm::NvmeBytesOf(spec, FirstSpilledOf(spec, options_.states_on, space));
+  TP_RETURN_IF_ERROR(AdmitSpill(ledger, *demand));
+  TP_ASSIGN_OR_RETURN(Placement placement, PlaceStates(spec, options_.states_on, space));
+  demand->pool_bytes = placement.host_bytes;
+  return placement;
 }
 
 // Nobody can tell it from those of other jobs.
@@ -78,8 +83,8 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
   Demand demand = DemandOf(event);
   const Ledger ledger = BuildLedger(parts_, options_, *tables_);
-  TP_ASSIGN_OR_RETURN(const Placement placement, PlaceStates(spec, options_.states_on, SpaceFor(ledger, demand.account)));
-  demand.pool_bytes = placement.host_bytes;
+  const auto nvme_free = parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->LargestFree();
+  TP_ASSIGN_OR_RETURN(const Placement placement, Place(spec, ledger, nvme_free, &demand));
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool, placement));
   const uint64_t nonce = TokenOf(tables_->last_job + 1);

@@ -69,8 +69,9 @@ class JobDesk {
   Result<Seat*> TakeSeat(const ReserveJob& event);
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);
   Seat* AddSeat(Job* job, Seat seat);
-  // What a new job of the account may take.
-  Space SpaceFor(const Ledger& ledger, const std::string& account) const;
+  // Where the states of a new job go, when so much is free in each NVMe directory; fills in what it demands. Errors: those of
+  // PlaceStates and AdmitSpill.
+  Result<Placement> Place(const shm::JobSpec& spec, const Ledger& ledger, std::vector<uint64_t> nvme_free, Demand* demand) const;
   bool OpenIfReady(Job* job);
   bool EndFailed(Job* job);
   void Grant(const Seat& seat);

@@ -61,11 +61,8 @@ bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
   empty.holdings.clear();
   Demand demand = DemandOf(event);
   if (demand.pool_bytes > 0) {
-    Space space{RoomFor(empty, demand.account).bytes, {}};
-    if (parts_.tier != nullptr) space.nvme_free = parts_.tier->Capacities();
-    auto placement = PlaceStates(*event.spec, options_.states_on, space);
-    if (!placement.ok()) return false;
-    demand.pool_bytes = placement->host_bytes;
+    const auto capacities = parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->Capacities();
+    if (!Place(*event.spec, empty, capacities, &demand).ok()) return false;
   }
   return CouldEverFit(std::move(empty), demand).ok();
 }

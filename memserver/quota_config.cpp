@@ -15,7 +15,7 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr std::string_view kPrefix = "jobs.quota[";
-constexpr std::array<std::string_view, 5> kFields{"match", "guarantee", "limit", "weight", "priority"};
+constexpr std::array<std::string_view, 6> kFields{"match", "guarantee", "limit", "nvme_limit", "weight", "priority"};
 
 Status Bad(const std::string& what, const std::string& where) {
   return Status(ErrorId::kConfigBadValue, what).Where(where);
@@ -42,6 +42,11 @@ Status TakeField(std::string_view field, const FileSetting& setting, QuotaEntry*
   if (field == "guarantee" || field == "limit") {
     (field == "guarantee" ? entry->guarantee : entry->limit) = setting.text;
     const auto size = ParseSizeOrShare(setting.text, kGiB);
+    return size.ok() ? Status() : Bad(size.status().what(), setting.where);
+  }
+  if (field == "nvme_limit") {
+    entry->nvme_limit = setting.text;
+    const auto size = ParseSize(setting.text);
     return size.ok() ? Status() : Bad(size.status().what(), setting.where);
   }
   if (field == "weight") {
@@ -110,6 +115,9 @@ Result<std::vector<QuotaRule>> ResolveQuotas(std::span<const QuotaEntry> entries
     TP_ASSIGN_OR_RETURN(rule.account, AccountOf(entry));
     TP_ASSIGN_OR_RETURN(rule.quota.guarantee, BytesOf(entry.guarantee, pool_bytes, 0));
     TP_ASSIGN_OR_RETURN(rule.quota.limit, BytesOf(entry.limit, pool_bytes, kNoLimit));
+    if (!entry.nvme_limit.empty()) {
+      TP_ASSIGN_OR_RETURN(rule.quota.nvme_limit, ParseSize(entry.nvme_limit));
+    }
     rule.quota.weight = entry.weight;
     rule.quota.priority = entry.priority;
     const auto same = [&rule](const QuotaRule& other) { return other.account == rule.account; };
@@ -146,6 +154,7 @@ std::string PrintQuotas(std::span<const QuotaEntry> entries) {
     text += "\n[[jobs.quota]]  # " + entry.where + "\nmatch = " + JsonWriter::Quoted(entry.match) + "\n";
     if (!entry.guarantee.empty()) text += "guarantee = " + JsonWriter::Quoted(entry.guarantee) + "\n";
     if (!entry.limit.empty()) text += "limit = " + JsonWriter::Quoted(entry.limit) + "\n";
+    if (!entry.nvme_limit.empty()) text += "nvme_limit = " + JsonWriter::Quoted(entry.nvme_limit) + "\n";
     text += "weight = " + std::to_string(entry.weight) + "\npriority = \"" + NameOf(entry.priority) + "\"\n";
   }
   return text;

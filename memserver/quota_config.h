@@ -17,6 +17,7 @@ namespace tidepool::memserver {
 struct QuotaEntry {
   std::string match = {};                  // "user:alice", "user:1000" or "job:gpt"
   std::string guarantee = {}, limit = {};  // sizes or shares of the pool; empty: not given
+  std::string nvme_limit = {};             // a size; empty: not given
   uint32_t weight = 1;
   Priority priority = Priority::kNormal;
   std::string where = {};  // "/etc/tidepool/memserver.toml:12"

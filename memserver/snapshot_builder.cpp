@@ -163,7 +163,7 @@ std::vector<AccountRow> AccountRows(const Ledger& ledger, const Tables& tables) 
   std::vector<AccountRow> rows;
   for (const std::string& name : names) {
     const Room room = RoomFor(ledger, name);
-    rows.push_back({name, ledger.QuotaOf(name), room.account_used, room.bytes});
+    rows.push_back({name, ledger.QuotaOf(name), room.account_used, room.bytes, ledger.NvmeUsedBy(name)});
   }
   return rows;
 }
@@ -210,7 +210,11 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
   ledger.fallback = options.quota_fallback;
   ledger.quotas = tables.quotas.Rules();
   for (const auto& job : tables.jobs) {
-    Holding holding{.job = job->spec().name, .account = job->account, .pool_bytes = job->states->pool_bytes(), .uid = job->uid};
+    Holding holding{.job = job->spec().name,
+                    .account = job->account,
+                    .pool_bytes = job->states->pool_bytes(),
+                    .uid = job->uid,
+                    .nvme_bytes = job->states->nvme_total()};
     // What all ranks of the run may come to hold, whether they are there yet or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;

@@ -1,6 +1,7 @@
 #include "client/memctl/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <vector>
@@ -96,7 +97,7 @@ struct FieldFlag {
 struct ActionFlags {
   const char* name;
   const char* help;
-  std::array<FieldFlag, 4> fields;
+  std::array<FieldFlag, 5> fields;
   size_t field_count;
 };
 constexpr auto kJobActions = std::to_array<ActionFlags>({
@@ -104,9 +105,10 @@ constexpr auto kJobActions = std::to_array<ActionFlags>({
      "Change what a job may have; until it ends, or memserver does",
      {{{"--guarantee", "Pool memory that nobody else is given: a size, or a share of the pool"},
        {"--limit", "Pool memory that it never exceeds: a size, a share of the pool, or none"},
+       {"--nvme-limit", "Bytes on NVMe that it never exceeds: a size, or none"},
        {"--weight", "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
        {"--priority", "low, normal or high"}}},
-     4},
+     5},
     {"suspend", "Serve it no longer: its ranks wait, and its memory is kept, until it is resumed", {}, 0},
     {"resume", "Serve it again", {}, 0},
     {"release", "Give back all that it holds; its states are lost", {}, 0},
@@ -126,7 +128,8 @@ void AddJobCommand(CLI::App* app, Invocation* invocation) {
     sub->add_option("job", invocation->job, "Its name or number")->required()->type_name("JOB");
     if (std::string_view(action.name) == "release") sub->add_flag("--force", invocation->force, "Also while it has ranks: they are ended");
     for (size_t i = 0; i < action.field_count; ++i) {
-      const std::string field = action.fields[i].flag + 2;
+      std::string field = action.fields[i].flag + 2;
+      std::replace(field.begin(), field.end(), '-', '_');
       sub->add_option_function<std::string>(
           action.fields[i].flag, [invocation, field](const std::string& text) { invocation->fields[field] = text; }, action.fields[i].help);
     }

@@ -122,10 +122,19 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
 }
 
 Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
-  Table accounts({{"ACCOUNT"}, {"USED", true}, {"ROOM", true}, {"GUARANTEE", true}, {"LIMIT", true}, {"WEIGHT", true}, {"PRIORITY"}});
+  const auto limit_of = [](const std::optional<uint64_t>& limit) { return limit ? FormatBytes(*limit) : std::string("none"); };
+  Table accounts({{"ACCOUNT"},
+                  {"USED", true},
+                  {"ROOM", true},
+                  {"GUARANTEE", true},
+                  {"LIMIT", true},
+                  {"NVME", true},
+                  {"NVME LIMIT", true},
+                  {"WEIGHT", true},
+                  {"PRIORITY"}});
   for (const AccountView& row : quotas.accounts) {
-    accounts.Add({row.account, FormatBytes(row.used), FormatBytes(row.room), FormatBytes(row.guarantee),
-                  row.limited ? FormatBytes(row.limit) : "none", std::to_string(row.weight), row.priority});
+    accounts.Add({row.account, FormatBytes(row.used), FormatBytes(row.room), FormatBytes(row.guarantee), limit_of(row.limit),
+                  FormatBytes(row.nvme_used), limit_of(row.nvme_limit), std::to_string(row.weight), row.priority});
   }
   Lines lines = accounts.Lines(style.header);
   if (quotas.waiting.empty()) return lines;

@@ -289,9 +289,13 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
       Fields row(value, fields.wrong());
       row.Read("account", &account.account).Read("priority", &account.priority).Read("weight", &account.weight);
       row.Read("guarantee_bytes", &account.guarantee).Read("bytes_used", &account.used).Read("bytes_room", &account.room);
-      const json::value* limit = value.is_object() ? value.get_object().if_contains("limit_bytes") : nullptr;
-      account.limited = limit != nullptr && !limit->is_null();
-      if (account.limited) row.Read("limit_bytes", &account.limit);
+      row.Read("nvme_bytes_used", &account.nvme_used);
+      const auto read_limit = [&](const char* name, std::optional<uint64_t>* limit) {
+        const json::value* found = value.is_object() ? value.get_object().if_contains(name) : nullptr;
+        if (found != nullptr && !found->is_null()) row.Read(name, &limit->emplace());
+      };
+      read_limit("limit_bytes", &account.limit);
+      read_limit("nvme_limit_bytes", &account.nvme_limit);
     });
     fields.Array("waiting", [&](const json::value& value) {
       WaitingView& waiting = view->waiting.emplace_back();

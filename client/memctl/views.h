@@ -109,8 +109,8 @@ struct TopologyView {
 
 struct AccountView {
   std::string account, priority;
-  uint64_t guarantee = 0, limit = 0, weight = 0, used = 0, room = 0;
-  bool limited = false;
+  uint64_t guarantee = 0, weight = 0, used = 0, room = 0, nvme_used = 0;
+  std::optional<uint64_t> limit, nvme_limit;
 };
 
 struct WaitingView {

@@ -16,6 +16,8 @@ uint64_t SessionCount(const Snapshot& snapshot) {
 void WriteQuota(const Quota& quota, JsonWriter* json) {
   json->Field("guarantee_bytes", quota.guarantee).Key("limit_bytes");
   quota.limit == kNoLimit ? json->Null() : json->Uint(quota.limit);
+  json->Key("nvme_limit_bytes");
+  quota.nvme_limit == kNoLimit ? json->Null() : json->Uint(quota.nvme_limit);
   json->Field("weight", quota.weight).Field("priority", NameOf(quota.priority));
 }
 
@@ -168,7 +170,7 @@ std::string QuotasReport(const Snapshot& snapshot) {
   for (const AccountRow& row : snapshot.accounts) {
     json.BeginObject().Field("account", row.account);
     WriteQuota(row.quota, &json);
-    json.Field("bytes_used", row.used).Field("bytes_room", row.room).EndObject();
+    json.Field("bytes_used", row.used).Field("bytes_room", row.room).Field("nvme_bytes_used", row.nvme_used).EndObject();
   }
   json.EndArray().Key("waiting").BeginArray();
   for (const WaitingRow& row : snapshot.waiting) WriteWaiting(row, &json);

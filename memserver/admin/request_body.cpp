@@ -26,8 +26,8 @@ Result<RequestBody::Value> ValueOf(const std::string& name, const json::value& v
   return Bad("the field '" + name + "' is neither a text, a whole number, true nor false");
 }
 
-// Bytes, or a size or share as text.
-Status ReadBytes(const RequestBody& body, const char* name, uint64_t pool_bytes, std::optional<uint64_t>* bytes) {
+// Bytes, a size as text, or a share of `whole` where that is not 0.
+Status ReadBytes(const RequestBody& body, const char* name, uint64_t whole, std::optional<uint64_t>* bytes) {
   const RequestBody::Value* value = body.Find(name);
   if (value == nullptr) return Status();
   if (const auto* number = std::get_if<uint64_t>(value)) {
@@ -36,14 +36,14 @@ Status ReadBytes(const RequestBody& body, const char* name, uint64_t pool_bytes,
   }
   const auto* text = std::get_if<std::string>(value);
   if (text == nullptr) return Bad(std::string("the field '") + name + "' is no size");
-  if (*text == "none" && std::string_view(name) == "limit") {
+  if (*text == "none" && std::string_view(name).ends_with("limit")) {
     *bytes = kNoLimit;
     return Status();
   }
-  auto size = ParseSizeOrShare(*text, pool_bytes);
+  auto size = whole > 0 ? ParseSizeOrShare(*text, whole) : ParseSize(*text);
   if (!size.ok())
     return Bad(std::string("the field '") + name + "': " + size.status().what())
-        .Fix("give bytes, a size such as 10GiB or a share such as 50%");
+        .Fix(whole > 0 ? "give bytes, a size such as 10GiB or a share such as 50%" : "give bytes or a size such as 10GiB");
   *bytes = *size;
   return Status();
 }
@@ -97,11 +97,12 @@ Result<RequestBody> ParseBody(std::string_view text) {
 }
 
 Result<QuotaChange> ReadQuotaChange(const RequestBody& body, uint64_t pool_bytes) {
-  TP_RETURN_IF_ERROR(body.CheckFields({"guarantee", "limit", "weight", "priority"}));
-  if (body.fields.empty()) return Bad("nothing is to change").Fix("give one of: guarantee, limit, weight, priority");
+  TP_RETURN_IF_ERROR(body.CheckFields({"guarantee", "limit", "nvme_limit", "weight", "priority"}));
+  if (body.fields.empty()) return Bad("nothing is to change").Fix("give one of: guarantee, limit, nvme_limit, weight, priority");
   QuotaChange change;
   TP_RETURN_IF_ERROR(ReadBytes(body, "guarantee", pool_bytes, &change.guarantee));
   TP_RETURN_IF_ERROR(ReadBytes(body, "limit", pool_bytes, &change.limit));
+  TP_RETURN_IF_ERROR(ReadBytes(body, "nvme_limit", 0, &change.nvme_limit));
   if (const RequestBody::Value* weight = body.Find("weight")) {
     const auto* number = std::get_if<uint64_t>(weight);
     if (number == nullptr || *number == 0 || *number > kWeightMax) {

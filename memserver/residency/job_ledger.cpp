@@ -70,6 +70,12 @@ uint64_t Ledger::PoolUsedBy(const std::string& account) const {
   return used;
 }
 
+uint64_t Ledger::NvmeUsedBy(const std::string& account) const {
+  uint64_t used = 0;
+  for (const Holding& holding : holdings) used += holding.account == account ? holding.nvme_bytes : 0;
+  return used;
+}
+
 Quota Ledger::QuotaOf(const std::string& account) const {
   const auto it = std::find_if(quotas.begin(), quotas.end(), [&](const QuotaRule& rule) { return rule.account == account; });
   return it == quotas.end() ? fallback : it->quota;
@@ -109,6 +115,16 @@ Status AdmitJob(const Ledger& ledger, const Demand& demand) {
   }
   return Status(ErrorId::kPoolFull, asked + "free are " + Exact(room.bytes) + " of " + FormatBytes(ledger.pool_bytes))
       .Why(Held(ledger, &Holding::pool_bytes) + Guaranteed(ledger, demand.account));
+}
+
+Status AdmitSpill(const Ledger& ledger, const Demand& demand) {
+  const uint64_t limit = ledger.QuotaOf(demand.account).nvme_limit;
+  const uint64_t left = Minus(limit, ledger.NvmeUsedBy(demand.account));
+  if (demand.nvme_bytes <= left) return Status();
+  return Status(ErrorId::kQuotaExceeded, "job " + demand.job + " needs " + Exact(demand.nvme_bytes) + " on NVMe (two slots a chunk); " +
+                                             demand.account + " may have " + Exact(left) + " more of its limit there of " +
+                                             FormatBytes(limit))
+      .Why(Held(ledger, &Holding::nvme_bytes, demand.account));
 }
 
 Status AdmitRun(const Ledger& ledger, const Demand& demand) {

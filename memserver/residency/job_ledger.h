@@ -23,6 +23,7 @@ struct Holding {
   uint64_t rcache_bytes = 0;  // of all ranks of its run; 0 when it has no ranks
   uint32_t ranks = 0;         // of its run
   uint32_t uid = 0;
+  uint64_t nvme_bytes = 0;
 };
 
 // The limits of the daemon and who holds what of them.
@@ -38,6 +39,7 @@ struct Ledger {
   uint64_t PoolUsed() const;
   uint64_t RcacheUsed() const;
   uint64_t PoolUsedBy(const std::string& account) const;
+  uint64_t NvmeUsedBy(const std::string& account) const;
   Quota QuotaOf(const std::string& account) const;
   // Guaranteed to accounts other than `account`, and not used by them yet.
   uint64_t KeptFrom(const std::string& account) const;
@@ -60,12 +62,15 @@ struct Demand {
   uint32_t ranks = 0;
   uint32_t uid = 0;
   uint32_t user_ranks_max = UINT32_MAX;  // of all jobs of this user together
+  uint64_t nvme_bytes = 0;
 };
 // Is there room for one more job? Errors: kPoolFull (asked, free, held by whom, guaranteed to whom), kQuotaExceeded (asked, left of the
 // limit, held by which jobs of the account), kTooManySessions.
 Status AdmitJob(const Ledger& ledger, const Demand& demand);
 // Is there room for all ranks of a run? Errors: kRcacheRefused, kTooManySessions, kQuotaExceeded (more ranks than one user may have).
 Status AdmitRun(const Ledger& ledger, const Demand& demand);
+// May the account have so much more on NVMe? (Whether it is free there is for PlaceStates to say.) Errors: kQuotaExceeded.
+Status AdmitSpill(const Ledger& ledger, const Demand& demand);
 // Would both be admitted if nobody held anything? A job that waits for room must be one of these.
 Status CouldEverFit(Ledger ledger, const Demand& demand);
 // May this rule hold from now on, with what `job` holds counted for its account (that of another account, or of none, is left as it is)? Is

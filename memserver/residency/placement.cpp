@@ -25,7 +25,7 @@ bool Stripe(const shm::JobSpec& spec, const Space& space, Placement* placement) 
 }
 
 // The largest number of chunks that stay on the host.
-ChunkId FirstSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
+ChunkId LeastSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
   uint64_t host = shm::HostStateBytesOf(spec, chunks).total();
   ChunkId first = chunks;
@@ -44,16 +44,22 @@ uint64_t Placement::nvme_total() const {
   return std::accumulate(nvme_bytes.begin(), nvme_bytes.end(), uint64_t{0});
 }
 
+ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
+  if (!shm::MaySpill(spec) || states_on == StatesOn::kHost || space.nvme_free.empty()) return shm::kNoSpill;
+  return states_on == StatesOn::kNvme ? 0 : LeastSpilled(spec, space.pool_free);
+}
+
 Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
-  const bool may_spill = shm::MaySpill(spec) && states_on != StatesOn::kHost && !space.nvme_free.empty();
   Placement placement;
-  if (may_spill) placement.first_spilled = states_on == StatesOn::kNvme ? 0 : FirstSpilled(spec, space.pool_free);
+  placement.first_spilled = FirstSpilledOf(spec, states_on, space);
   placement.host_bytes = shm::HostStateBytesOf(spec, placement.first_spilled).total();
   if (!placement.spills() || Stripe(spec, space, &placement)) return placement;
   const uint64_t free = std::accumulate(space.nvme_free.begin(), space.nvme_free.end(), uint64_t{0});
   return Status(ErrorId::kNvmeFull, "job " + spec.name + " needs " + FormatBytes(shm::NvmeBytesOf(spec, placement.first_spilled)) +
                                         " on NVMe (two slots a chunk); " + FormatBytes(free) + " are free in " +
-                                        std::to_string(space.nvme_free.size()) + " directories");
+                                        std::to_string(space.nvme_free.size()) + " directories")
+      .Why("all of it on the host would take " + FormatBytes(shm::HostStateBytesOf(spec, shm::kNoSpill).total()) + "; the job may have " +
+           FormatBytes(space.pool_free) + " there");
 }
 
 }  // namespace tidepool::memserver

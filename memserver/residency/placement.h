@@ -38,6 +38,8 @@ struct Placement {
   uint64_t nvme_total() const;
 };
 
+// The first chunk that spills; kNoSpill where none has to, or may.
+ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space& space);
 // Whether host_bytes fit is for AdmitJob to say. Errors: kNvmeFull.
 Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Space& space);
 

@@ -34,6 +34,7 @@ Status Validate(const Quota& quota) {
 Quota Changed(Quota quota, const QuotaChange& change) {
   quota.guarantee = change.guarantee.value_or(quota.guarantee);
   quota.limit = change.limit.value_or(quota.limit);
+  quota.nvme_limit = change.nvme_limit.value_or(quota.nvme_limit);
   quota.weight = change.weight.value_or(quota.weight);
   quota.priority = change.priority.value_or(quota.priority);
   return quota;

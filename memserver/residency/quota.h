@@ -27,9 +27,10 @@ inline constexpr uint64_t kNoLimit = UINT64_MAX;
 inline constexpr uint32_t kWeightMax = 100;
 
 struct Quota {
-  uint64_t guarantee = 0;     // bytes of the pool that nobody else is given
-  uint64_t limit = kNoLimit;  // bytes of the pool that it never exceeds
-  uint32_t weight = 1;        // of workers and copies, against others of the same priority; 1 to kWeightMax
+  uint64_t guarantee = 0;          // bytes of the pool that nobody else is given
+  uint64_t limit = kNoLimit;       // bytes of the pool that it never exceeds
+  uint64_t nvme_limit = kNoLimit;  // bytes on NVMe that it never exceeds; 0: it does not spill
+  uint32_t weight = 1;             // of workers and copies, against others of the same priority; 1 to kWeightMax
   Priority priority = Priority::kNormal;
   friend bool operator==(const Quota&, const Quota&) = default;
 };
@@ -43,9 +44,11 @@ struct QuotaRule {
 
 // What is to change of a quota.
 struct QuotaChange {
-  std::optional<uint64_t> guarantee = {}, limit = {};
+  std::optional<uint64_t> guarantee = {}, limit = {}, nvme_limit = {};
   std::optional<uint32_t> weight = {};
   std::optional<Priority> priority = {};
+  // Else the job stays in the account that it is in.
+  bool is_of_memory() const { return guarantee || limit || nvme_limit; }
 };
 Quota Changed(Quota quota, const QuotaChange& change);
 

@@ -109,6 +109,7 @@ struct AccountRow {
   std::string account;
   Quota quota;
   uint64_t used = 0, room = 0;  // room: of the largest job that would be admitted now
+  uint64_t nvme_used = 0;
 };
 
 struct Snapshot {

@@ -184,7 +184,8 @@ TEST_F(AdminApiTest, OtherMethodsAreRefusedWithTheOnesAllowed) {
 }
 
 TEST_F(AdminApiTest, AQuotaIsMailedToTheLoopWithTheCaller) {
-  const AdminAnswer answer = Ask("PUT", "/v1/jobs/gpt/quota", R"({"limit":"50%","guarantee":4096,"weight":3,"priority":"high"})");
+  const AdminAnswer answer =
+      Ask("PUT", "/v1/jobs/gpt/quota", R"({"limit":"50%","guarantee":4096,"nvme_limit":"1KiB","weight":3,"priority":"high"})");
   EXPECT_EQ(answer.status, 200u) << answer.body;
   EXPECT_EQ(answer.body, R"({"result":"done"})");
   const auto commands = loop_.TakeCommands();
@@ -195,13 +196,14 @@ TEST_F(AdminApiTest, AQuotaIsMailedToTheLoopWithTheCaller) {
   EXPECT_EQ(set.job, "gpt");
   EXPECT_EQ(set.change.limit, uint64_t{1} << 19);
   EXPECT_EQ(set.change.guarantee, 4096u);
+  EXPECT_EQ(set.change.nvme_limit, 1024u);
   EXPECT_EQ(set.change.weight, 3u);
   EXPECT_EQ(set.change.priority, Priority::kHigh);
 }
 
 TEST_F(AdminApiTest, ABadBodyChangesNothing) {
   for (const char* body : {"", "{}", "[]", "7", "{\"weight\":0}", "{\"weight\":101}", "{\"weight\":-1}", "{\"weight\":1.5}",
-                           "{\"weight\":[1]}", "{\"limit\":\"many\"}", "{\"limit\":true}", "{\"guarantee\":\"none\"}",
+                           "{\"weight\":[1]}", "{\"limit\":\"many\"}", "{\"limit\":true}", "{\"guarantee\":\"none\"}", "{\"nvme_limit\":\"50%\"}",
                            "{\"priority\":\"top\"}", "{\"colour\":\"red\"}", "{\"weight\":1", "{\"a\":{\"b\":{}}}"}) {
     const AdminAnswer answer = Ask("PUT", "/v1/jobs/gpt/quota", body);
     EXPECT_EQ(answer.status, 400u) << body;
@@ -255,7 +257,7 @@ TEST_F(AdminApiTest, QuotasShowAccountsAndWhoWaits) {
   EXPECT_THAT(
       body,
       HasSubstr(
-          R"({"account":"user:7","guarantee_bytes":4096,"limit_bytes":null,"weight":2,"priority":"low","bytes_used":11,"bytes_room":22})"));
+          R"({"account":"user:7","guarantee_bytes":4096,"limit_bytes":null,"nvme_limit_bytes":512,"weight":2,"priority":"low","bytes_used":11,"bytes_room":22,"nvme_bytes_used":33})"));
   EXPECT_THAT(body, HasSubstr(R"("waiting":[{"name":"big","account":"user:7")"));
 }
 

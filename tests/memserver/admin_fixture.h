@@ -70,7 +70,7 @@ inline Snapshot TwoJobs() {
   other.world = 1;
   other.chunks.assign(2, {.state = ChunkState::kResident, .elements = 64, .bytes = 1024});
   snapshot.jobs = {gpt, other};
-  snapshot.accounts = {{"user:7", {.guarantee = 4096, .weight = 2, .priority = Priority::kLow}, 11, 22}};
+  snapshot.accounts = {{"user:7", {.guarantee = 4096, .nvme_limit = 512, .weight = 2, .priority = Priority::kLow}, 11, 22, 33}};
   snapshot.waiting = {
       {.name = "big", .account = "user:7", .uid = 7, .rank = 1, .pid = 99, .pool_bytes = 1 << 20, .why = "job big needs more"}};
   return snapshot;

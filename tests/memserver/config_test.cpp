@@ -156,7 +156,7 @@ TEST_F(ConfigTest, NvmeDirectoriesHaveAPathAndASizeEach) {
 TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
   WriteFile(
       "[jobs]\ndefault_quota = \"1GiB\"\n"
-      "[[jobs.quota]]\nmatch = \"user:1234\"\nguarantee = \"1GiB\"\nlimit = \"50%\"\nweight = 2\n"
+      "[[jobs.quota]]\nmatch = \"user:1234\"\nguarantee = \"1GiB\"\nlimit = \"50%\"\nnvme_limit = \"2GiB\"\nweight = 2\n"
       "[[jobs.quota]]\nmatch = \"job:gpt\"\npriority = \"high\"\n");
   auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
@@ -164,7 +164,7 @@ TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
   ASSERT_TRUE(rules.ok()) << rules.status().Format();
   ASSERT_EQ(rules->size(), 2u);
   EXPECT_EQ((*rules)[0].account, "user:1234");
-  EXPECT_EQ((*rules)[0].quota, (Quota{.guarantee = kGiB, .limit = 4 * kGiB, .weight = 2}));
+  EXPECT_EQ((*rules)[0].quota, (Quota{.guarantee = kGiB, .limit = 4 * kGiB, .nvme_limit = 2 * kGiB, .weight = 2}));
   EXPECT_EQ((*rules)[1].account, "job:gpt");
   EXPECT_EQ((*rules)[1].quota, (Quota{.priority = Priority::kHigh}));
   EXPECT_EQ(ResolveFallback("100%", kGiB)->limit, kNoLimit);
@@ -172,7 +172,7 @@ TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {
   WriteFile(PrintEffective(*loaded));
   auto again = Load();
   ASSERT_TRUE(again.ok()) << again.status().Format();
-  EXPECT_EQ(ResolveQuotas(again->config.quotas, 8 * kGiB)->size(), 2u);
+  EXPECT_EQ((*ResolveQuotas(again->config.quotas, 8 * kGiB))[0].quota, (*rules)[0].quota);
 }
 
 TEST_F(ConfigTest, ABadQuotaNamesItsLine) {
@@ -184,6 +184,7 @@ TEST_F(ConfigTest, ABadQuotaNamesItsLine) {
   EXPECT_EQ(refused("weight = 2").id(), ErrorId::kConfigBadValue) << "whose?";
   EXPECT_EQ(refused("match = \"job:a\"\nweight = 0").id(), ErrorId::kConfigBadValue);
   EXPECT_EQ(refused("match = \"job:a\"\npriority = \"top\"").id(), ErrorId::kConfigBadValue);
+  EXPECT_EQ(refused("match = \"job:a\"\nnvme_limit = \"50%\"").id(), ErrorId::kConfigBadValue) << "of which drive?";
   const Status unknown = refused("match = \"job:a\"\nlimits = \"1GiB\"");
   EXPECT_EQ(unknown.id(), ErrorId::kConfigUnknownKey);
   EXPECT_NE(unknown.Format().find(":3"), std::string::npos) << unknown.Format();
