@@ -305,13 +305,13 @@ void JobDesk::StartSave(Job* job, WaitingSave save) {
   for (const shm::ParameterSpec& parameter : job->spec().parameters) {
     const ChunkPlanes& planes = job->states->chunk(parameter.chunk).planes;
     SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
-    if (job->states->is_split()) {
-      tensor.high = reinterpret_cast<const uint16_t*>(planes.param16) + parameter.element_begin;
-      tensor.rest = reinterpret_cast<const int16_t*>(planes.master) + parameter.element_begin;
-    } else if (planes.master == nullptr) {
+    if (planes.master == nullptr) {
       tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
         return spilled->Read(chunk, begin + first, values);
       };
+    } else if (job->states->is_split()) {
+      tensor.high = reinterpret_cast<const uint16_t*>(planes.param16) + parameter.element_begin;
+      tensor.rest = reinterpret_cast<const int16_t*>(planes.master) + parameter.element_begin;
     } else {
       tensor.data = reinterpret_cast<const float*>(planes.master) + parameter.element_begin;
     }

@@ -7,19 +7,28 @@
 namespace tidepool::shm {
 namespace {
 
-uint64_t SpilledPlanes(const JobSpec& spec) {
-  return 1 + (NeedsMomentum(spec.optimizer) ? 1 : 0) + (NeedsVariance(spec.optimizer) ? 1 : 0);
-}
+constexpr uint64_t kPlaneAlignment = 64;  // the loops are fastest there
 
 }  // namespace
 
 bool MaySpill(const JobSpec& spec) {
-  if (spec.optimizer.states != StateForm::kF32) return false;
-  return spec.dtype != DType::kF32 || SpilledPlanes(spec) > 1;
+  return spec.dtype != DType::kF32 || NeedsMomentum(spec.optimizer) || NeedsVariance(spec.optimizer);
 }
 
-uint64_t SpilledPieceBytes(const JobSpec& spec, uint64_t elements) {
-  return RoundUp(SpilledPlanes(spec) * elements * sizeof(float), kPageBytes);
+SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements) {
+  const StateForm form = spec.optimizer.states;
+  SpilledPiece piece;
+  uint64_t end = MasterBytes(form, elements);
+  const auto add = [&end](uint64_t bytes) {
+    const uint64_t begin = RoundUp(end, kPlaneAlignment);
+    end = begin + bytes;
+    return begin;
+  };
+  if (IsSplit(form)) piece.high = add(elements * BytesOf(spec.dtype));
+  if (NeedsMomentum(spec.optimizer)) piece.momentum = add(MomentBytes(form, elements));
+  if (NeedsVariance(spec.optimizer)) piece.variance = add(MomentBytes(form, elements));
+  piece.bytes = RoundUp(end, kPageBytes);
+  return piece;
 }
 
 uint64_t PieceOffset(const JobSpec& spec, uint32_t piece) {

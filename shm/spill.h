@@ -1,10 +1,13 @@
 // Spill: which states of a job may lie on NVMe, how they lie there, and what that leaves in the host pool: one sum, term by term, used by
 // admission and by `trainer estimate`.
 //
-// Pure functions, any thread. A chunk spills whole or not at all. What spills: master, momentum and variance. What stays on the host: the
-// plane that trainers fetch (the 16-bit one; for fp32 jobs a copy of the master), the gradient slot, staging buffers and records.
+// Pure functions, any thread. A chunk spills whole or not at all. What spills: master, momentum and variance, in the form of the job's
+// states. What stays on the host: the plane that trainers fetch (the 16-bit one; for fp32 jobs a copy of the master), the gradient slot,
+// staging buffers and records. A split master lies on NVMe with both halves, so that a piece is whole by itself; the upper ones on the host
+// are a copy then.
 // On NVMe a chunk has two slots, for states of even and of odd epochs; a slot has its update pieces one behind the other, each as
-//   page of its name and checksums | master | momentum | variance      planes of the piece without gaps, the whole rounded up to 4 KiB
+//   page of its name and checksums | master | upper halves (split) | momentum | variance       each plane from a multiple of 64 bytes on,
+//                                                                                              the whole rounded up to 4 KiB
 #pragma once
 
 #include <cstdint>
@@ -15,13 +18,24 @@ namespace tidepool::shm {
 
 // Spills nothing, as the first chunk that spills.
 inline constexpr ChunkId kNoSpill = ~ChunkId{0};
-// Staging slots of the server hold a piece of fp32 states.
+// Staging slots of the server hold a piece of fp32 states; no form has more.
 inline constexpr uint64_t kSpilledPlanesMax = 3;
 
-// Only fp32 states spill, and only where that takes something from the host.
+// Only where that takes something from the host.
 bool MaySpill(const JobSpec& spec);
-// Planes of one piece of `elements`, rounded up; without the page before them.
-uint64_t SpilledPieceBytes(const JobSpec& spec, uint64_t elements);
+// Where the planes of a piece begin, behind the page before it; the master at 0.
+struct SpilledPiece {
+  static constexpr uint64_t kNone = ~uint64_t{0};  // the job has no such plane
+
+  uint64_t high = kNone;  // upper halves of a split master; the master is the rest then
+  uint64_t momentum = kNone;
+  uint64_t variance = kNone;
+  uint64_t bytes = 0;  // of all, rounded up to pages
+};
+SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements);
+inline uint64_t SpilledPieceBytes(const JobSpec& spec, uint64_t elements) {
+  return SpilledPieceOf(spec, elements).bytes;
+}
 // One slot of a chunk, and both.
 uint64_t SlotBytes(const JobSpec& spec, ChunkId chunk);
 inline uint64_t SpilledChunkBytes(const JobSpec& spec, ChunkId chunk) {

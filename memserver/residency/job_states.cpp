@@ -47,7 +47,7 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
 // The planes that spilled weights land in are taken as one, so that they lie one behind the other.
 bool JobStates::TakeNewExtents(std::span<const uint64_t> sizes) {
   const uint64_t planes_at = sizes.size() - CountPlanes(*spec_);
-  const bool joins = spec_->dtype != DType::kF32 && spec_->micro_batches == 1;
+  const bool joins = spec_->dtype != DType::kF32 && spec_->micro_batches == 1 && !is_split();
   ChunkId chunk = 0;
   for (size_t i = 0, plane = 0; i < sizes.size(); ++i) {
     const bool is_plane = i >= planes_at;
@@ -87,7 +87,7 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
 }
 
 bool JobStates::LandsAcrossPlanes(const Chunk& chunk) const {
-  return chunk.planes.master == nullptr && spec_->micro_batches == 1;
+  return chunk.planes.master == nullptr && spec_->micro_batches == 1 && !is_split();
 }
 
 bool JobStates::TakeExtents(std::span<const uint64_t> offsets) {
@@ -341,7 +341,7 @@ uint64_t JobStates::plane_bytes(ChunkId id) const {
 std::byte* JobStates::PutBytes(const Chunk& chunk, uint64_t element) const {
   std::byte* plane = chunk.planes.master;
   if (plane == nullptr) plane = LandsAcrossPlanes(chunk) ? chunk.planes.param16 : chunk.planes.gradient;
-  return plane + element * sizeof(float);
+  return plane + MasterBytes(spec_->optimizer.states, element);
 }
 
 std::byte* JobStates::GradientBytes(const Chunk& chunk, uint64_t element) const {

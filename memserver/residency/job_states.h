@@ -138,6 +138,7 @@ class JobStates {
   const std::byte* ParameterBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
   // Where fp32 weights land when they are put: in the master, or, where that is spilled, in planes that have no use before the first step.
+  // Of a split master: where the rests land; the upper halves land where they are fetched.
   std::byte* PutBytes(const Chunk& chunk, uint64_t element) const;
   std::byte* staging(Rank rank) const { return staging_[rank]; }  // null where nothing is staged
   bool is_split() const { return IsSplit(spec_->optimizer.states); }

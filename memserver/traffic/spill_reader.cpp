@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/split_float.h"
 #include "shm/spill.h"
 
 namespace tidepool::memserver {
@@ -28,11 +29,27 @@ Status SpillReader::Read(ChunkId chunk, uint64_t element, std::span<float> value
     if (chunk != chunk_ || piece != piece_) TP_RETURN_IF_ERROR(Load(chunk, piece));
     const uint64_t first = element % shm::kPieceElements;
     const uint64_t count = std::min<uint64_t>(values.size(), shm::kPieceElements - first);
-    std::memcpy(values.data(), buffer_->bytes().data() + nvme::kPieceHeaderBytes + first * sizeof(float), count * sizeof(float));
+    CopyMaster(first, values.first(count));
     values = values.subspan(count);
     element += count;
   }
   return Status();
+}
+
+uint64_t SpillReader::PieceElements(ChunkId chunk, uint32_t piece) const {
+  return std::min(shm::kPieceElements, spec_->chunks[chunk].elements - piece * shm::kPieceElements);
+}
+
+void SpillReader::CopyMaster(uint64_t first, std::span<float> values) const {
+  const std::byte* const payload = buffer_->bytes().data() + nvme::kPieceHeaderBytes;
+  if (!IsSplit(spec_->optimizer.states)) {
+    std::memcpy(values.data(), payload + first * sizeof(float), values.size_bytes());
+    return;
+  }
+  const auto* const rest = reinterpret_cast<const int16_t*>(payload) + first;
+  const uint64_t high_at = shm::SpilledPieceOf(*spec_, PieceElements(chunk_, piece_)).high;
+  const auto* const high = reinterpret_cast<const uint16_t*>(payload + high_at) + first;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = Join(high[i], rest[i]);
 }
 
 Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
@@ -44,10 +61,9 @@ Status SpillReader::Load(ChunkId chunk, uint32_t piece) {
   chunk_ = shm::kNoSpill;
   const SpillPlace& place = places_[chunk];
   const File& file = files_[place.directory];
-  const uint64_t elements = std::min(shm::kPieceElements, spec_->chunks[chunk].elements - piece * shm::kPieceElements);
   const uint64_t offset = place.offset + epoch_ % 2 * place.slot_bytes + shm::PieceOffset(*spec_, piece);
   const nvme::PieceName name{.store = file.store, .job = job_nonce_, .chunk = chunk, .piece = piece, .epoch = epoch_, .place = offset};
-  const auto bytes = buffer_->bytes().first(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, elements));
+  const auto bytes = buffer_->bytes().first(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(*spec_, PieceElements(chunk, piece)));
   const auto* header = reinterpret_cast<const nvme::PieceHeader*>(bytes.data());
   const auto payload = bytes.subspan(nvme::kPieceHeaderBytes);
   nvme::PieceVerdict verdict;

@@ -32,6 +32,9 @@ class SpillReader {
 
  private:
   Status Load(ChunkId chunk, uint32_t piece);
+  // Of the loaded piece, from its element `first` on.
+  void CopyMaster(uint64_t first, std::span<float> values) const;
+  uint64_t PieceElements(ChunkId chunk, uint32_t piece) const;
   Status ReadWhole(const File& file, uint64_t offset, std::span<std::byte> bytes) const;
 
   const std::shared_ptr<const shm::JobSpec> spec_;

@@ -15,7 +15,7 @@ void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request
   const Chunk& chunk = states.chunk(request.chunk);
   const auto* from = reinterpret_cast<const float*>(states.staging(rank));
   auto* const high = reinterpret_cast<uint16_t*>(chunk.planes.param16) + request.element_begin;
-  auto* const rest = reinterpret_cast<int16_t*>(chunk.planes.master) + request.element_begin;
+  auto* const rest = reinterpret_cast<int16_t*>(states.PutBytes(chunk, request.element_begin));
   SplitWeights(from, high, rest, request.element_count);
 }
 

@@ -144,8 +144,10 @@ bool SpillQueue::NextLoadWork(Work* work) {
   work->count = ElementsOf(ride);
   work->name = {WorkKind::kStage, job_, 0, ride.task.chunk, ride.piece};
   if (ride.task.kind == Kind::kStore) {
-    work->to = work->staged.payload.data();
+    work->planes.count = work->count;
+    PointIntoStaging(states_->spec(), work->staged.payload, &work->planes);
     work->from = states_->PutBytes(chunk, begin);
+    if (states_->is_split()) work->copy = chunk.planes.param16 + begin * BytesOf(states_->spec().dtype);
     return true;
   }
   work->name.kind = WorkKind::kUnstage;
@@ -207,7 +209,9 @@ void SpillQueue::EndPiece(const Task& task) {
   Chunk& chunk = states_->chunk(task.chunk);
   TP_CHECK(chunk.pieces_left > 0, "a piece ends once");
   if (--chunk.pieces_left > 0) return;
-  if (task.kind == Kind::kStore && chunk.planes.param16 != nullptr) return BeginTask({Kind::kUnstage, task.chunk, task.epoch});
+  // The upper halves of a split master are where they are fetched since they were put.
+  const bool lacks_copy = chunk.planes.param16 != nullptr && !states_->is_split();
+  if (task.kind == Kind::kStore && lacks_copy) return BeginTask({Kind::kUnstage, task.chunk, task.epoch});
   finished_.Push({task.chunk, task.kind == Kind::kUpdate});
 }
 

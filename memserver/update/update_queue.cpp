@@ -122,13 +122,8 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
   if (chunk.state != ChunkState::kUpdating) BeginChunk(&chunk);
   FillWork(ready.chunk, ready.piece, work);
   work->staged = ready.staged;
-  work->copy_to = static_cast<std::byte*>(work->planes.master);
-  const OptimizerSpec& rule = states_->spec().optimizer;
-  const uint64_t plane_bytes = work->planes.count * sizeof(float);
-  std::byte* plane = ready.staged.payload.data();
-  work->planes.master = plane;
-  if (NeedsMomentum(rule)) work->planes.momentum = plane += plane_bytes;
-  if (NeedsVariance(rule)) work->planes.variance = plane += plane_bytes;
+  work->copy = static_cast<std::byte*>(states_->is_split() ? work->planes.param16 : work->planes.master);
+  PointIntoStaging(states_->spec(), ready.staged.payload, &work->planes);
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/optimizer.h"
 #include "base/planted.h"
+#include "shm/spill.h"
 
 namespace tidepool::memserver {
 
@@ -23,6 +24,23 @@ uint64_t BytesTouchedBy(const optim::UpdateSpan& span) {
 }
 
 }  // namespace
+
+void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload, optim::UpdateSpan* planes) {
+  const StateForm form = spec.optimizer.states;
+  const shm::SpilledPiece at = shm::SpilledPieceOf(spec, planes->count);
+  const auto plane = [&payload](uint64_t begin) { return begin == shm::SpilledPiece::kNone ? nullptr : payload.data() + begin; };
+  const auto scales = [&](std::byte* moment) {
+    const bool there = form == StateForm::kSplit8 && moment != nullptr;
+    return there ? reinterpret_cast<float*>(moment + ScalesOffset(planes->count)) : nullptr;
+  };
+  planes->states = form;
+  planes->master = payload.data();
+  planes->momentum = plane(at.momentum);
+  planes->variance = plane(at.variance);
+  planes->momentum_scales = scales(plane(at.momentum));
+  planes->variance_scales = scales(plane(at.variance));
+  if (IsSplit(form)) planes->param16 = plane(at.high);
+}
 
 uint64_t BytesTouched(const Work& work) {
   constexpr uint64_t kConvert = 6, kAdd = 12, kScan = 4;  // bytes an element

@@ -21,7 +21,7 @@ enum class WorkKind : uint8_t {
   kAccumulate,  // fp32 += dtype: a later micro-batch
   kScan,        // sum of squares of each parameter of a chunk, and whether all gradients are finite
   kUpdate,      // one piece of a chunk
-  kStage,       // weights of a piece that spills -> staging; momentum and variance begin at zero
+  kStage,       // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
   kUnstage,     // a piece that was stored -> param16
 };
 
@@ -47,9 +47,10 @@ struct Work {
   uint64_t begin = 0;
   optim::UpdateSpan planes;
   const optim::StepFactors* factors = nullptr;
-  // kUpdate of a spilled piece, whose planes are in staging; kStage, kUnstage. `copy_to`: fp32 jobs, the master that trainers fetch.
+  // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage. `copy`: what trainers fetch, on the host, where that is
+  // part of the master: fp32 jobs the whole, jobs with a split one its upper halves. An update writes it, kStage reads those halves.
   StagedPiece staged;
-  std::byte* copy_to = nullptr;
+  std::byte* copy = nullptr;
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.
   optim::ProgressWord* progress = nullptr;
   uint64_t identity = 0;
@@ -59,6 +60,9 @@ struct Work {
 // The name of a piece in undo areas: the job's nonce (odd) and the place of the piece's progress word. The same after a restart, never 0,
 // and not that of a piece of any job before: an undo area may still hold a tile of a job that had this place.
 uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void* progress);
+
+// The planes of `planes.count` elements in staging become those of `planes`.
+void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload, optim::UpdateSpan* planes);
 
 // About how many bytes of memory a worker reads and writes for it: what the work costs, as all of it is bound by memory.
 uint64_t BytesTouched(const Work& work);

@@ -46,15 +46,18 @@ bool Worker::Scan(const Work& work) const {
 bool Worker::UpdateStaged(const Work& work) {
   if (!IsIntact(work.staged)) return false;
   Update(work);
-  if (work.copy_to != nullptr) std::memcpy(work.copy_to, work.planes.master, work.planes.count * sizeof(float));
+  const bool split = IsSplit(work.planes.states);
+  const void* const fetched = split ? work.planes.param16 : work.planes.master;
+  if (work.copy != nullptr) std::memcpy(work.copy, fetched, work.planes.count * (split ? sizeof(uint16_t) : sizeof(float)));
   Seal(work.staged);
   return true;
 }
 
 void Worker::Stage(const Work& work) {
-  const uint64_t bytes = work.count * sizeof(float);
-  std::memcpy(work.to, work.from, bytes);
-  std::memset(static_cast<std::byte*>(work.to) + bytes, 0, work.staged.payload.size() - bytes);
+  const uint64_t bytes = MasterBytes(work.planes.states, work.count);
+  std::memcpy(work.planes.master, work.from, bytes);
+  std::memset(work.staged.payload.data() + bytes, 0, work.staged.payload.size() - bytes);
+  if (work.copy != nullptr) std::memcpy(work.planes.param16, work.copy, work.count * sizeof(uint16_t));
   Seal(work.staged);
 }
 

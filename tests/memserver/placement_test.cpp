@@ -54,8 +54,35 @@ TEST(Placement, PolicyAndFormDecide) {
   EXPECT_FALSE(PlaceStates(spec, StatesOn::kHost, {0, {kGiB}})->spills());
   EXPECT_EQ(PlaceStates(spec, StatesOn::kNvme, {kGiB, {kGiB}})->first_spilled, 0u);
   EXPECT_FALSE(PlaceStates(spec, StatesOn::kNvme, {kGiB, {}})->spills()) << "there is no directory";
+  shm::JobSpec plain = Spec(DType::kF32);
+  plain.optimizer.rule = OptimizerRule::kSgd;
+  EXPECT_FALSE(PlaceStates(plain, StatesOn::kNvme, {kGiB, {kGiB}})->spills()) << "it would leave its master on the host";
+}
+
+// Bytes of a piece of 37,856 elements: 64-byte planes, whole pages.
+TEST(Spill, EveryFormHasItsPlacesInAPiece) {
+  shm::JobSpec spec = Spec(DType::kBF16);
+  constexpr uint64_t kElements = 37'856;
   spec.optimizer.states = StateForm::kSplit;
-  EXPECT_FALSE(PlaceStates(spec, StatesOn::kNvme, {kGiB, {kGiB}})->spills()) << "split states stay on the host";
+  const shm::SpilledPiece split = shm::SpilledPieceOf(spec, kElements);
+  EXPECT_EQ(split.high, 75'712u);
+  EXPECT_EQ(split.momentum, 151'424u);
+  EXPECT_EQ(split.variance, 302'848u);
+  EXPECT_EQ(split.bytes, 454'656u) << "as fp32 states: 12 bytes a parameter";
+  spec.optimizer.states = StateForm::kSplitBf16;
+  EXPECT_EQ(shm::SpilledPieceOf(spec, kElements).variance, 227'136u);
+  EXPECT_EQ(shm::SpilledPieceOf(spec, kElements).bytes, 303'104u);
+  spec.optimizer.states = StateForm::kSplit8;
+  const shm::SpilledPiece small = shm::SpilledPieceOf(spec, kElements);
+  EXPECT_EQ(small.momentum, 151'424u);
+  EXPECT_EQ(small.variance, 151'424u + 37'888u + 4'736u) << "37,856 bytes up to 64, then 1,183 scales, up to 64 again";
+  EXPECT_EQ(small.bytes, 237'568u);
+  for (const StateForm form : {StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8}) {
+    spec.optimizer.states = form;
+    const shm::StateBytes host = shm::HostStateBytesOf(spec, 0);
+    EXPECT_EQ(host.master + host.momentum + host.variance, 0u);
+    EXPECT_LE(nvme::kPieceHeaderBytes + shm::SpilledPieceBytes(spec, shm::kPieceElements), StateTier::kPieceBytesMax);
+  }
 }
 
 TEST(Placement, ChunksAreStripedOverDirectoriesByRoom) {

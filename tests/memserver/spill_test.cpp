@@ -1,11 +1,16 @@
 // Jobs whose states lie on NVMe: the same bits as on the host, whatever is spilled, whenever the server is killed, whatever the disk does.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "base/split_float.h"
+#include "base/unique_fd.h"
 #include "memserver/residency/placement.h"
+#include "memserver/traffic/spill_reader.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -29,6 +34,7 @@ struct Shape {
   OptimizerRule rule = OptimizerRule::kAdamW;
   uint64_t chunk_elements = 192;
   uint32_t chunks = 4;
+  StateForm states = StateForm::kF32;
   bool large() const { return chunk_elements > 100'000; }  // more than one piece a chunk: fewer steps show it
 };
 
@@ -42,6 +48,7 @@ shm::JobSpec SpecOf(const Shape& shape, uint32_t loss_scaling = 0) {
                                 .loss_scaling = loss_scaling,
                                 .rcache_bytes = RoundUp(shape.chunk_elements * shape.world * sizeof(float), 64 * kKiB)});
   spec.optimizer.rule = shape.rule;
+  spec.optimizer.states = shape.states;
   spec.optimizer.momentum = 0.9;
   return spec;
 }
@@ -103,6 +110,58 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SpillBits,
                                            Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 300'000, 2},
                                            Shape{DType::kF32, 1, 1, OptimizerRule::kAdamW, 300'000, 2}));
 
+INSTANTIATE_TEST_SUITE_P(Forms, SpillBits,
+                         ::testing::Values(Shape{.states = StateForm::kSplit}, Shape{.world = 2, .states = StateForm::kSplitBf16},
+                                           Shape{.micro_batches = 2, .states = StateForm::kSplit8},
+                                           Shape{.rule = OptimizerRule::kSgd, .states = StateForm::kSplit},
+                                           Shape{.rule = OptimizerRule::kLion, .states = StateForm::kSplit8}));
+
+// The second piece begins in the middle of the chunk's scales, and ends in half a block.
+TEST(Spill, SmallStatesOfAChunkWithTwoPiecesHaveTheBitsOfTheHost) {
+  for (const StateForm states : {StateForm::kSplitBf16, StateForm::kSplit8}) {
+    const shm::JobSpec spec = SpecOf({.chunk_elements = shm::kPieceElements + 208, .chunks = 1, .states = states});
+    ServeWorld world(OnNvme(spec));
+    EXPECT_TRUE(Same(Trained(&world, spec, 2), OnHost(spec, 2))) << NameOf(states);
+  }
+}
+
+// As it lies in the planes of the host.
+std::vector<float> MasterOnHost(const ServeWorld& world, ChunkId id) {
+  const JobStates& states = *world.tables().jobs[0]->states;
+  const ChunkPlanes& planes = states.chunk(id).planes;
+  std::vector<float> values(states.chunk(id).elements);
+  if (!states.is_split()) std::memcpy(values.data(), planes.master, values.size() * sizeof(float));
+  for (size_t i = 0; i < values.size() && states.is_split(); ++i) {
+    values[i] = Join(reinterpret_cast<const uint16_t*>(planes.param16)[i], reinterpret_cast<const int16_t*>(planes.master)[i]);
+  }
+  return values;
+}
+
+TEST(Spill, ASaveReadsTheMasterOfEveryForm) {
+  for (const StateForm form : {StateForm::kF32, StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8}) {
+    const shm::JobSpec spec = SpecOf({.chunk_elements = 208, .chunks = 2, .states = form});
+    ServeWorld host, world(OnNvme(spec));
+    SmallTrainer on_host(&host, spec), on_nvme(&world, spec);
+    for (SmallTrainer* trainer : {&on_host, &on_nvme}) {
+      ASSERT_TRUE(trainer->JoinAll());
+      trainer->PutWeights(7);
+      for (uint64_t seed = 1; seed <= 2; ++seed) ASSERT_EQ(trainer->Step({.learning_rate = 0.05F, .seed = seed}).error, 0u);
+      trainer->FetchAll();
+    }
+    const UniqueFd drive(memfd_create("drive", MFD_CLOEXEC));
+    const std::span<const std::byte> bytes = world.disk().bytes(0);
+    ASSERT_EQ(write(drive.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    const JobStates& states = *world.tables().jobs[0]->states;
+    SpillReader reader(states, states.shared_spec(), {{drive.get(), world.tier().store_nonce(0)}});
+    for (ChunkId id = 0; id < 2; ++id) {
+      const std::vector<float> expected = MasterOnHost(host, id);
+      std::vector<float> rest(expected.size() - 5);
+      ASSERT_TRUE(reader.Read(id, 5, rest).ok());
+      EXPECT_EQ(std::memcmp(rest.data(), expected.data() + 5, rest.size() * sizeof(float)), 0) << NameOf(form) << " " << id;
+    }
+  }
+}
+
 // The goal of the tier: what the host alone would refuse, trains.
 TEST(Spill, AJobThreeTimesItsPoolTrainsWithTheSameBits) {
   const shm::JobSpec spec = SpecOf({.chunk_elements = 16 * 1024, .chunks = 24});
@@ -159,7 +218,8 @@ TEST_P(SpillKills, InTheMiddleOfStoringAndUpdatingChangeNoBit) {
 #else
   constexpr uint32_t kStride = 1;
 #endif
-  const uint32_t stride = GetParam().large() ? 7 * kStride : kStride;
+  uint32_t stride = GetParam().large() ? 7 * kStride : kStride;
+  if (GetParam().states != StateForm::kF32) stride = std::max(stride, 3u);
   for (uint32_t turns = 0; turns < 40; turns += stride) {
     ServeWorld world(OnNvme(spec));
     world.disk().Pace(2);
@@ -179,6 +239,10 @@ TEST_P(SpillKills, InTheMiddleOfStoringAndUpdatingChangeNoBit) {
 INSTANTIATE_TEST_SUITE_P(Shapes, SpillKills,
                          ::testing::Values(Shape{DType::kF32}, Shape{DType::kBF16}, Shape{DType::kBF16, 2, 2},
                                            Shape{DType::kBF16, 1, 1, OptimizerRule::kAdamW, 300'000, 1}));
+
+INSTANTIATE_TEST_SUITE_P(Forms, SpillKills,
+                         ::testing::Values(Shape{.states = StateForm::kSplit},
+                                           Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8}));
 
 class SpillFaults : public ::testing::Test {
  protected:

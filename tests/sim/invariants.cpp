@@ -90,12 +90,21 @@ void CheckPieceOnDrive(ServeWorld* world, const Job& job, const nvme::PieceName&
   std::memcpy(&header, file.data() + name.place, sizeof header);
   const auto payload = file.subspan(name.place + sizeof header, shm::SpilledPieceBytes(job.spec(), elements));
   TP_CHECK(nvme::VerifyPiece(header, name, payload).ok(), "a piece of a published version lies whole on its drive");
-  const std::byte* at = payload.data();
-  for (const auto* plane : {&planes.master, &planes.momentum, &planes.variance}) {
-    if (plane->empty()) continue;
-    TP_CHECK(std::memcmp(at, plane->data() + first * sizeof(float), elements * sizeof(float)) == 0, "it holds its version");
-    at += elements * sizeof(float);
-  }
+  const StateForm form = job.spec().optimizer.states;
+  const shm::SpilledPiece at = shm::SpilledPieceOf(job.spec(), elements);
+  const auto same = [&](uint64_t begin, const std::vector<std::byte>& plane, uint64_t plane_begin, uint64_t bytes) {
+    return plane.empty() || std::memcmp(payload.data() + begin, plane.data() + plane_begin, bytes) == 0;
+  };
+  const auto same_moment = [&](uint64_t begin, const std::vector<std::byte>& plane) {
+    const uint64_t bytes = MomentBytes(form, 64) / 64;
+    if (!same(begin, plane, first * bytes, elements * bytes)) return false;
+    if (form != StateForm::kSplit8) return true;
+    const uint64_t scales_at = ScalesOffset(chunk.elements) + first / kScaleBlockElements * sizeof(float);
+    return same(begin + ScalesOffset(elements), plane, scales_at, DivideUp(elements, kScaleBlockElements) * sizeof(float));
+  };
+  TP_CHECK(same(0, planes.master, MasterBytes(form, first), MasterBytes(form, elements)), "its master has its version");
+  TP_CHECK(same_moment(at.momentum, planes.momentum) && same_moment(at.variance, planes.variance), "its moments have their version");
+  TP_CHECK(!IsSplit(form) || same(at.high, planes.param16, first * 2, elements * 2), "its upper halves have their version");
 }
 
 // The version that is published lies on the drive; that of the step before too, until the new one is published.
