@@ -34,6 +34,9 @@ std::string NameOf(const ReleaseJob& command) {
 std::string NameOf(const DrainJobs& command) {
   return command.draining ? "drain" : "end of drain";
 }
+std::string NameOf(const StartScrub&) {
+  return "scrub of NVMe";
+}
 std::string NameOf(const ChangeLogLevel& command) {
   constexpr std::array<const char*, 4> kLevels{"debug", "info", "warn", "error"};
   const std::string level = kLevels[static_cast<size_t>(command.level)];
@@ -102,6 +105,21 @@ Status JobDesk::Do(const AdminCaller&, const DrainJobs& command) {
 Status JobDesk::Do(const AdminCaller&, const ChangeLogLevel& command) {
   SetLogLevel(command.level);
   tables_->log_level_until_ns = command.for_ns == 0 ? 0 : parts_.clock->NowNs() + command.for_ns;
+  return Status();
+}
+
+Status JobDesk::Do(const AdminCaller&, const StartScrub&) {
+  if (parts_.tier == nullptr) {
+    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory").Fix("start it with --nvme DIR:SIZE");
+  }
+  std::vector<JobId> jobs;
+  uint64_t pieces = 0;
+  for (const auto& job : tables_->jobs) {
+    if (job->phase != JobPhase::kOpen || !job->states->spills()) continue;
+    jobs.push_back(job->id);
+    pieces += SpilledPieces(*job->states);
+  }
+  tables_->scrub.Begin(std::move(jobs), pieces, parts_.clock->NowNs());
   return Status();
 }
 

@@ -220,7 +220,7 @@ bool JobDesk::EndFailed(Job* job) {
 bool JobDesk::EndHandOver() {
   const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
                                    [](const auto& job) { return job->work_at_team > 0 || job->spills.moving(); });
-  if (tables_->stopped || at_work) return false;
+  if (tables_->stopped || at_work || tables_->scrub.moving()) return false;
   tables_->stopped = true;
   Send(Stopped{});
   return true;
@@ -254,7 +254,7 @@ bool JobDesk::TendJobs() {
     worked = worked || erased;
     if (!erased) ++i;
   }
-  if (tables_->draining && !tables_->stopped && tables_->jobs.empty()) {
+  if (tables_->draining && !tables_->stopped && tables_->jobs.empty() && !tables_->scrub.moving()) {
     tables_->stopped = true;
     Send(Stopped{});
     worked = true;

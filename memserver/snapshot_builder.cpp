@@ -129,7 +129,7 @@ JobRow RowOf(const Job& job) {
   return row;
 }
 
-NvmeRow RowOf(const StateTier& tier) {
+NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
   NvmeRow row;
   row.bytes = tier.capacity_bytes();
   row.bytes_used = tier.used_bytes();
@@ -138,8 +138,20 @@ NvmeRow RowOf(const StateTier& tier) {
   row.repetitions = tier.transfers().repetitions();
   row.in_flight = tier.in_flight();
   row.stalled = tier.transfers().Stalled();
-  for (const TierDirectory& directory : tier.directories()) row.directories.push_back(directory.path);
-  if (const TierDirectory* poisoned = tier.Poisoned()) row.failed = poisoned->path;
+  for (uint32_t d = 0; d < tier.directories().size(); ++d) {
+    const nvme::SlotStore& store = tier.store(d);
+    NvmeDirectoryRow directory{.path = tier.directory(d).path, .bytes = store.manifest().capacity};
+    directory.bytes_used = store.manifest().used_bytes();
+    for (const uint32_t file : {store.files().data, store.files().manifests[0], store.files().manifests[1]}) {
+      directory.bytes_read += tier.transfers().moved(file).read;
+      directory.bytes_written += tier.transfers().moved(file).written;
+    }
+    directory.failed = store.poisoned();
+    if (directory.failed) row.failed = directory.path;
+    row.directories.push_back(std::move(directory));
+  }
+  row.engine = tier.engine();
+  row.scrub = scrub;
   return row;
 }
 
@@ -180,7 +192,7 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->pool_huge_bytes = parts.pool->facts().huge_page_bytes;
   snapshot->pool_touch_seconds = parts.pool->facts().touch_seconds;
   snapshot->rcache_limit = options.rcache_limit;
-  if (parts.tier != nullptr) snapshot->nvme = RowOf(*parts.tier);
+  if (parts.tier != nullptr) snapshot->nvme = RowOf(*parts.tier, tables.scrub.Row(parts.clock->NowNs()));
   snapshot->workers = parts.team->threads();
   snapshot->prefetch = parts.team->tuning().prefetch_elements;
   snapshot->turns = tables.counters.turns;

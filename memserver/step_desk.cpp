@@ -83,6 +83,7 @@ void StepDesk::EndWork(const WorkDone& done) {
       break;
     case WorkKind::kStage:
     case WorkKind::kUnstage: job->spills.EndWork(done); break;
+    case WorkKind::kVerify: tables_->scrub.EndWork(done, parts_.tier, *job->states); break;
     case WorkKind::kWiden:
     case WorkKind::kAccumulate:
     case WorkKind::kScan: job->intake.EndWork(done); break;
@@ -114,11 +115,16 @@ bool StepDesk::TendTier() {
   bool worked = parts_.tier->Progress();
   TierDone done;
   while (parts_.tier->Next(&done)) {
+    worked = true;
+    if (tables_->scrub.Owns(done.staging)) {
+      tables_->scrub.EndTransfer(done);
+      continue;
+    }
     Job* job = tables_->FindJob(done.job);
     TP_CHECK(job != nullptr, "a job stays while its states move");
     job->spills.EndTransfer(done);
-    worked = true;
   }
+  worked |= TendScrub();
   for (const auto& job : tables_->jobs) {
     if (!job->states->spills()) continue;
     worked |= TakeStoredAndUpdated(job.get());
@@ -127,6 +133,13 @@ bool StepDesk::TendTier() {
     if (goes_on) worked |= job->spills.FillAhead();
   }
   return worked;
+}
+
+bool StepDesk::TendScrub() {
+  const auto wanted = tables_->scrub.job();
+  const Job* job = wanted && !tables_->handing_over ? tables_->FindJob(*wanted) : nullptr;
+  const bool open = job != nullptr && job->phase == JobPhase::kOpen;
+  return tables_->scrub.Progress(parts_.tier, open ? job->states.get() : nullptr, parts_.clock->NowNs());
 }
 
 bool StepDesk::NextWork(Job* job, Work* work) {
@@ -144,7 +157,8 @@ bool StepDesk::NextWork(Job* job, Work* work) {
     work->count = chunk.shard_elements;
     return true;
   }
-  return job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->updates.NextWork(work);
+  if (job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->updates.NextWork(work)) return true;
+  return parts_.tier != nullptr && tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
 }
 
 bool StepDesk::FeedTeam() {

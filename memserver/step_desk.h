@@ -27,6 +27,7 @@ class StepDesk {
   void AnswerStep(Job* job, const StepRecord& record, ErrorId error);
   bool NextWork(Job* job, Work* work);
   void EndWork(const WorkDone& done);
+  bool TendScrub();
   bool TakeStoredAndUpdated(Job* job);
   void CountUpdated(const Job& job, ChunkId chunk);
 

@@ -17,6 +17,7 @@
 #include "memserver/residency/kept_index.h"
 #include "memserver/residency/quota.h"
 #include "memserver/traffic/state_tier.h"
+#include "memserver/update/scrub.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/wake_set.h"
 
@@ -76,6 +77,7 @@ struct Tables {
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
   uint64_t room_changes = 0;                 // grows when a waiting rank may be served
   QuotaBook quotas;
+  Scrub scrub;
   JobId last_job = 0;
   SessionId last_session = 0;
   bool draining = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 
 #include "base/planted.h"
 #include "base/units.h"
@@ -29,7 +30,8 @@ TransferQueue::TransferQueue(IoQueue* queue, const Clock* clock, const TransferO
       blocks_(queue->depth()),
       order_(options.transfers_max),
       finished_(options.transfers_max),
-      free_(options.transfers_max) {
+      free_(options.transfers_max),
+      moved_(options.files) {
   TP_CHECK(options.block_bytes > 0 && options.block_bytes % kPageBytes == 0, "blocks are whole pages");
   for (uint32_t i = queue->depth(); i > 0; --i) free_blocks_.push_back(i - 1);
 }
@@ -38,6 +40,7 @@ void TransferQueue::Start(const Transfer& transfer) {
   const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) { return !each.used; });
   TP_CHECK(slot != slots_.end(), "Start only when there is room");
   TP_CHECK(transfer.offset % kPageBytes == 0 && transfer.bytes % kPageBytes == 0, "transfers are whole pages");
+  TP_CHECK(transfer.file < moved_.size(), "the queue has this file");
   TP_CHECK(transfer.bytes > 0 || transfer.kind == IoKind::kSync, "a transfer moves something");
   *slot = Slot{.transfer = transfer, .done = {.tag = transfer.tag}, .used = true};
   --free_;
@@ -123,8 +126,9 @@ void TransferQueue::End(uint32_t index, int32_t value, int64_t now) {
   const bool undone = value == -EAGAIN || value == -EINTR;  // says nothing about the medium, for a flush too
   if (kind == IoKind::kSync && !undone) return Fail(index, -value);
   if (value >= 0) {
-    if (kind == IoKind::kRead) bytes_read_ += static_cast<uint64_t>(value);
-    if (kind == IoKind::kWrite) bytes_written_ += static_cast<uint64_t>(value);
+    Moved& of_file = moved_[slots_[block.slot].transfer.file];
+    if (kind == IoKind::kRead) of_file.read += static_cast<uint64_t>(value);
+    if (kind == IoKind::kWrite) of_file.written += static_cast<uint64_t>(value);
     const auto moved = std::min<uint32_t>(static_cast<uint32_t>(value), block.bytes);
     if (moved == block.bytes) return CloseBlock(index);
     if (moved == 0 && kind == IoKind::kRead) return Fail(index, ENODATA);
@@ -178,6 +182,14 @@ bool TransferQueue::Next(TransferDone* done) {
   slot.used = false;
   ++free_;
   return true;
+}
+
+uint64_t TransferQueue::bytes_read() const {
+  return std::accumulate(moved_.begin(), moved_.end(), uint64_t{0}, [](uint64_t sum, const Moved& file) { return sum + file.read; });
+}
+
+uint64_t TransferQueue::bytes_written() const {
+  return std::accumulate(moved_.begin(), moved_.end(), uint64_t{0}, [](uint64_t sum, const Moved& file) { return sum + file.written; });
 }
 
 uint32_t TransferQueue::Stalled() const {

@@ -37,6 +37,7 @@ struct TransferDone {
 struct TransferOptions {
   uint32_t transfers_max = 64;
   uint32_t block_bytes = 1u << 20;
+  uint32_t files = 3;                    // of the queue
   int64_t stall_ns = 10 * kNsPerSecond;  // a block that takes longer is counted
 };
 
@@ -55,8 +56,12 @@ class TransferQueue {
   uint32_t in_flight() const { return static_cast<uint32_t>(slots_.size()) - free_; }
   // When the next repetition is due, of the clock; INT64_MAX: none.
   int64_t next_retry_ns() const { return next_retry_ns_; }
-  uint64_t bytes_read() const { return bytes_read_; }
-  uint64_t bytes_written() const { return bytes_written_; }
+  uint64_t bytes_read() const;
+  uint64_t bytes_written() const;
+  struct Moved {
+    uint64_t read = 0, written = 0;
+  };
+  const Moved& moved(uint32_t file) const { return moved_[file]; }
   uint64_t repetitions() const { return repetitions_; }
   // Blocks that the system holds for longer than stall_ns, now.
   uint32_t Stalled() const;
@@ -98,7 +103,8 @@ class TransferQueue {
   uint32_t free_ = 0;
   uint32_t waiting_ = 0;
   int64_t next_retry_ns_ = INT64_MAX;
-  uint64_t bytes_read_ = 0, bytes_written_ = 0, repetitions_ = 0;
+  std::vector<Moved> moved_;  // by file
+  uint64_t repetitions_ = 0;
 };
 
 }  // namespace tidepool::nvme

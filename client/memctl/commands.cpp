@@ -140,6 +140,13 @@ Result<Shown> RunLogs(const Invocation& invocation, const Style&) {
   return Apply(invocation, {"PUT", "/v1/log", "log level changed"});
 }
 
+Result<Shown> RunNvme(const Invocation& invocation, const Style& style) {
+  if (invocation.action == "scrub") {
+    return Apply(invocation, {"POST", "/v1/nvme/scrub", "states on NVMe are being checked; memctl nvme status shows how far it is"});
+  }
+  return Show(invocation, "/v1/nvme", ReadNvme, [&](const NvmeView& view) { return Shown{Joined(RenderNvme(view, style)), ""}; });
+}
+
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
   const std::string own = "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
   auto body = GetBody(invocation, "/v1/version");
@@ -190,7 +197,7 @@ struct Command {
 };
 constexpr auto kCommands = std::to_array<Command>(
     {{"status", RunStatus},   {"ps", RunPs},     {"residency", RunResidency}, {"chunks", RunChunks},        {"topo", RunTopo},
-     {"quotas", RunQuotas},   {"job", RunJob},   {"health", RunHealth},       {"doctor", RunDoctor},        {"explain", RunExplain},
+     {"quotas", RunQuotas}, {"nvme", RunNvme},   {"job", RunJob},   {"health", RunHealth},       {"doctor", RunDoctor},        {"explain", RunExplain},
      {"events", RunEvents},   {"top", RunTop},   {"report", RunReport},       {"report", RunReport},        {"drain", RunDrain},
      {"undrain", RunUndrain}, {"logs", RunLogs}, {"version", RunVersion},     {"wait-ready", RunWaitReady}, {"api", RunApi}});
 

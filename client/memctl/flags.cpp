@@ -28,6 +28,7 @@ Examples:
   memctl events -f                       what memserver logs, as it comes
   memctl report run.html --for 1min      a minute of the run as one page
   memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
+  memctl nvme status                     the NVMe directories, and the last check of what lies there
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs
   memctl api GET /v1/jobs/gpt            any path of docs/admin_api.md
@@ -176,6 +177,22 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
       ->type_name("CODE");
 }
 
+// memctl nvme status|scrub
+void AddNvmeCommand(CLI::App* app, Invocation* invocation) {
+  CLI::App* nvme = app->add_subcommand("nvme", "States on NVMe: their directories, and checking them");
+  nvme->require_subcommand(1)->fallthrough();
+  const auto add = [&](const char* name, const char* help) {
+    CLI::App* sub = nvme->add_subcommand(name, help);
+    sub->fallthrough();
+    sub->callback([invocation, name] {
+      invocation->command = "nvme";
+      invocation->action = name;
+    });
+  };
+  add("status", "Space, bytes moved and state of each directory, and how far the last scrub is");
+  add("scrub", "Check every piece of states while training goes on; returns at once");
+}
+
 ParsedLine UsageError(const std::string& what) {
   return {.invocation = std::nullopt, .text = Status(ErrorId::kUsageError, what).Format() + "\n", .exit_code = kExitUsage};
 }
@@ -184,7 +201,7 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "logs", "top", "events", "report", "explain"}) names.emplace_back(name);
+  for (const char* name : {"job", "nvme", "logs", "top", "events", "report", "explain"}) names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);
@@ -223,6 +240,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   AddJobCommand(&app, &invocation);
   AddLogsCommand(&app, &invocation);
   AddLookCommands(&app, &invocation);
+  AddNvmeCommand(&app, &invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -148,6 +148,31 @@ Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
   return lines;
 }
 
+Lines RenderNvme(const NvmeView& nvme, const Style& style) {
+  if (nvme.directories.empty()) return {"memserver has no NVMe directory"};
+  Table table({{"DIRECTORY"}, {"SIZE", true}, {"USED", true}, {"FREE", true}, {"READ", true}, {"WRITTEN", true}, {"STATE"}});
+  for (const NvmeDirectoryView& row : nvme.directories) {
+    table.Add({row.path, FormatBytes(row.bytes), FormatBytes(row.used), FormatBytes(row.free), FormatBytes(row.read),
+               FormatBytes(row.written), row.failed ? "a flush failed: takes no new jobs" : "good"});
+  }
+  Lines lines = table.Lines(style.header);
+  lines.emplace_back();
+  lines.push_back("engine  " + Printable(nvme.engine) + "; " + Plural(nvme.repetitions, "repetition") + " after errors");
+  if (nvme.stalled > 0) lines.push_back("WARNING the drive has not answered " + Plural(nvme.stalled, "request") + " for 10 s");
+  std::string scrub = "scrub   " + Printable(nvme.scrub_state);
+  if (nvme.scrub_state != "never") {
+    scrub += ": " + std::to_string(nvme.pieces_checked) + " of " + Plural(nvme.pieces, "piece") + " checked, " +
+             FormatBytes(nvme.bytes_checked) + " in " + FormatDuration(nvme.seconds) + "; " + std::to_string(nvme.damaged) + " damaged";
+  }
+  lines.push_back(scrub);
+  for (const DamageView& each : nvme.damage) {
+    lines.push_back("DAMAGED job " + std::to_string(each.job) + " (" + Printable(each.name) + "), chunk " + std::to_string(each.chunk) +
+                    ", piece " + std::to_string(each.piece) + ", " + Printable(each.directory) + " at offset " +
+                    std::to_string(each.offset) + ": " + Printable(each.what));
+  }
+  return lines;
+}
+
 Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   Table table({{"JOB", true},
                {"CHUNK", true},

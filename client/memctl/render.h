@@ -23,6 +23,7 @@ Lines RenderStatus(const StatusView& status, const Style& style);
 std::string StateText(const JobView& job);
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
 // Two tables: accounts, and the ranks that wait (where there are some).
+Lines RenderNvme(const NvmeView& nvme, const Style& style);
 Lines RenderQuotas(const QuotasView& quotas, const Style& style);
 Lines RenderChunks(const ChunksView& chunks, const Style& style);
 // Times, levels and what happened, a line an event.

@@ -307,6 +307,28 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
   });
 }
 
+Result<NvmeView> ReadNvme(std::string_view text) {
+  return ReadDocument<NvmeView>(text, [](Fields& fields, NvmeView* view) {
+    fields.Read("engine", &view->engine).Read("repetitions", &view->repetitions).Read("blocks_stalled", &view->stalled);
+    fields.Array("directories", [&](const json::value& value) {
+      NvmeDirectoryView& directory = view->directories.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("path", &directory.path).Read("bytes", &directory.bytes).Read("bytes_used", &directory.used);
+      row.Read("bytes_free", &directory.free).Read("bytes_read", &directory.read).Read("bytes_written", &directory.written);
+      row.Read("failed", &directory.failed);
+    });
+    Fields scrub = fields.Object("scrub");
+    scrub.Read("state", &view->scrub_state).Read("seconds", &view->seconds).Read("pieces", &view->pieces);
+    scrub.Read("pieces_checked", &view->pieces_checked).Read("bytes_checked", &view->bytes_checked).Read("pieces_damaged", &view->damaged);
+    scrub.Array("damage", [&](const json::value& value) {
+      DamageView& damage = view->damage.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("job", &damage.job).Read("name", &damage.name).Read("chunk", &damage.chunk).Read("piece", &damage.piece);
+      row.Read("directory", &damage.directory).Read("offset", &damage.offset).Read("what", &damage.what);
+    });
+  });
+}
+
 Result<HealthView> ReadHealth(std::string_view text) {
   return ReadDocument<HealthView>(text, [](Fields& fields, HealthView* view) {
     fields.Read("status", &view->status).Array("checks", [&](const json::value& value) {

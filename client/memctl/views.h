@@ -113,6 +113,26 @@ struct AccountView {
   std::optional<uint64_t> limit, nvme_limit;
 };
 
+struct NvmeDirectoryView {
+  std::string path;
+  uint64_t bytes = 0, used = 0, free = 0, read = 0, written = 0;
+  bool failed = false;
+};
+
+struct DamageView {
+  std::string name, directory, what;
+  uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
+};
+
+struct NvmeView {
+  std::string engine, scrub_state;  // "never", "running" or "done"
+  uint64_t repetitions = 0, stalled = 0;
+  uint64_t pieces = 0, pieces_checked = 0, bytes_checked = 0, damaged = 0;
+  double seconds = 0;
+  std::vector<NvmeDirectoryView> directories;
+  std::vector<DamageView> damage;
+};
+
 struct WaitingView {
   std::string name, account, priority, why;
   uint64_t rank = 0, pid = 0, pool_bytes = 0, rcache_bytes = 0;
@@ -153,6 +173,7 @@ Result<QuotasView> ReadQuotas(std::string_view json);
 Result<HealthView> ReadHealth(std::string_view json);
 // One object a line.
 Result<std::vector<EventView>> ReadEvents(std::string_view ndjson);
+Result<NvmeView> ReadNvme(std::string_view json);
 
 // The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
 Status ReadProblem(std::string_view json);

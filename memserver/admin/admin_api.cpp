@@ -104,6 +104,10 @@ AdminAnswer GetMetrics(const Ask& ask) {
   return {.status = 200, .content_type = Exposition::kContentType, .body = MetricsReport(ask.look, ask.facts)};
 }
 
+AdminAnswer GetNvme(const Ask& ask) {
+  return Ok(NvmeReport(*ask.look.snapshot));
+}
+
 AdminAnswer GetJob(const Ask& ask) {
   const std::string& who = ask.target.path[2];
   const JobRow* job = FindJob(*ask.look.snapshot, who);
@@ -200,6 +204,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "jobs"}, 2, Needs::kSnapshot, GetJobs, {}, 0},
     {{"v1", "jobs", "*"}, 3, Needs::kSnapshot, GetJob, {}, 0},
     {{"v1", "quotas"}, 2, Needs::kSnapshot, GetQuotas, {}, 0},
+    {{"v1", "nvme"}, 2, Needs::kSnapshot, GetNvme, {}, 0, AdminLevel::kOperator},
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
     {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},

@@ -75,6 +75,11 @@ Result<Command> ReadLogLevel(const ChangeAsk& ask) {
   return Status(ErrorId::kAdminBadRequest, "'" + name + "' is no level of the log").Fix("give debug, info, warn or error");
 }
 
+Result<Command> ReadStartScrub(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  return Command(StartScrub{});
+}
+
 struct ChangeRoute {
   const char* method;
   std::array<std::string_view, 4> path;  // "*" stands for any segment
@@ -89,6 +94,7 @@ constexpr auto kChanges = std::to_array<ChangeRoute>({
     {"POST", {"v1", "jobs", "*", "suspend"}, 4, AdminLevel::kUser, ReadSuspend},
     {"POST", {"v1", "jobs", "*", "resume"}, 4, AdminLevel::kUser, ReadResume},
     {"DELETE", {"v1", "jobs", "*"}, 3, AdminLevel::kUser, ReadRelease, "force"},
+    {"POST", {"v1", "nvme", "scrub"}, 3, AdminLevel::kOperator, ReadStartScrub},
     {"POST", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadDrain},
     {"DELETE", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadUndrain},
     {"PUT", {"v1", "log"}, 2, AdminLevel::kAdmin, ReadLogLevel},

@@ -1,5 +1,6 @@
 #include "memserver/admin/report.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/json_writer.h"
@@ -141,7 +142,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   json.Field("bytes_read", now.nvme.bytes_read).Field("bytes_written", now.nvme.bytes_written).Field("repetitions", now.nvme.repetitions);
   json.Field("transfers", now.nvme.in_flight).Field("blocks_stalled", now.nvme.stalled).Field("failed_directory", now.nvme.failed);
   json.Key("directories").BeginArray();
-  for (const std::string& directory : now.nvme.directories) json.String(directory);
+  for (const NvmeDirectoryRow& directory : now.nvme.directories) json.String(directory.path);
   json.EndArray().EndObject();
   json.Key("rcache").BeginObject().Field("bytes_limit", now.rcache_limit).Field("bytes_used", now.rcache_used).EndObject();
   json.Key("transfers").BeginObject().Field("host_to_device_bytes", now.bytes_h2d).Field("device_to_host_bytes", now.bytes_d2h).EndObject();

@@ -32,6 +32,8 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts);
 std::string JobsReport(const Snapshot& snapshot);
 // Accounts with their quotas, and the ranks that wait for room.
 std::string QuotasReport(const Snapshot& snapshot);
+// Each NVMe directory, how it is read and written, and the last scrub.
+std::string NvmeReport(const Snapshot& snapshot);
 // One job with its sessions.
 std::string JobReport(const JobRow& job);
 // The residency picture of `jobs`, run-length encoded.

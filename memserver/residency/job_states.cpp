@@ -348,6 +348,11 @@ std::byte* JobStates::GradientBytes(const Chunk& chunk, uint64_t element) const 
   return chunk.planes.gradient + element * BytesOf(gradient_type_);
 }
 
+uint64_t JobStates::EpochOf(const Chunk& chunk) const {
+  const bool due = chunk.version != sealed_version() && last_step().skipped == 0;
+  return epoch() - (due ? 1 : 0);
+}
+
 void JobStates::MarkLoaded(Chunk* chunk) {
   TP_CHECK(chunk->state == ChunkState::kEmpty && chunk->version == kNoVersion, "weights arrive once");
   chunk->state = ChunkState::kResident;

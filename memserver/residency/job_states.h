@@ -124,6 +124,8 @@ class JobStates {
   void SetSpillRange(uint32_t directory, uint64_t offset);
   // The epoch of chunks at the sealed version.
   uint64_t epoch() const { return last_step().optimizer_step; }
+  // Of a chunk whose weights are in: that of the slot where its states lie whole.
+  uint64_t EpochOf(const Chunk& chunk) const;
   uint64_t pool_bytes() const { return pool_bytes_; }
 
   Chunk& chunk(ChunkId id) { return chunks_[id]; }

@@ -83,13 +83,43 @@ struct JobRow {
   std::vector<ChunkRow> chunks;
 };
 
+struct NvmeDirectoryRow {
+  std::string path;
+  uint64_t bytes = 0, bytes_used = 0;
+  uint64_t bytes_read = 0, bytes_written = 0;  // since start; of states and of the manifests
+  bool failed = false;                         // a flush failed; it takes no new jobs
+};
+
+// A check of all states on NVMe (update/scrub.h).
+enum class ScrubState : uint8_t { kNever, kRunning, kDone };
+struct ScrubDamage {
+  JobId job = 0;
+  std::string name;
+  ChunkId chunk = 0;
+  uint32_t piece = 0;
+  std::string directory;
+  uint64_t offset = 0;  // of the piece in the data file
+  std::string what;
+};
+struct ScrubRow {
+  ScrubState state = ScrubState::kNever;
+  uint64_t pieces = 0, pieces_checked = 0;  // pieces: of the jobs that were there when it began
+  uint64_t bytes_checked = 0;
+  uint64_t repetitions = 0;  // reads of a piece that was not intact at first
+  uint64_t damaged = 0;
+  double seconds = 0;
+  std::vector<ScrubDamage> damage = {};  // the first of them
+};
+
 struct NvmeRow {
   uint64_t bytes = 0, bytes_used = 0;          // of all directories
   uint64_t bytes_read = 0, bytes_written = 0;  // since start
   uint64_t repetitions = 0;                    // of reads and writes that had failed
   uint32_t in_flight = 0, stalled = 0;         // transfers; blocks that the drive has held for 10 s and more
-  std::vector<std::string> directories;
-  std::string failed;  // a directory whose flush failed; it takes no new jobs
+  std::vector<NvmeDirectoryRow> directories;
+  std::string failed;  // one of those that failed
+  std::string engine;  // how reads and writes are done
+  ScrubRow scrub;
 };
 
 // A rank whose job waits for room.

@@ -37,7 +37,10 @@ StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierD
                      uint32_t block_bytes)
     : queue_(queue),
       directories_(std::move(directories)),
-      transfers_(queue, clock, {.transfers_max = kStagingSlots + static_cast<uint32_t>(directories_.size()), .block_bytes = block_bytes}),
+      transfers_(queue, clock,
+                 {.transfers_max = kStagingSlots + static_cast<uint32_t>(directories_.size()),
+                  .block_bytes = block_bytes,
+                  .files = 3 * static_cast<uint32_t>(directories_.size())}),
       staging_(memory.first(kStagingSlots * kStagingBytes)),
       moving_(kStagingSlots) {
   TP_CHECK(memory.size() >= MemoryBytes(directories_.size()), "the staging memory is large enough");
@@ -107,13 +110,6 @@ bool StateTier::IsDurable(const JobStates& states) const {
     if (states.nvme_bytes()[d] > 0 && stores_[d].durable_changes() < stores_[d].changes()) return false;
   }
   return true;
-}
-
-const TierDirectory* StateTier::Poisoned() const {
-  for (size_t d = 0; d < stores_.size(); ++d) {
-    if (stores_[d].poisoned()) return &directories_[d];
-  }
-  return nullptr;
 }
 
 const TierDirectory* StateTier::PoisonedOf(const JobStates& states) const {

@@ -70,8 +70,7 @@ class StateTier {
   void RemoveAllBut(const std::vector<uint64_t>& nonces);
   // The ranges of the job have reached the manifests of its directories for good.
   bool IsDurable(const JobStates& states) const;
-  // A directory whose flush has failed; null where there is none. The second: of those that the job uses.
-  const TierDirectory* Poisoned() const;
+  // A directory that the job uses and whose flush has failed; null where there is none.
   const TierDirectory* PoisonedOf(const JobStates& states) const;
 
   std::optional<uint32_t> TakeStaging();
@@ -89,6 +88,8 @@ class StateTier {
   int event_fd() const { return queue_->event_fd(); }
   void ClearEvent() { queue_->ClearEvent(); }
 
+  const nvme::SlotStore& store(uint32_t directory) const { return stores_[directory]; }
+  std::string engine() const { return queue_->Name(); }
   uint64_t capacity_bytes() const;
   uint64_t used_bytes() const;
   const nvme::TransferQueue& transfers() const { return transfers_; }

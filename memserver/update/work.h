@@ -23,6 +23,7 @@ enum class WorkKind : uint8_t {
   kUpdate,      // one piece of a chunk
   kStage,       // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
   kUnstage,     // a piece that was stored -> param16
+  kVerify,      // a piece that was read to be checked
 };
 
 struct WorkName {
@@ -30,7 +31,7 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  uint32_t index = 0;  // kUpdate, kStage, kUnstage: piece; kScan: 0; else rank
+  uint32_t index = 0;  // kUpdate, kStage, kUnstage, kVerify: piece; kScan: 0; else rank
 };
 
 struct Work {
@@ -47,8 +48,9 @@ struct Work {
   uint64_t begin = 0;
   optim::UpdateSpan planes;
   const optim::StepFactors* factors = nullptr;
-  // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage. `copy`: what trainers fetch, on the host, where that is
-  // part of the master: fp32 jobs the whole, jobs with a split one its upper halves. An update writes it, kStage reads those halves.
+  // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify. `copy`: what trainers fetch, on the host,
+  // where that is part of the master: fp32 jobs the whole, jobs with a split one its upper halves. An update writes it, kStage reads those
+  // halves.
   StagedPiece staged;
   std::byte* copy = nullptr;
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.

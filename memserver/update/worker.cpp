@@ -25,6 +25,7 @@ WorkDone Worker::Do(const Work& work) {
       break;
     case WorkKind::kStage: Stage(work); break;
     case WorkKind::kUnstage: done.intact = Unstage(work); break;
+    case WorkKind::kVerify: done.intact = IsIntact(work.staged); break;
   }
   return done;
 }

@@ -262,6 +262,21 @@ TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {
   const auto unknown = Run({"explain", "PoolFul"});
   EXPECT_EQ(unknown.status().exit_code(), kExitUsage);
   EXPECT_THAT(unknown.status().Format(), HasSubstr("did you mean \"PoolFull\""));
+TEST_F(Memctl, NvmeIsShownAndScrubbed) {
+  Serve();
+  EXPECT_EQ("\n" + ResultOf({"nvme", "status"}), R"(
+DIRECTORY      SIZE      USED      FREE   READ   WRITTEN  STATE
+/mnt/a     8.00 KiB  4.00 KiB  4.00 KiB  512 B  1.00 KiB  good
+/mnt/b     8.00 KiB       0 B  8.00 KiB    0 B       0 B  a flush failed: takes no new jobs
+
+engine  a simulated disk; 6 repetitions after errors
+scrub   running: 5 of 9 pieces checked, 2.00 KiB in 1.5 s; 1 damaged
+DAMAGED job 3 (gpt), chunk 4, piece 1, /mnt/a at offset 4096: its header is damaged
+)");
+  EXPECT_TRUE(loop_.TakeCommands().empty());
+  EXPECT_THAT(ResultOf({"nvme", "scrub"}), HasSubstr("memctl nvme status"));
+  EXPECT_EQ(loop_.TakeCommands().size(), 1u);
+  EXPECT_EQ(Run({"nvme"}).status().id(), ErrorId::kUsageError);
 }
 
 TEST_F(Memctl, JsonIsTheServersOwn) {

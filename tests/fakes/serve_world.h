@@ -172,6 +172,8 @@ class ServeWorld {
   // An admin changes something; the answer.
   Status Command(decltype(AdminCommand::what) what);
   Status SetQuota(const std::string& job, const QuotaChange& change);
+  // An admin wants the states on NVMe checked; the answer.
+  Status Scrub() { return Command(StartScrub{}); }
   void Lose(const FakeRank& rank) { Post(ConnectionLost{rank.connection(), "killed by the test"}); }
   void Leave(const FakeRank& rank) { Post(Goodbye{rank.connection()}); }
 

@@ -261,6 +261,29 @@ TEST_F(AdminApiTest, QuotasShowAccountsAndWhoWaits) {
   EXPECT_THAT(body, HasSubstr(R"("waiting":[{"name":"big","account":"user:7")"));
 }
 
+TEST_F(AdminApiTest, NvmeShowsEachDirectoryAndTheScrub) {
+  EXPECT_EQ(
+      BodyOf("/v1/nvme"),
+      R"({"engine":"a simulated disk","repetitions":6,"transfers":0,"blocks_stalled":0,"directories":[)"
+      R"({"path":"/mnt/a","bytes":8192,"bytes_used":4096,"bytes_free":4096,"bytes_read":512,"bytes_written":1024,"failed":false},)"
+      R"({"path":"/mnt/b","bytes":8192,"bytes_used":0,"bytes_free":8192,"bytes_read":0,"bytes_written":0,"failed":true}],)"
+      R"("scrub":{"state":"running","seconds":1.5,"pieces":9,"pieces_checked":5,"bytes_checked":2048,"repetitions":1,"pieces_damaged":1,)"
+      R"("damage":[{"job":3,"name":"gpt","chunk":4,"piece":1,"directory":"/mnt/a","offset":4096,"what":"its header is damaged"}]}})");
+  EXPECT_THAT(BodyOf("/v1/status"), HasSubstr(R"("failed_directory":"","directories":["/mnt/a","/mnt/b"])"));
+}
+
+TEST_F(AdminApiTest, AScrubIsPostedAndNeverBegunByGet) {
+  EXPECT_EQ(Ask("GET", "/v1/nvme/scrub").status, 405u);
+  EXPECT_EQ(Ask("GET", "/v1/nvme/scrub").allow, "POST");
+  EXPECT_EQ(Ask("POST", "/v1/nvme").status, 405u);
+  EXPECT_EQ(Ask("POST", "/v1/nvme/scrub", R"({"now":true})").status, 400u);
+  EXPECT_TRUE(loop_.TakeCommands().empty());
+  EXPECT_EQ(Ask("POST", "/v1/nvme/scrub").status, 200u);
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<StartScrub>(commands[0].what));
+}
+
 TEST_F(AdminApiTest, ProbesSayOkOnAReadyServer) {
   EXPECT_THAT(BodyOf("/livez"), HasSubstr(R"("status":"ok")"));
   EXPECT_THAT(BodyOf("/readyz"), HasSubstr(R"("status":"ok")"));

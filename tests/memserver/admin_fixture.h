@@ -73,6 +73,14 @@ inline Snapshot TwoJobs() {
   snapshot.accounts = {{"user:7", {.guarantee = 4096, .nvme_limit = 512, .weight = 2, .priority = Priority::kLow}, 11, 22, 33}};
   snapshot.waiting = {
       {.name = "big", .account = "user:7", .uid = 7, .rank = 1, .pid = 99, .pool_bytes = 1 << 20, .why = "job big needs more"}};
+  snapshot.nvme.engine = "a simulated disk";
+  snapshot.nvme.repetitions = 6;
+  snapshot.nvme.directories = {{.path = "/mnt/a", .bytes = 8192, .bytes_used = 4096, .bytes_read = 512, .bytes_written = 1024},
+                               {.path = "/mnt/b", .bytes = 8192, .failed = true}};
+  snapshot.nvme.scrub = {
+      .state = ScrubState::kRunning, .pieces = 9, .pieces_checked = 5, .bytes_checked = 2048, .repetitions = 1, .damaged = 1};
+  snapshot.nvme.scrub.seconds = 1.5;
+  snapshot.nvme.scrub.damage = {{3, "gpt", 4, 1, "/mnt/a", 4096, "its header is damaged"}};
   return snapshot;
 }
 

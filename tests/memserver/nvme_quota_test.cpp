@@ -9,7 +9,7 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr uint32_t kAlice = 1000, kBob = 1001;
+constexpr uint32_t kCarol = 1010, kDave = 1011;
 
 shm::JobSpec Spec(const std::string& name = "gpt") {
   return MakeSpec({.name = name, .dtype = DType::kBF16, .chunks = 4, .chunk_elements = 4096, .rcache_bytes = 64 * kKiB});
@@ -33,13 +33,13 @@ std::string Exactly(uint64_t bytes) {
 }
 
 // Why it was refused at once.
-Status Refusal(ServeWorld* world, const shm::JobSpec& spec, uint32_t uid = kAlice) {
+Status Refusal(ServeWorld* world, const shm::JobSpec& spec, uint32_t uid = kCarol) {
   EXPECT_EQ(world->Join(spec, 0, uid), nullptr);
   const auto refused = world->TakeReply<Refused>();
   return refused ? refused->why : Status();
 }
 
-std::optional<Queued> Waits(ServeWorld* world, const shm::JobSpec& spec, uint32_t uid = kAlice) {
+std::optional<Queued> Waits(ServeWorld* world, const shm::JobSpec& spec, uint32_t uid = kCarol) {
   world->MayWait(true);
   world->Reserve(spec, 0, uid);
   world->MayWait(false);
@@ -58,7 +58,7 @@ TEST(NvmeQuota, AJobAboveItsQuotaOfThePoolSpillsInsteadOfBeingRefused) {
   EXPECT_EQ(states.nvme_total(), shm::NvmeBytesOf(Spec(), 2));
   trainer.PutWeights(1);
   EXPECT_EQ(trainer.Step({.learning_rate = 0.1F, .seed = 1}).error, 0u);
-  EXPECT_NE(world.Join(Spec("other"), 0, kBob), nullptr) << "others have no such quota: the pool takes them";
+  EXPECT_NE(world.Join(Spec("other"), 0, kDave), nullptr) << "others have no such quota: the pool takes them";
 }
 
 TEST(NvmeQuota, AJobThatMaySpillOnlyALittleIsRefusedByTheQuotaOfThePool) {
@@ -75,9 +75,9 @@ TEST(NvmeQuota, AJobThatMaySpillOnlyALittleIsRefusedByTheQuotaOfThePool) {
 
 TEST(NvmeQuota, WithStatesOnTheHostTheQuotaOfThePoolRefuses) {
   WorldOptions options = NvmeFor(1, StatesOn::kHost);
-  options.loop.quotas = {{UserAccount(kAlice), {.limit = HostBytes() + HostBytes(2)}}};
+  options.loop.quotas = {{UserAccount(kCarol), {.limit = HostBytes() + HostBytes(2)}}};
   ServeWorld world(options);
-  ASSERT_NE(world.Join(Spec("first"), 0, kAlice), nullptr);
+  ASSERT_NE(world.Join(Spec("first"), 0, kCarol), nullptr);
   const Status refused = Refusal(&world, Spec());
   EXPECT_EQ(refused.id(), ErrorId::kQuotaExceeded);
   EXPECT_NE(refused.what().find(Exactly(HostBytes())), std::string::npos) << "all of it: " << refused.what();
@@ -87,7 +87,7 @@ TEST(NvmeQuota, WithStatesOnTheHostTheQuotaOfThePoolRefuses) {
 TEST(NvmeQuota, AJobWhoseNvmeIsTakenWaitsUntilItIsGivenBack) {
   WorldOptions options = NvmeFor(1, StatesOn::kNvme);
   ServeWorld world(options);
-  const auto first = world.Join(Spec("first"), 0, kBob);
+  const auto first = world.Join(Spec("first"), 0, kDave);
   ASSERT_NE(first, nullptr);
   const Status refused = Refusal(&world, Spec());
   EXPECT_EQ(refused.id(), ErrorId::kNvmeFull);
@@ -105,9 +105,9 @@ TEST(NvmeQuota, AJobWhoseNvmeIsTakenWaitsUntilItIsGivenBack) {
 TEST(NvmeQuota, TheLimitOnNvmeRefusesOneUserAndHoldsUpNobody) {
   WorldOptions options = NvmeFor(3, StatesOn::kNvme);
   const uint64_t limit = 2 * shm::NvmeBytesOf(Spec(), 0) - kPageBytes;
-  options.loop.quotas = {{UserAccount(kAlice), {.nvme_limit = limit}}};
+  options.loop.quotas = {{UserAccount(kCarol), {.nvme_limit = limit}}};
   ServeWorld world(options);
-  const auto one = world.Join(Spec("one"), 0, kAlice);
+  const auto one = world.Join(Spec("one"), 0, kCarol);
   ASSERT_NE(one, nullptr);
   const auto queued = Waits(&world, Spec("two"));
   ASSERT_TRUE(queued.has_value());
@@ -115,7 +115,7 @@ TEST(NvmeQuota, TheLimitOnNvmeRefusesOneUserAndHoldsUpNobody) {
   EXPECT_NE(queued->why.what().find(Exactly(shm::NvmeBytesOf(Spec(), 0))), std::string::npos) << queued->why.what();
   EXPECT_NE(queued->why.what().find(Exactly(shm::NvmeBytesOf(Spec(), 0) - kPageBytes)), std::string::npos) << queued->why.what();
   EXPECT_NE(queued->why.why().find("one holds"), std::string::npos) << queued->why.why();
-  EXPECT_NE(world.Join(Spec("bob"), 0, kBob), nullptr) << "she waits for herself alone";
+  EXPECT_NE(world.Join(Spec("bob"), 0, kDave), nullptr) << "she waits for herself alone";
   world.Leave(*one);
   world.Settle();
   EXPECT_TRUE(world.TakeReply<ReserveGranted>().has_value());
@@ -123,7 +123,7 @@ TEST(NvmeQuota, TheLimitOnNvmeRefusesOneUserAndHoldsUpNobody) {
 
 TEST(NvmeQuota, WhatTheLimitOnNvmeCouldNeverAdmitIsRefusedAtOnce) {
   WorldOptions options = NvmeFor(3, StatesOn::kNvme);
-  options.loop.quotas = {{UserAccount(kAlice), {.nvme_limit = shm::NvmeBytesOf(Spec(), 0) - kPageBytes}}};
+  options.loop.quotas = {{UserAccount(kCarol), {.nvme_limit = shm::NvmeBytesOf(Spec(), 0) - kPageBytes}}};
   ServeWorld world(options);
   EXPECT_FALSE(Waits(&world, Spec()).has_value());
   EXPECT_EQ(world.TakeReply<Refused>()->why.id(), ErrorId::kQuotaExceeded);
@@ -131,9 +131,9 @@ TEST(NvmeQuota, WhatTheLimitOnNvmeCouldNeverAdmitIsRefusedAtOnce) {
 
 TEST(NvmeQuota, ALimitOfNothingKeepsTheJobsOnTheHost) {
   WorldOptions options = NvmeFor(3, StatesOn::kNvme);
-  options.loop.quotas = {{UserAccount(kAlice), {.nvme_limit = 0}}};
+  options.loop.quotas = {{UserAccount(kCarol), {.nvme_limit = 0}}};
   ServeWorld world(options);
-  ASSERT_NE(world.Join(Spec(), 0, kAlice), nullptr);
+  ASSERT_NE(world.Join(Spec(), 0, kCarol), nullptr);
   EXPECT_EQ(world.tables().jobs[0]->states->pool_bytes(), HostBytes());
   EXPECT_EQ(world.tier().used_bytes(), 0u);
 }
@@ -141,7 +141,7 @@ TEST(NvmeQuota, ALimitOfNothingKeepsTheJobsOnTheHost) {
 TEST(NvmeQuota, AnAdminSetsItAndTheAccountsShowIt) {
   WorldOptions options = NvmeFor(1, StatesOn::kNvme);
   ServeWorld world(options);
-  ASSERT_NE(world.Join(Spec(), 0, kAlice), nullptr);
+  ASSERT_NE(world.Join(Spec(), 0, kCarol), nullptr);
   ASSERT_TRUE(world.SetQuota("gpt", {.nvme_limit = kMiB}).ok());
   EXPECT_EQ(world.tables().jobs[0]->account, "job:gpt");
   world.Post(SnapshotWanted{});

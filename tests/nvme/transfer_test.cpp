@@ -65,7 +65,7 @@ class TransferTest : public testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(16 * kPageBytes);
   FakeClock clock_;
   ToldQueue queue_;
-  TransferQueue transfers_{&queue_, &clock_, {.transfers_max = 4, .block_bytes = 4 * kPageBytes}};
+  TransferQueue transfers_{&queue_, &clock_, {.transfers_max = 4, .block_bytes = 4 * kPageBytes, .files = 4}};
   std::vector<int64_t> pauses_;
 };
 

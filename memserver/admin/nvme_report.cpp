@@ -1,0 +1,41 @@
+// The part of report.h about states on NVMe.
+#include <algorithm>
+#include <array>
+
+#include "base/json_writer.h"
+#include "memserver/admin/report.h"
+
+namespace tidepool::memserver {
+namespace {
+
+constexpr std::array kScrubStates{"never", "running", "done"};
+
+void WriteScrub(const ScrubRow& scrub, JsonWriter* json) {
+  json->BeginObject().Field("state", kScrubStates[static_cast<size_t>(scrub.state)]).Field("seconds", scrub.seconds);
+  json->Field("pieces", scrub.pieces).Field("pieces_checked", scrub.pieces_checked).Field("bytes_checked", scrub.bytes_checked);
+  json->Field("repetitions", scrub.repetitions).Field("pieces_damaged", scrub.damaged).Key("damage").BeginArray();
+  for (const ScrubDamage& damage : scrub.damage) {
+    json->BeginObject().Field("job", damage.job).Field("name", damage.name).Field("chunk", damage.chunk).Field("piece", damage.piece);
+    json->Field("directory", damage.directory).Field("offset", damage.offset).Field("what", damage.what).EndObject();
+  }
+  json->EndArray().EndObject();
+}
+
+}  // namespace
+
+std::string NvmeReport(const Snapshot& snapshot) {
+  const NvmeRow& nvme = snapshot.nvme;
+  JsonWriter json;
+  json.BeginObject().Field("engine", nvme.engine).Field("repetitions", nvme.repetitions).Field("transfers", nvme.in_flight);
+  json.Field("blocks_stalled", nvme.stalled).Key("directories").BeginArray();
+  for (const NvmeDirectoryRow& row : nvme.directories) {
+    json.BeginObject().Field("path", row.path).Field("bytes", row.bytes).Field("bytes_used", row.bytes_used);
+    json.Field("bytes_free", row.bytes - std::min(row.bytes, row.bytes_used)).Field("bytes_read", row.bytes_read);
+    json.Field("bytes_written", row.bytes_written).Field("failed", row.failed).EndObject();
+  }
+  json.EndArray().Key("scrub");
+  WriteScrub(nvme.scrub, &json);
+  return json.EndObject().Take();
+}
+
+}  // namespace tidepool::memserver

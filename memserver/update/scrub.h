@@ -1,0 +1,65 @@
+// Scrub: reads every piece of states on NVMe once while training goes on, and checks it: whether what a job will need is still there.
+//
+// One thread (the serve loop) owns it. One piece at a time, in one staging slot of the tier's, checked by a worker that has nothing else to
+// do for the piece's job. It changes nothing and ends no job: damage is named here, and a job ends only when an update must have that piece
+// and cannot read it either.
+// Invariants: what is read is the slot of the chunk's present epoch; a piece is called damaged only when it was read kReadsMax times while
+// the chunk stayed at that epoch (a slot that is left may be overwritten during the read).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "memserver/residency/snapshot.h"
+#include "memserver/traffic/state_tier.h"
+#include "memserver/update/work.h"
+
+namespace tidepool::memserver {
+
+class Scrub {
+ public:
+  static constexpr uint32_t kReadsMax = 3;
+  static constexpr size_t kDamageMax = 64;  // that is named; more is counted
+
+  // Begins to check the pieces of `jobs`, `pieces` in all; goes on where one is under way.
+  void Begin(std::vector<JobId> jobs, uint64_t pieces, int64_t now_ns);
+  // The job whose piece is next, or on its way.
+  std::optional<JobId> job() const;
+  // Moves on; `states` of job(), null where it is gone or not open. True when something was done.
+  bool Progress(StateTier* tier, const JobStates* states, int64_t now_ns);
+  bool Owns(uint32_t staging) const { return state_ == State::kReading && staging_ == staging; }
+  void EndTransfer(const TierDone& done);
+  // The piece that waits for a worker, if it is one of this job.
+  bool NextWork(JobId job, const StateTier& tier, const JobStates& states, Work* work);
+  // `states` of the piece's job.
+  void EndWork(const WorkDone& done, StateTier* tier, const JobStates& states);
+  // The tier or a worker has its staging.
+  bool moving() const { return state_ == State::kReading || state_ == State::kAtWorker; }
+  ScrubRow Row(int64_t now_ns) const;
+
+ private:
+  enum class State : uint8_t { kIdle, kReading, kRead, kAtWorker };
+  bool FindPiece(const JobStates& states);
+  void Read(StateTier* tier, const JobStates& states);
+  void NextPiece();
+  void Leave(StateTier* tier);
+  void NoteDamage(const StateTier& tier, const JobStates& states, const std::string& what);
+  StagedPiece PieceIn(const StateTier& tier, const JobStates& states) const;
+
+  ScrubRow row_;
+  int64_t began_ns_ = 0;
+  std::vector<JobId> jobs_;  // left, the present one last
+  State state_ = State::kIdle;
+  uint32_t staging_ = 0;
+  ChunkId chunk_ = 0;
+  uint32_t piece_ = 0;
+  uint64_t epoch_ = 0;
+  uint32_t reads_ = 0;
+  int error_ = 0;  // of the read
+};
+
+// Pieces that a job has on NVMe.
+uint64_t SpilledPieces(const JobStates& states);
+
+}  // namespace tidepool::memserver
