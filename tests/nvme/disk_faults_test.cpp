@@ -10,17 +10,13 @@
 #include "nvme/transfer.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/sim_disk.h"
+#include "tests/nvme/many_times.h"
 #include "tests/nvme/sample_piece.h"
 
 namespace tidepool::nvme {
 namespace {
 
 constexpr uint32_t kPlaces = 6;
-#ifdef TIDEPOOL_SANITIZED
-constexpr uint64_t kFaults = 5'000;
-#else
-constexpr uint64_t kFaults = 50'000;
-#endif
 
 struct Tally {
   uint64_t reads = 0, writes = 0, right = 0, wrong = 0, refused = 0, failed = 0, repetitions = 0;
@@ -93,16 +89,17 @@ class FaultyDisk {
 };
 
 TEST(DiskFaults, ManyAreRepairedOrNamedAndNoWrongByteIsBelieved) {
-  FaultyDisk world(2026, 40);
-  while (world.disk().faults() < kFaults) world.Step();
+  const uint64_t faults = ManyTimes(50'000);
+  FaultyDisk world(SeedOr(2026), 40);
+  while (world.disk().faults() < faults) world.Step();
   const Tally& tally = world.tally();
   EXPECT_EQ(tally.wrong, 0u);
   EXPECT_GT(tally.right, tally.reads / 4);
-  EXPECT_GT(tally.refused, kFaults / 500);
-  EXPECT_GT(tally.failed, kFaults / 5000);
-  EXPECT_GT(tally.repetitions, kFaults / 50);
+  EXPECT_GT(tally.refused, faults / 500);
+  EXPECT_GT(tally.failed, faults / 5000);
+  EXPECT_GT(tally.repetitions, faults / 50);
   for (uint32_t fault = 0; fault < static_cast<uint32_t>(DiskFault::kSyncError); ++fault) {
-    EXPECT_GT(world.disk().faults(static_cast<DiskFault>(fault)), kFaults / 500) << fault;
+    EXPECT_GT(world.disk().faults(static_cast<DiskFault>(fault)), faults / 500) << fault;
   }
 }
 

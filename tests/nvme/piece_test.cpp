@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "nvme/piece.h"
+#include "tests/nvme/many_times.h"
 
 namespace tidepool::nvme {
 namespace {
@@ -67,9 +68,9 @@ TEST(Piece, OneFlippedBitAtRestIsFoundOneHundredThousandTimes) {
   std::memcpy(slot.data() + kPieceHeaderBytes, payload.data(), kPayload);
   auto* header = reinterpret_cast<PieceHeader*>(slot.data());
   SealPiece(kName, payload, header);
-  SplitMix64 random(6);
-  uint32_t missed = 0;
-  for (uint32_t i = 0; i < 100'000; ++i) {
+  SplitMix64 random(SeedOr(6));
+  uint64_t missed = 0;
+  for (uint64_t flips = ManyTimes(100'000); flips > 0; --flips) {
     const uint64_t bit = random.Below(slot.size() * 8);
     slot[bit / 8] ^= std::byte{1} << bit % 8;
     if (VerifyPiece(*header, kName, std::span(slot).subspan(kPieceHeaderBytes)).ok()) ++missed;

@@ -12,6 +12,7 @@
 #include "nvme/slot_store.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/sim_disk.h"
+#include "tests/nvme/many_times.h"
 #include "tests/nvme/sample_piece.h"
 
 namespace tidepool::nvme {
@@ -161,35 +162,26 @@ class PowerWorld {
   uint64_t epochs_ = 0, rolled_forward_ = 0, poisoned_ = 0;
 };
 
-// TIDEPOOL_POWER_LOSSES: the nightly run has a thousand times as many.
-uint64_t Losses() {
-  const char* asked = std::getenv("TIDEPOOL_POWER_LOSSES");
-#ifdef TIDEPOOL_SANITIZED
-  constexpr uint64_t kLosses = 3'000;
-#else
-  constexpr uint64_t kLosses = 50'000;
-#endif
-  return asked != nullptr ? std::strtoull(asked, nullptr, 10) : kLosses;
-}
-
 TEST(PowerLoss, ExactlyOneCommittedEpochIsFoundAfterEach) {
-  PowerWorld world(7);
-  for (uint64_t i = 0; i < Losses(); ++i) {
+  const uint64_t losses = ManyTimes(50'000);
+  PowerWorld world(SeedOr(7));
+  for (uint64_t i = 0; i < losses; ++i) {
     const std::string wrong = world.LiveAndDie();
     ASSERT_EQ(wrong, "") << "at loss " << i;
   }
-  EXPECT_GT(world.epochs(), Losses() / 20) << "commits come through";
-  EXPECT_GT(world.rolled_forward(), Losses() / 500) << "some losses fall into a commit";
+  EXPECT_GT(world.epochs(), losses / 20) << "commits come through";
+  EXPECT_GT(world.rolled_forward(), losses / 500) << "some losses fall into a commit";
 }
 
 TEST(PowerLoss, AFailedFlushCommitsNothing) {
-  PowerWorld world(8);
+  const uint64_t losses = ManyTimes(5'000);
+  PowerWorld world(SeedOr(8));
   world.ArmSyncErrors();
-  for (uint64_t i = 0; i < Losses() / 10; ++i) {
+  for (uint64_t i = 0; i < losses; ++i) {
     const std::string wrong = world.LiveAndDie();
     ASSERT_EQ(wrong, "") << "at loss " << i;
   }
-  EXPECT_GT(world.poisoned(), Losses() / 500);
+  EXPECT_GT(world.poisoned(), losses / 50);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "base/units.h"
 #include "nvme/page_memory.h"
 #include "tests/nvme/deny_io_uring.h"
+#include "tests/nvme/many_times.h"
 #include "tests/nvme/scratch_directory.h"
 #include "tests/process/durable_daemon.h"
 
@@ -78,7 +79,7 @@ class NvmeProcesses : public DurableDaemon {
 
 TEST_F(NvmeProcesses, AServerKilledWithTransfersInFlightChangesNoBit) {
   const std::string expected = HashOnHost({"--steps", "120"});
-  SplitMix64 random(6);
+  SplitMix64 random(nvme::SeedOr(6));
   SteadyClock clock;
   Process server = Serve(OnNvme());
   const Process trainer = Train(Job({"--steps", "120", "--pause-ms", "4", "--persistent"}));
