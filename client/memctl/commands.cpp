@@ -195,11 +195,13 @@ struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
 };
-constexpr auto kCommands = std::to_array<Command>(
-    {{"status", RunStatus},   {"ps", RunPs},     {"residency", RunResidency}, {"chunks", RunChunks},        {"topo", RunTopo},
-     {"quotas", RunQuotas}, {"nvme", RunNvme},   {"job", RunJob},   {"health", RunHealth},       {"doctor", RunDoctor},        {"explain", RunExplain},
-     {"events", RunEvents},   {"top", RunTop},   {"report", RunReport},       {"report", RunReport},        {"drain", RunDrain},
-     {"undrain", RunUndrain}, {"logs", RunLogs}, {"version", RunVersion},     {"wait-ready", RunWaitReady}, {"api", RunApi}});
+constexpr auto kCommands =
+    std::to_array<Command>({{"status", RunStatus},   {"ps", RunPs},         {"residency", RunResidency}, {"chunks", RunChunks},
+                            {"topo", RunTopo},       {"quotas", RunQuotas}, {"nvme", RunNvme},           {"job", RunJob},
+                            {"health", RunHealth},   {"doctor", RunDoctor}, {"explain", RunExplain},     {"events", RunEvents},
+                            {"top", RunTop},         {"report", RunReport}, {"report", RunReport},       {"drain", RunDrain},
+                            {"undrain", RunUndrain}, {"logs", RunLogs},     {"version", RunVersion},     {"wait-ready", RunWaitReady},
+                            {"api", RunApi}});
 
 }  // namespace
 

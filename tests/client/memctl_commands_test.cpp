@@ -262,6 +262,8 @@ TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {
   const auto unknown = Run({"explain", "PoolFul"});
   EXPECT_EQ(unknown.status().exit_code(), kExitUsage);
   EXPECT_THAT(unknown.status().Format(), HasSubstr("did you mean \"PoolFull\""));
+}
+
 TEST_F(Memctl, NvmeIsShownAndScrubbed) {
   Serve();
   EXPECT_EQ("\n" + ResultOf({"nvme", "status"}), R"(

@@ -202,9 +202,10 @@ TEST_F(AdminApiTest, AQuotaIsMailedToTheLoopWithTheCaller) {
 }
 
 TEST_F(AdminApiTest, ABadBodyChangesNothing) {
-  for (const char* body : {"", "{}", "[]", "7", "{\"weight\":0}", "{\"weight\":101}", "{\"weight\":-1}", "{\"weight\":1.5}",
-                           "{\"weight\":[1]}", "{\"limit\":\"many\"}", "{\"limit\":true}", "{\"guarantee\":\"none\"}", "{\"nvme_limit\":\"50%\"}",
-                           "{\"priority\":\"top\"}", "{\"colour\":\"red\"}", "{\"weight\":1", "{\"a\":{\"b\":{}}}"}) {
+  for (const char* body :
+       {"", "{}", "[]", "7", "{\"weight\":0}", "{\"weight\":101}", "{\"weight\":-1}", "{\"weight\":1.5}", "{\"weight\":[1]}",
+        "{\"limit\":\"many\"}", "{\"limit\":true}", "{\"guarantee\":\"none\"}", "{\"nvme_limit\":\"50%\"}", "{\"priority\":\"top\"}",
+        "{\"colour\":\"red\"}", "{\"weight\":1", "{\"a\":{\"b\":{}}}"}) {
     const AdminAnswer answer = Ask("PUT", "/v1/jobs/gpt/quota", body);
     EXPECT_EQ(answer.status, 400u) << body;
     EXPECT_THAT(answer.body, HasSubstr("\"code\":\"TP3102\"")) << body;
