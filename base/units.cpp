@@ -111,6 +111,12 @@ std::string FormatNs(int64_t ns) {
   return FormatDuration(static_cast<double>(ns) / 1e9);
 }
 
+std::string FormatFixed(double value, int digits) {
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
 std::string FormatCount(uint64_t count) {
   const double value = static_cast<double>(count);
   if (count < 10'000) return std::to_string(count);

@@ -29,6 +29,8 @@ std::string FormatBytes(uint64_t bytes);
 // "3.2 s", "240 ms", "2:05:10" from an hour on.
 std::string FormatDuration(double seconds);
 std::string FormatNs(int64_t ns);
+// "0.62": so many digits behind the point.
+std::string FormatFixed(double value, int digits);
 // "12.3M", "1.5B": counts of parameters and tokens.
 std::string FormatCount(uint64_t count);
 

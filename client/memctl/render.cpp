@@ -1,8 +1,6 @@
 #include "client/memctl/render.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/units.h"
 #include "client/memctl/table.h"
@@ -10,18 +8,12 @@
 namespace tidepool::client {
 namespace {
 
-std::string Fixed(double value, int digits) {
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
-}
-
 // "[#####.......]  42 %"
 std::string Bar(uint64_t used, uint64_t whole) {
   constexpr size_t kCells = 20;
   const double share = whole == 0 ? 0 : std::min(1.0, static_cast<double>(used) / static_cast<double>(whole));
   const auto filled = static_cast<size_t>(share * kCells + 0.5);
-  return "[" + std::string(filled, '#') + std::string(kCells - filled, '.') + "] " + Fixed(share * 100, 0) + " %";
+  return "[" + std::string(filled, '#') + std::string(kCells - filled, '.') + "] " + FormatFixed(share * 100, 0) + " %";
 }
 
 std::string Plural(uint64_t count, const std::string& noun) {
@@ -115,7 +107,7 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
     table.Add({std::to_string(job.id), job.name, StateText(job), std::to_string(job.ranks_attached) + "/" + std::to_string(job.world),
                job.dtype, std::to_string(job.version), FormatCount(job.parameters),
                FormatBytes(job.pool_bytes) + (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""), FormatBytes(job.rcache_bytes),
-               job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-", job.grad_norm > 0 ? Fixed(job.grad_norm, 3) : "-",
+               job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-", job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-",
                std::to_string(job.steps_skipped)});
   }
   return table.Lines(style.header);

@@ -179,7 +179,7 @@ std::string JobTable(const std::vector<JobView>& jobs) {
   return html + "</table>\n";
 }
 
-Result<RunMoment> Look(const Invocation& invocation) {
+Result<RunMoment> MomentNow(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const std::string status, GetBody(invocation, "/v1/status"));
   TP_ASSIGN_OR_RETURN(const std::string jobs, GetBody(invocation, "/v1/jobs"));
   TP_ASSIGN_OR_RETURN(const std::string residency, GetBody(invocation, "/v1/residency"));
@@ -211,7 +211,7 @@ Result<Shown> RunReport(const Invocation& invocation, const Style&) {
   std::vector<RunMoment> moments;
   do {
     if (!moments.empty()) SteadyClock().SleepNs(pause);
-    TP_ASSIGN_OR_RETURN(moments.emplace_back(), Look(invocation));
+    TP_ASSIGN_OR_RETURN(moments.emplace_back(), MomentNow(invocation));
   } while (clock.NowNs() + pause <= end);
   const std::string page = RenderReport(moments);
   std::ofstream file(invocation.target, std::ios::trunc);

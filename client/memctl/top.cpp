@@ -1,8 +1,6 @@
 #include "client/memctl/top.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/clock.h"
 #include "base/json_writer.h"
@@ -17,12 +15,6 @@ double Rate(uint64_t before, uint64_t after, double seconds) {
   return after < before || seconds <= 0 ? 0 : static_cast<double>(after - before) / seconds;
 }
 
-std::string Fixed(double value, int digits) {
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
-}
-
 std::string BytesASecond(double rate) {
   return FormatBytes(static_cast<uint64_t>(rate)) + "/s";
 }
@@ -32,7 +24,7 @@ const JobView* Find(const std::vector<JobView>& jobs, uint64_t id) {
   return found == jobs.end() ? nullptr : &*found;
 }
 
-Result<TopLook> Look(const Invocation& invocation) {
+Result<TopLook> TakeLook(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const std::string status, GetBody(invocation, "/v1/status"));
   TP_ASSIGN_OR_RETURN(const std::string jobs, GetBody(invocation, "/v1/jobs"));
   TopLook look;
@@ -62,8 +54,9 @@ std::string Rendered(const TopView& top, const Style& style) {
   for (const TopJob& row : top.jobs) {
     table.Add({std::to_string(row.job.id), row.job.name, StateText(row.job),
                std::to_string(row.job.ranks_attached) + "/" + std::to_string(row.job.world), std::to_string(row.job.version),
-               Fixed(row.steps_a_second, 2), FormatBytes(row.job.pool_bytes), FormatBytes(row.job.nvme_bytes),
-               FormatBytes(row.job.rcache_bytes), BytesASecond(row.optimizer_bytes_a_second), Fixed(row.optimizer_share * 100, 0) + " %"});
+               FormatFixed(row.steps_a_second, 2), FormatBytes(row.job.pool_bytes), FormatBytes(row.job.nvme_bytes),
+               FormatBytes(row.job.rcache_bytes), BytesASecond(row.optimizer_bytes_a_second),
+               FormatFixed(row.optimizer_share * 100, 0) + " %"});
   }
   for (const std::string& line : table.Lines(style.header)) text += line + "\n";
   return text;
@@ -118,9 +111,9 @@ TopView Compare(const TopLook& before, const TopLook& after) {
 }
 
 Result<Shown> RunTop(const Invocation& invocation, const Style& style) {
-  TP_ASSIGN_OR_RETURN(const TopLook before, Look(invocation));
+  TP_ASSIGN_OR_RETURN(const TopLook before, TakeLook(invocation));
   SteadyClock().SleepNs(invocation.watch_ns.value_or(kNsPerSecond));
-  TP_ASSIGN_OR_RETURN(const TopLook after, Look(invocation));
+  TP_ASSIGN_OR_RETURN(const TopLook after, TakeLook(invocation));
   const TopView top = Compare(before, after);
   return Shown{invocation.json ? JsonOf(top) : Rendered(top, style), ""};
 }
