@@ -123,14 +123,14 @@ TEST(RecoveryOfATile, IsNotFromTheJobThatHadThisPlaceBefore) {
   ServeWorld world(options);
   std::byte* const areas = world.pool().own_records().data();
   {
-    SmallTrainer former(&world, MakeSpec({.name = "former", .chunks = 1}));
+    SmallTrainer former(&world, MakeSpec({.name = "former", .chunks = 1, .chunk_elements = 128}));
     ASSERT_TRUE(former.JoinAll());
     former.PutWeights(7);
     former.Step({.seed = 7});
     former.LeaveAll();
   }
   const std::vector<std::byte> left(areas, areas + kAreasBytes);
-  SmallTrainer trainer(&world, MakeSpec({.name = "later", .chunks = 1}));
+  SmallTrainer trainer(&world, MakeSpec({.name = "later", .chunks = 1, .chunk_elements = 128}));
   ASSERT_TRUE(trainer.JoinAll());
   trainer.PutWeights(1);
   SetPointHook([](const char* name) {

@@ -47,7 +47,7 @@ class DescriptorStore : public DurableDaemon {
     auto server = std::make_unique<ChildProcess>(
         command,
         std::vector<std::string>{"NOTIFY_SOCKET=" + NotifyPath(), "FDSTORE=16", "LISTEN_FDS=" + std::to_string(fds.size()),
-                                 "LISTEN_FDNAMES=" + names, "WATCHDOG_USEC=30000"},
+                                 "LISTEN_FDNAMES=" + names, "WATCHDOG_USEC=3000000"},
         fds);
     const SteadyClock clock;
     for (const int64_t end = clock.NowNs() + kLimit; !ready_ && clock.NowNs() < end;) TakeMessages(10 * kNsPerMs);
