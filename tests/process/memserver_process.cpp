@@ -98,11 +98,13 @@ pid_t FindKeeper(const std::string& socket_dir) {
 }
 
 // Whichever is left starts the other one again, and one that has just been started has written no lock file yet: all are stopped before any
-// is killed.
+// is killed. One that is being executed has no words for a moment: what is found has to stay the same for a while.
 void KillDaemon(const std::string& socket_dir) {
   std::set<pid_t> stopped;
-  for (size_t before = 1; before != stopped.size();) {
-    before = stopped.size();
+  SteadyClock clock;
+  for (int unchanged = 0; unchanged < 4; ++unchanged) {
+    if (unchanged > 0) clock.SleepNs(2 * kNsPerMs);
+    const size_t before = stopped.size();
     for (const pid_t pid : ProcessesNaming(socket_dir)) {
       std::string name;
       std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
@@ -110,6 +112,7 @@ void KillDaemon(const std::string& socket_dir) {
       kill(pid, SIGSTOP);
       stopped.insert(pid);
     }
+    if (stopped.size() != before) unchanged = -1;
   }
   for (const pid_t pid : stopped) kill(pid, SIGKILL);
 }

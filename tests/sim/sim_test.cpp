@@ -12,7 +12,7 @@ namespace tidepool::memserver {
 namespace {
 
 #ifdef TIDEPOOL_SANITIZED
-constexpr uint64_t kSeeds = 100;  // sanitizers make a world several times slower
+constexpr uint64_t kSeeds = 20;  // sanitizers make a world several times slower
 #else
 constexpr uint64_t kSeeds = 5000;
 #endif
