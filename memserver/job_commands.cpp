@@ -40,7 +40,7 @@ std::string NameOf(const StartScrub&) {
 std::string NameOf(const ChangeLogLevel& command) {
   constexpr std::array<const char*, 4> kLevels{"debug", "info", "warn", "error"};
   const std::string level = kLevels[static_cast<size_t>(command.level)];
-  return "log level " + level + (command.for_ns == 0 ? "" : " for " + FormatDuration(static_cast<double>(command.for_ns) / kNsPerSecond));
+  return "log level " + level + (command.for_ns == 0 ? "" : " for " + FormatNs(command.for_ns));
 }
 
 }  // namespace

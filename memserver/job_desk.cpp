@@ -3,6 +3,8 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -72,11 +74,12 @@ Result<Placement> JobDesk::Place(const shm::JobSpec& spec, const Ledger& ledger,
   return placement;
 }
 
-// Nobody can tell it from those of other jobs.
-uint64_t JobDesk::TokenOf(JobId job) const {
+// Nobody can tell it from those of other jobs; without such a one there is no job.
+Result<uint64_t> JobDesk::TokenOf(JobId job) const {
+  if (!options_.random_tokens) return parts_.index->NonceOf(job);
   uint64_t token = 0;
-  if (options_.random_tokens && getrandom(&token, sizeof token, 0) == sizeof token) return token | 1;
-  return parts_.index->NonceOf(job);
+  if (getrandom(&token, sizeof token, 0) == sizeof token) return token | 1;
+  return Status(ErrorId::kNotReady, "the system gives no random number for the token of a new job (getrandom)").Why(std::strerror(errno));
 }
 
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
@@ -86,8 +89,8 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const auto nvme_free = parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->LargestFree();
   TP_ASSIGN_OR_RETURN(const Placement placement, Place(spec, ledger, nvme_free, &demand));
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
+  TP_ASSIGN_OR_RETURN(const uint64_t nonce, TokenOf(tables_->last_job + 1));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool, placement));
-  const uint64_t nonce = TokenOf(tables_->last_job + 1);
   if (states->spills()) TP_CHECK(parts_.tier->Reserve(nonce, states.get()), "the placement was made for the ranges that are free");
   auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool, parts_.tier);
   job->nonce = nonce;

@@ -65,7 +65,7 @@ class JobDesk {
   Status WhyStopping() const;
   Status CheckJoin(const Job& job, const ReserveJob& event) const;
   void LoseFormerSelf(const ReserveJob& event);
-  uint64_t TokenOf(JobId job) const;
+  Result<uint64_t> TokenOf(JobId job) const;
   Result<Job*> CreateJob(const ReserveJob& event);
   Result<Seat*> TakeSeat(const ReserveJob& event);
   Result<Seat*> TakeSeatAgain(const ResumeSession& event);

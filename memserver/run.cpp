@@ -107,7 +107,7 @@ class TouchProgress {
     if (!done && now - last_ns_ < (terminal_ ? kProgressNs / 10 : kProgressNs)) return;
     last_ns_ = now;
     const std::string text = "touching pool " + FormatBytes(touched) + " / " + FormatBytes(total);
-    NotifyServiceManager("STATUS=" + text);
+    NotifyIfRoom("STATUS=" + text);
     if (!terminal_) return LogInfo(text);
     const std::string line = "\r" + text + (done ? "   \n" : "   ");
     [[maybe_unused]] const auto n = write(STDERR_FILENO, line.data(), line.size());
@@ -172,7 +172,7 @@ void RemoveFiles(const std::string& socket_dir) {
 // A restart is what SIGTERM stands for where somebody holds the memory: jobs stay there for the next server. Ctrl-C ends them.
 void BeginStop(Server* server, const std::string& cause, bool hand_over) {
   LogInfo("stopping", {{"cause", cause}, {"jobs", hand_over ? "stay for the next memserver" : "end"}});
-  NotifyServiceManager("STOPPING=1");
+  NotifyIfRoom("STOPPING=1");
   server->Stop(hand_over);
 }
 
@@ -189,7 +189,7 @@ class Watchdog {
   int pause_ms() const { return interval_ns_ == 0 ? -1 : static_cast<int>(interval_ns_ / 3 / kNsPerMs); }
   void Feed(Server* server) {
     if (interval_ns_ == 0 || clock_.NowNs() - fed_ns_ < interval_ns_ / 3) return;
-    if (server->SilentSeconds() < AdminApi::kDeadSeconds) NotifyServiceManager("WATCHDOG=1");
+    if (server->SilentSeconds() < AdminApi::kDeadSeconds) NotifyIfRoom("WATCHDOG=1");
     fed_ns_ = clock_.NowNs();
   }
 

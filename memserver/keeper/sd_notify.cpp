@@ -20,9 +20,7 @@ namespace {
 
 constexpr int64_t kRoomNs = 5 * kNsPerSecond;
 
-}  // namespace
-
-bool NotifyServiceManager(const std::string& state, std::span<const int> fds) {
+bool Send(const std::string& state, std::span<const int> fds, int64_t wait_ns) {
   const char* path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un address{};
   if (path == nullptr || (path[0] != '/' && path[0] != '@') || std::strlen(path) >= sizeof address.sun_path) return false;
@@ -34,10 +32,20 @@ bool NotifyServiceManager(const std::string& state, std::span<const int> fds) {
   if (!socket.valid() || connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return false;
   const auto bytes = std::as_bytes(std::span(state));
   auto sent = shm::SendPacket(socket.get(), bytes, fds);
-  if (sent == shm::SocketResult::kWouldBlock && !fds.empty() && shm::WaitForSocket(socket.get(), POLLOUT, kRoomNs)) {
+  if (sent == shm::SocketResult::kWouldBlock && wait_ns > 0 && shm::WaitForSocket(socket.get(), POLLOUT, wait_ns)) {
     sent = shm::SendPacket(socket.get(), bytes, fds);
   }
   return sent == shm::SocketResult::kDone;
+}
+
+}  // namespace
+
+bool NotifyServiceManager(const std::string& state, std::span<const int> fds) {
+  return Send(state, fds, kRoomNs);
+}
+
+bool NotifyIfRoom(const std::string& state) {
+  return Send(state, {}, 0);
 }
 
 int64_t WatchdogNs() {

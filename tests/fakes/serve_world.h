@@ -35,6 +35,14 @@ struct WorldOptions {
   LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
 };
 
+// A world that keeps a job without ranks for a while.
+inline constexpr int64_t kLeaseNs = 5 * kNsPerSecond;
+inline WorldOptions WithLease() {
+  WorldOptions options;
+  options.loop.lease_ns = kLeaseNs;
+  return options;
+}
+
 // A small job: `chunks` chunks of `chunk_elements`, two parameters in each (the second with weight decay off), one data group of all ranks.
 struct SpecOptions {
   std::string name = "job";

@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -76,6 +78,24 @@ TEST_F(FdStore, AStoredDescriptorArrivesWithItsName) {
   EXPECT_EQ(ContentsOf(stored.get()), "piece 7");
   RemoveStored(7);
   EXPECT_EQ(Receive(), "FDSTOREREMOVE=1\nFDNAME=tidepool-kept-7");
+}
+
+// A watchdog that is fed often, and a manager that is busy: only what the next one makes up for is left out.
+TEST_F(FdStore, WhatIsTakenOutIsToldAlsoWhereTheQueueIsFull) {
+  while (NotifyIfRoom("WATCHDOG=1")) {
+  }
+  const pid_t reader = fork();
+  if (reader == 0) {
+    SteadyClock().SleepNs(50 * kNsPerMs);
+    for (std::string text = Receive(); text != "nothing"; text = Receive()) {
+      if (text == "FDSTOREREMOVE=1\nFDNAME=tidepool-kept-7") _exit(0);
+    }
+    _exit(1);
+  }
+  RemoveStored(7);
+  int status = -1;
+  ASSERT_EQ(waitpid(reader, &status, 0), reader);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(FdStore, AManagerThatIsGoneIsAnError) {

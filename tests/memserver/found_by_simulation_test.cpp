@@ -11,12 +11,6 @@ namespace {
 
 struct Killed {};
 
-WorldOptions WithLease() {
-  WorldOptions options;
-  options.loop.lease_ns = 5 * kNsPerSecond;
-  return options;
-}
-
 // A job of one rank (two where the story needs a peer), with its weights in.
 class FoundBySimulation : public ::testing::Test {
  protected:

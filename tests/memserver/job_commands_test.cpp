@@ -7,14 +7,6 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kLeaseNs = 5 * kNsPerSecond;
-
-WorldOptions WithLease() {
-  WorldOptions options;
-  options.loop.lease_ns = kLeaseNs;
-  return options;
-}
-
 // A trained job of one rank at version 1.
 struct Trained {
   Trained() : world(WithLease()), trainer(&world, MakeSpec({.name = "gpt"})) {

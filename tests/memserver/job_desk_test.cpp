@@ -10,14 +10,6 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kLeaseNs = 5 * kNsPerSecond;
-
-WorldOptions WithLease() {
-  WorldOptions options;
-  options.loop.lease_ns = kLeaseNs;
-  return options;
-}
-
 // A trained job of two ranks at version 2.
 struct Trained {
   explicit Trained(const WorldOptions& options, SpecOptions spec = {.world = 2}) : world(options), trainer(&world, MakeSpec(spec)) {

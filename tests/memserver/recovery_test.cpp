@@ -14,12 +14,6 @@
 namespace tidepool::memserver {
 namespace {
 
-WorldOptions WithLease() {
-  WorldOptions options;
-  options.loop.lease_ns = 5 * kNsPerSecond;
-  return options;
-}
-
 // A job of two ranks, whole at version 2.
 class Recovery : public ::testing::Test {
  protected:
