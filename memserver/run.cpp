@@ -176,12 +176,28 @@ void BeginStop(Server* server, const std::string& cause, bool hand_over) {
   server->Stop(hand_over);
 }
 
-void RenewKeeper(Server* server, KeptHolder* keeper) {
-  const Status renewed = keeper->Renew(server->kept_parts());
-  if (!renewed.ok()) {
-    LogError("the keeper died and no new one could be started: the jobs would not outlive this process", {{"why", renewed.Line()}});
+// Starts another keeper when it has died, and tries again for as long as that fails.
+class KeeperCare {
+ public:
+  KeeperCare(Server* server, KeptHolder* keeper) : server_(server), keeper_(keeper) {}
+  int pause_ms() const { return next_ns_ == 0 ? -1 : static_cast<int>(kPauseNs / kNsPerMs); }
+  void Renew(bool died) {
+    if (!died && (next_ns_ == 0 || clock_.NowNs() < next_ns_)) return;
+    const Status renewed = keeper_->Renew(server_->kept_parts());
+    if (!renewed.ok() && next_ns_ == 0) {
+      LogError("the keeper died and no new one could be started: until one is, the jobs do not outlive this process",
+               {{"why", renewed.Line()}, {"next", "it is tried once a second"}});
+    }
+    next_ns_ = renewed.ok() ? 0 : clock_.NowNs() + kPauseNs;
   }
-}
+
+ private:
+  static constexpr int64_t kPauseNs = kNsPerSecond;
+  Server* server_;
+  KeptHolder* keeper_;
+  SteadyClock clock_;
+  int64_t next_ns_ = 0;  // 0: memory is held
+};
 
 // Tells the service manager that this process lives for as long as its serve loop answers.
 class Watchdog {
@@ -199,10 +215,16 @@ class Watchdog {
   int64_t fed_ns_ = 0;
 };
 
+// In milliseconds; -1 is for ever.
+int ShorterPause(int a, int b) {
+  return a < 0 || b < 0 ? std::max(a, b) : std::min(a, b);
+}
+
 // Returns when the loop has ended, or at the second signal.
 void WaitForEnd(Server* server, KeptHolder* keeper, int signals, const EndConditions& conditions) {
   bool stopping = false;
   Watchdog watchdog;
+  KeeperCare care(server, keeper);
   for (;;) {
     watchdog.Feed(server);
     // Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
@@ -212,10 +234,10 @@ void WaitForEnd(Server* server, KeptHolder* keeper, int signals, const EndCondit
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
                                    {stopping ? -1 : conditions.pipe.get(), 0, 0},
                                    {stopping ? -1 : keeper->watch_fd(), POLLIN, 0}}};
-    if (poll(entries.data(), entries.size(), watchdog.pause_ms()) < 0) continue;
+    if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) < 0) continue;
     if (entries[1].revents != 0) return;
     if (entries[2].revents != 0) server->PublishSnapshots();
-    if (entries[5].revents != 0) RenewKeeper(server, keeper);
+    if (!stopping) care.Renew(entries[5].revents != 0);
     const int taken = entries[0].revents != 0 ? TakenSignal(signals) : 0;
     if (taken != 0 && stopping) return;
     if (taken != 0) {

@@ -24,8 +24,8 @@ using Payload = std::array<uint64_t, kPayloadWords>;
 
 // The first client position of a batch is published at the latest after this many items.
 constexpr uint64_t kPublishEvery = kRingEntries / 4;
-// Words that the other side seldom changes are read once in so many looks at an empty ring: each look would fetch a line that it just
-// wrote.
+// Words that the other side seldom changes are read once in so many looks at an empty ring, and before each sleep: each look would fetch a
+// line that it just wrote.
 constexpr uint32_t kLooksPerSideLook = 64;
 
 SubmissionHeader* Submission(const Segment& segment) {
@@ -129,6 +129,7 @@ void ServerPort::Wake() {
 void ServerPort::SetSleeping(bool sleeping) {
   auto& word = Completions(*completion_)->server_sleeping;
   if (!sleeping) return word.store(0, std::memory_order_relaxed);
+  empty_looks_ = 0;
   sleep_ = std::max(sleep_ + 1, kUnnumberedSleep + 1);  // after 2^32 sleeps it starts anew
   word.store(sleep_, std::memory_order_seq_cst);
 }

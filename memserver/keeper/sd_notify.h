@@ -9,8 +9,8 @@
 
 namespace tidepool::memserver {
 
-// True when a message was sent, with `fds` (at most shm::kPacketFdsMax; they stay the caller's). It waits up to 5 s for room in the manager's
-// queue: what is stored, taken out and ready must be heard.
+// True when a message was sent, with `fds` (at most shm::kPacketFdsMax; they stay the caller's). It waits up to 5 s for room in the
+// manager's queue: what is stored, taken out and ready must be heard.
 bool NotifyServiceManager(const std::string& state, std::span<const int> fds = {});
 // One that nobody depends on ("WATCHDOG=1", "STATUS=...", "STOPPING=1"): never waits, false where there is no room.
 bool NotifyIfRoom(const std::string& state);

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "shm/socket_path.h"
 #include "tests/process/daemon_fixture.h"
 #include "tests/process/durable_daemon.h"
 #include "tests/process/memserver_process.h"
@@ -156,6 +158,23 @@ TEST_F(Durability, KilledFiveTimesInsideRecoveryItStillEndsRight) {
   EXPECT_EQ(HashIn(trainer->Output()), expected);
   last->Signal(SIGINT);
   EXPECT_EQ(last->Wait(kLimit)->exit_code, 0);
+  EXPECT_TRUE(WaitForFilesToGo());
+}
+
+TEST_F(Durability, AKeeperThatCannotBeStartedIsTriedAgain) {
+  const Process server = Serve({"--no-respawn"});
+  const std::string path = shm::KeeperSocketPath(directory_.path());
+  ASSERT_TRUE(std::filesystem::remove(path));
+  ASSERT_TRUE(std::filesystem::create_directory(path)) << "what no socket can take the place of";
+  kill(FindKeeper(directory_.path()), SIGKILL);
+  ASSERT_TRUE(server->WaitForOutput("no new one could be started", kLimit)) << server->Output();
+  ASSERT_TRUE(std::filesystem::remove(path));
+  EXPECT_TRUE(server->WaitForOutput("a new one holds", kLimit)) << server->Output();
+  server->Signal(SIGKILL);
+  ASSERT_TRUE(server->Wait(kLimit).has_value());
+  const Process next = Serve({"--no-respawn"});
+  EXPECT_NE(next->Output().find("of the server before"), std::string::npos) << next->Output();
+  next->Signal(SIGINT);
   EXPECT_TRUE(WaitForFilesToGo());
 }
 

@@ -235,6 +235,14 @@ TEST_F(PortTest, AnImpossibleConsumedPositionIsAViolation) {
   EXPECT_EQ(look(), PopResult::kViolation);
 }
 
+TEST_F(PortTest, AnImpossibleConsumedPositionIsFoundBeforeASleep) {
+  EXPECT_EQ(server_->Pop(&request_), PopResult::kEmpty);
+  RawHeader()->completions_consumed.store(1);
+  EXPECT_EQ(server_->Pop(&request_), PopResult::kEmpty) << "it is not read in every look";
+  server_->SetSleeping(true);
+  EXPECT_EQ(server_->Pop(&request_), PopResult::kViolation);
+}
+
 TEST_F(PortTest, MemoryOfAnotherKindOrVersionIsRefused) {
   EXPECT_EQ(ClientPort::Map(Duplicate(server_->completion_fd()), Duplicate(server_->submission_fd()), Duplicate(server_->doorbell_fd()))
                 .status()

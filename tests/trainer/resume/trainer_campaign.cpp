@@ -39,7 +39,7 @@ namespace {
 constexpr uint32_t kWorld = 2;
 constexpr uint32_t kLastKills = 4;  // both ranks, which come back armed with a point in the end of the run
 constexpr int64_t kLeaseNs = 30 * kNsPerSecond;
-constexpr int64_t kKeeperNs = 1000 * kNsPerMs;  // longer than any pause of the keeper
+constexpr int64_t kKeeperNs = 2 * kNsPerSecond;  // longer than any pause of the keeper, and than a busy machine needs to start a server
 constexpr int64_t kRunLimitNs = 240 * kNsPerSecond;
 constexpr int64_t kLimitPerKillNs = 20 * kNsPerSecond;
 constexpr int64_t kReleaseNs = 10 * kNsPerSecond;
@@ -90,11 +90,11 @@ class Daemon {
   ~Daemon() { KillDaemon(directory_.path()); }
 
   const std::string& socket_dir() const { return directory_.path(); }
-  bool IsReady() { return started_->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond); }
+  bool IsReady() { return started_.back()->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond); }
 
   void Kill() {
     const pid_t pid = Pid();
-    if (pid == started_->pid()) point_.clear();
+    if (pid == started_.back()->pid()) point_.clear();
     if (pid > 0) kill(pid, SIGKILL);
   }
   // The keeper can be killed without loss: a server is there, holds all, and does not wait for a point to die at.
@@ -113,7 +113,7 @@ class Daemon {
   // Starts the next one where nobody else has. True when memserver was found dead at the point that was armed.
   bool Tend(bool arm) {
     bool hit = false;
-    if (const auto ended = started_->Wait(0); ended && !point_.empty())
+    if (const auto ended = started_.back()->Wait(0); ended && !point_.empty())
       hit = ended->signal == SIGKILL && !std::exchange(point_, "").empty();
     if (Lives()) {
       dead_since_ns_ = 0;
@@ -131,12 +131,18 @@ class Daemon {
     return pid > 0 && kill(pid, 0) == 0 && ReadText("/proc/" + std::to_string(pid) + "/stat").find(") Z ") == std::string::npos;
   }
   const std::string& point() const { return point_; }
+  // Of all servers and keepers.
+  std::string Output() const {
+    std::string output;
+    for (const auto& process : started_) output += process->Output();
+    return output;
+  }
   // Ends server and keeper in order; nothing may stay.
   Wrong Stop() {
     const int64_t end_ns = clock_.NowNs() + 20 * kNsPerSecond;
     while ((Lives() || FindKeeper(socket_dir()) != 0) && clock_.NowNs() < end_ns) {
       if (const pid_t pid = Pid(); pid > 0) kill(pid, SIGINT);
-      started_->Wait(0);
+      started_.back()->Wait(0);
       clock_.SleepNs(50 * kNsPerMs);
     }
     if (Lives() || FindKeeper(socket_dir()) != 0) return "memserver or its keeper did not end at Ctrl-C";
@@ -148,15 +154,15 @@ class Daemon {
   void Start(const std::string& point) {
     point_ = point;
     const auto armed = point.empty() ? std::vector<std::string>() : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
-    started_ = std::make_unique<ChildProcess>(
+    started_.push_back(std::make_unique<ChildProcess>(
         MemserverCommand(socket_dir(),
                          {"--keeper", "process", "--lease", std::to_string(kLeaseNs / kNsPerSecond) + "s", "--pool", "16MiB"}),
-        armed);
+        armed));
   }
   pid_t Pid() const { return FindServer(socket_dir()); }
-  // By all servers since the campaign started one: those that the keeper starts write to the same place.
+  // By all servers: those that a keeper starts write to where the keeper does.
   size_t KeepersRenewed() const {
-    const std::string output = started_->Output();
+    const std::string output = Output();
     size_t count = 0;
     for (size_t at = 0; (at = output.find("a new one holds", at)) != std::string::npos; ++at) ++count;
     return count;
@@ -165,7 +171,7 @@ class Daemon {
   SteadyClock clock_;
   SplitMix64* random_;
   TemporaryDirectory directory_;
-  std::unique_ptr<ChildProcess> started_;  // by the campaign; the present one may be the keeper's
+  std::vector<std::unique_ptr<ChildProcess>> started_;  // by the campaign; the present one may be the keeper's
   std::string point_;
   int64_t dead_since_ns_ = 0;
 };
@@ -210,13 +216,14 @@ class Run {
   };
 
   void Fail(const std::string& what) {
-    std::string text = what;
+    std::string text = what + "\n--- memserver and its keepers:\n" + LastOf(daemon_->Output());
     for (uint32_t rank = 0; rank < kWorld; ++rank) {
       const std::string output = ranks_[rank].process ? ranks_[rank].process->Output() : "";
-      text += "\n--- rank " + std::to_string(rank) + ":\n" + output.substr(output.size() - std::min<size_t>(output.size(), 3000));
+      text += "\n--- rank " + std::to_string(rank) + ":\n" + LastOf(output);
     }
     wrong_ = text;
   }
+  static std::string LastOf(const std::string& output) { return output.substr(output.size() - std::min<size_t>(output.size(), 3000)); }
   bool AllDone() const {
     return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.done; });
   }
