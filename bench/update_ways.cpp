@@ -135,7 +135,7 @@ void UpdateWays::Update(const Pass& pass) {
         optim::TileUpdate tiles(kernels_, std::span<optim::UndoArea, 2>(&areas_[2 * worker], 2), tuning_);
         optim::GroupRun run = {0, count, factors_};
         run.random = {optim::RandomKey(1, version_), begin};
-        optim::ProgressWord* word = &progress_[begin / kPiece];
+        optim::ProgressWord* word = &progress_[begin / kPiece].word;
         word->Store({version_ - 1, 0, optim::Progress::State::kFinished});
         tiles.Run({begin + 1, version_, span, std::span(&run, 1), word});
       },
@@ -174,7 +174,7 @@ void UpdateWays::UpdateByTeam() {
       work.begin = begin;
       work.planes = SpanOf(begin, kPiece, Form::kHalf);
       work.factors = &factors_;
-      work.progress = &progress_[begin / kPiece];
+      work.progress = &progress_[begin / kPiece].word;
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
       work.identity = begin + 1;
       work.version = version_;

@@ -79,7 +79,10 @@ class UpdateWays {
   std::unique_ptr<memserver::HostPool> pool_;
   BenchPlanes planes_;
   std::vector<optim::UndoArea> areas_;  // two a thread
-  std::vector<optim::ProgressWord> progress_;
+  struct alignas(64) ProgressLine {     // as in kept memory
+    optim::ProgressWord word;
+  };
+  std::vector<ProgressLine> progress_;
   std::vector<optim::UndoArea> team_areas_;
   std::unique_ptr<memserver::WorkerTeam> team_;
   optim::StepFactors factors_;

@@ -362,8 +362,9 @@ StateBytes StateBytesOf(const JobSpec& spec) {
     shards += spec.ShardCount(id);
   }
   for (const uint64_t shard : largest_shard) sum.staging += RoundUp(StagingBytes(spec, shard), kPageBytes);
-  const uint64_t tables = spec.chunks.size() * kChunkRecordBytes + spec.world * kStagingRecordBytes + shards * kShardRecordBytes;
-  const uint64_t words = pieces + spec.parameters.size() + ExtentCount(spec);
+  const uint64_t tables =
+      spec.chunks.size() * kChunkRecordBytes + spec.world * kStagingRecordBytes + pieces * kProgressBytes + shards * kShardRecordBytes;
+  const uint64_t words = spec.parameters.size() + ExtentCount(spec);
   sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + Encode(spec).size(), kPageBytes);
   return sum;
 }

@@ -37,7 +37,8 @@ inline constexpr size_t kNameMax = 95;  // of a parameter
 inline constexpr size_t kJobNameMax = 63;
 inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
-// Kept memory of a job (memserver/residency/kept_records.h): an update runs in pieces of a chunk, each with one 8-byte progress word.
+// Kept memory of a job (memserver/residency/kept_records.h): an update runs in pieces of a chunk, each with one progress word
+// in a cache line of its own, because two workers update neighbours at the same time.
 inline constexpr uint64_t kPieceElements = 256 * 1024;
 // A shard whose gradients are added up is one piece, whose progress counts 256 elements in 22 bits.
 inline constexpr uint64_t kAddedShardElementsMax = uint64_t{1} << 30;
@@ -45,6 +46,7 @@ inline constexpr uint64_t kAddedShardElementsMax = uint64_t{1} << 30;
 inline constexpr uint64_t kSplitPutBytesMax = uint64_t{4} << 20;
 inline constexpr uint64_t kJobRecordBytes = 4096;
 inline constexpr uint64_t kChunkRecordBytes = 64;
+inline constexpr uint64_t kProgressBytes = 64;
 inline constexpr uint64_t kShardRecordBytes = 16;
 inline constexpr uint64_t kStagingRecordBytes = 64;
 
@@ -106,8 +108,8 @@ uint64_t Fingerprint(std::span<const std::byte> bytes);
 // whole pages, so each plane of each chunk, each rank's staging buffer and the records are rounded up to 4 KiB:
 //   plane of a chunk   RoundUp(bytes of the plane, 4 KiB): base/optimizer.h says how many, and which planes a rule has
 //   staging of a rank  RoundUp(StagingBytes of its largest shard, 4 KiB), 0 when it is member of no chunk
-//   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + shards x kShardRecordBytes
-//                              + (pieces + parameters + extents) x 8 + encoded specification, 4 KiB)
+//   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + pieces x kProgressBytes
+//                              + shards x kShardRecordBytes + (parameters + extents) x 8 + encoded specification, 4 KiB)
 struct StateBytes {
   uint64_t master = 0;    // 4 bytes an element, 2 where it is split
   uint64_t momentum = 0;  // 4, 2 or about 1.13 bytes an element; 0 where the rule has none

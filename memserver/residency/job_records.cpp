@@ -58,9 +58,9 @@ RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
   RecordsLayout layout;
   layout.chunks = shm::kJobRecordBytes;
   layout.staging = layout.chunks + spec.chunks.size() * sizeof(ChunkRecord);
-  layout.shards = layout.staging + spec.world * sizeof(StagingRecord);
-  layout.progress = layout.shards + shards * sizeof(ShardRecord);
-  layout.norm_sums = layout.progress + pieces * sizeof(uint64_t);
+  layout.progress = layout.staging + spec.world * sizeof(StagingRecord);
+  layout.shards = layout.progress + pieces * shm::kProgressBytes;
+  layout.norm_sums = layout.shards + shards * sizeof(ShardRecord);
   layout.extents = layout.norm_sums + spec.parameters.size() * sizeof(double);
   layout.spec = layout.extents + shm::ExtentCount(spec) * sizeof(uint64_t);
   layout.end = layout.spec + spec_bytes;

@@ -18,7 +18,7 @@ namespace tidepool::memserver {
 
 // Offsets from the start of the records; each table ends where the next begins.
 struct RecordsLayout {
-  uint64_t chunks = 0, staging = 0, shards = 0, progress = 0, norm_sums = 0, extents = 0, spec = 0, end = 0;
+  uint64_t chunks = 0, staging = 0, progress = 0, shards = 0, norm_sums = 0, extents = 0, spec = 0, end = 0;
 };
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
 

@@ -253,7 +253,7 @@ void JobStates::LayOutRecords() {
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     chunks_[id].record = reinterpret_cast<ChunkRecord*>(records + layout.chunks) + id;
     chunks_[id].progress_words = progress;
-    progress += chunks_[id].pieces * sizeof(uint64_t);
+    progress += chunks_[id].pieces * shm::kProgressBytes;
   }
   for (size_t i = 0; i < intakes_.size(); ++i) intakes_[i].record = reinterpret_cast<ShardRecord*>(records + layout.shards) + i;
   norm_sums_ = {reinterpret_cast<double*>(records + layout.norm_sums), spec_->parameters.size()};

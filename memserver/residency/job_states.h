@@ -76,7 +76,7 @@ struct Chunk {
   SpillPlace spill;  // where spilled
   ChunkPlanes planes;
   ChunkRecord* record = nullptr;
-  std::byte* progress_words = nullptr;  // `pieces` words of 8 bytes
+  std::byte* progress_words = nullptr;  // of `pieces` pieces, kProgressBytes apart
   // Changing.
   ChunkState state = ChunkState::kEmpty;
   uint32_t shards_loaded = 0;  // weights in, converted

@@ -2,8 +2,9 @@
 
 namespace tidepool::memserver {
 
-// 1 had no index, so no server could ever go on with it. 2 had tiles of one size, and jobs of Adam alone. 3 had larger ones.
-const uint32_t kKeptLayout = 4;
-const uint32_t kKeptLayoutMin = 4;
+// 1 had no index, so no server could ever go on with it. 2 had tiles of one size, and jobs of Adam alone. 3 had larger ones. 4 had no
+// line for each progress word.
+const uint32_t kKeptLayout = 5;
+const uint32_t kKeptLayoutMin = 5;
 
 }  // namespace tidepool::memserver

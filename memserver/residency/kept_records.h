@@ -6,12 +6,11 @@
 //   +0                 JobRecord        identity, the two step records, the sealed version, the open step, the ranks
 //   +kJobRecordBytes   ChunkRecord      one a chunk, in order of ChunkId
 //   then               StagingRecord    one a rank
+//   then               progress words   one an update piece, chunk by chunk, each at the start of a cache line (optim/undo_tile.h)
 //   then               ShardRecord      one a chunk and member rank
-//   then               progress words   8 bytes an update piece, chunk by chunk (optim/undo_tile.h)
 //   then               norm sums        one double a parameter, in order of ParameterId
-//   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the first is the records' own; of a plane
-//   that
-//                                       is spilled ~0 less the number of its NVMe directory
+//   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the first is the records' own; of a
+//                                       plane that is spilled ~0 less the number of its NVMe directory
 //   then               the encoded JobSpec
 //
 // The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the commit): the record of version v is

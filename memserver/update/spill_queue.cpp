@@ -17,10 +17,6 @@ constexpr uint32_t kNone = StateTier::kStagingSlots;
 // Of the staging slots, for one job: another always finds some.
 constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 2;
 
-optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece) {
-  return reinterpret_cast<optim::ProgressWord*>(chunk.progress_words + piece * sizeof(optim::ProgressWord));
-}
-
 }  // namespace
 
 SpillQueue::SpillQueue(JobStates* states, JobId job, StateTier* tier)

@@ -173,9 +173,8 @@ void UpdateQueue::FillWork(ChunkId id, uint32_t piece, Work* work) const {
   }
   work->planes = optim::Slice(whole, work->begin, std::min(shm::kPieceElements, chunk.elements - work->begin));
   work->factors = factors_.data();
-  std::byte* progress = chunk.progress_words + piece * sizeof(optim::ProgressWord);
-  work->progress = reinterpret_cast<optim::ProgressWord*>(progress);
-  work->identity = PieceIdentity(*states_, *pool_, progress);
+  work->progress = ProgressOf(chunk, piece);
+  work->identity = PieceIdentity(*states_, *pool_, work->progress);
   work->version = version_;
 }
 

@@ -13,6 +13,10 @@ uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void
          2 * (pool.OffsetOf(progress) / sizeof(optim::ProgressWord));
 }
 
+optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece) {
+  return reinterpret_cast<optim::ProgressWord*>(chunk.progress_words + piece * shm::kProgressBytes);
+}
+
 namespace {
 
 // Of an update: states are read and written, the gradient is read, a copy in 16 bits is written.

@@ -63,6 +63,9 @@ struct Work {
 // and not that of a piece of any job before: an undo area may still hold a tile of a job that had this place.
 uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void* progress);
 
+// The progress word of an update piece.
+optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece);
+
 // The planes of `planes.count` elements in staging become those of `planes`.
 void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload, optim::UpdateSpan* planes);
 

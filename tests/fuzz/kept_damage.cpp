@@ -61,9 +61,9 @@ void ChangeRecord(FuzzInput* input, const Target& target) {
                                        {offsetof(JobRecord, steps), sizeof(StepRecord) * 2},
                                        {offsetof(JobRecord, ranks), sizeof(RankRecord) * 2},
                                        {layout.chunks, layout.staging - layout.chunks},
-                                       {layout.staging, layout.shards - layout.staging},
-                                       {layout.shards, layout.progress - layout.shards},
-                                       {layout.progress, layout.norm_sums - layout.progress},
+                                       {layout.staging, layout.progress - layout.staging},
+                                       {layout.progress, layout.shards - layout.progress},
+                                       {layout.shards, layout.norm_sums - layout.shards},
                                        {layout.norm_sums, layout.extents - layout.norm_sums},
                                        {layout.extents, layout.spec - layout.extents},
                                        {layout.spec, layout.end - layout.spec}}};
@@ -77,13 +77,13 @@ void ChangeUndo(FuzzInput* input, std::span<std::byte> pool) {
 }
 
 void ChangeProgress(FuzzInput* input, const Target& target) {
-  const uint64_t words = (target.layout.norm_sums - target.layout.progress) / 8;
+  const uint64_t words = (target.layout.shards - target.layout.progress) / shm::kProgressBytes;
   // As optim::ProgressWord lays it out: version, begin / 256, state; of the eight states three are impossible.
   const uint64_t version = input->OneIn(4) ? OddNumber(input, 2) % (uint64_t{1} << 39) : input->Choice(5);
   const uint64_t begin = input->Choice(6);
   const uint64_t word = version << 25 | begin << 3 | input->Choice(8);
   const uint64_t at = input->OneIn(3) ? target.layout.staging + input->Choice(target.spec->world) * sizeof(StagingRecord) + 32
-                                      : target.layout.progress + input->Choice(static_cast<uint32_t>(words)) * 8;
+                                      : target.layout.progress + input->Choice(static_cast<uint32_t>(words)) * shm::kProgressBytes;
   std::memcpy(target.records.data() + at, &word, sizeof word);
 }
 

@@ -11,7 +11,7 @@
 #include "tests/fuzz/kept_server.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace kept_damage_test {
 
 using optim::Progress;
 
@@ -22,7 +22,9 @@ struct Records {
   JobRecord& job() const { return *reinterpret_cast<JobRecord*>(bytes); }
   StagingRecord& staging(Rank rank) const { return reinterpret_cast<StagingRecord*>(bytes + layout.staging)[rank]; }
   ShardRecord& shard(uint32_t row) const { return reinterpret_cast<ShardRecord*>(bytes + layout.shards)[row]; }
-  optim::ProgressWord& piece(uint32_t row) const { return reinterpret_cast<optim::ProgressWord*>(bytes + layout.progress)[row]; }
+  optim::ProgressWord& piece(uint32_t row) const {
+    return *reinterpret_cast<optim::ProgressWord*>(bytes + layout.progress + row * shm::kProgressBytes);
+  }
   uint64_t* extents() const { return reinterpret_cast<uint64_t*>(bytes + layout.extents); }
 };
 
@@ -115,21 +117,21 @@ std::vector<Damage> Damages() {
   };
 }
 
-class DamagedJob : public testing::TestWithParam<Damage> {};
+class DamagedJob : public ::testing::TestWithParam<Damage> {};
 
 TEST_P(DamagedJob, IsGivenUpWithItsReason) {
   const KeptImage& image = ImageNamed(GetParam().image);
   TheStage().Fill(image);
   GetParam().change(FirstRecords(image));
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const size_t recovered = RecoverAndWork();
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(recovered, image.jobs.size() - 1);
-  EXPECT_THAT(log, testing::HasSubstr("a job in kept memory is given up"));
-  EXPECT_THAT(log, testing::HasSubstr(GetParam().reason));
+  EXPECT_THAT(log, ::testing::HasSubstr("a job in kept memory is given up"));
+  EXPECT_THAT(log, ::testing::HasSubstr(GetParam().reason));
 }
 
-INSTANTIATE_TEST_SUITE_P(Words, DamagedJob, testing::ValuesIn(Damages()), [](const auto& damage) { return damage.param.name; });
+INSTANTIATE_TEST_SUITE_P(Words, DamagedJob, ::testing::ValuesIn(Damages()), [](const auto& damage) { return damage.param.name; });
 
 TEST(KeptMemory, EveryUndamagedImageIsRecoveredWhole) {
   for (const KeptImage& image : TheStage().images()) {
@@ -148,5 +150,5 @@ TEST(KeptMemory, TwoSlotsOfOneJobAreOneJob) {
   EXPECT_EQ(RecoverAndWork(), 1U);
 }
 
-}  // namespace
+}  // namespace kept_damage_test
 }  // namespace tidepool::memserver

@@ -10,12 +10,13 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "memserver/residency/kept_index.h"
 #include "shm/protocol.h"
 #include "tests/process/durable_daemon.h"
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace upgrade_test {
 
 #ifdef TIDEPOOL_SANITIZED
 constexpr int kRestarts = 8, kAttachRounds = 2;
@@ -148,8 +149,8 @@ TEST_F(Upgrade, TheNextReleaseTakesOverAndAnUnknownLayoutIsRefused) {
   HandOver(newer.get());
   ChildProcess refused(MemserverCommand(directory_.path(), {"--keeper", "process", "--lease", "20s", "--pool", "8MiB", "--no-respawn"}));
   EXPECT_EQ(refused.Wait(kLimit)->exit_code, 8) << refused.Output();
-  EXPECT_NE(refused.Output().find("layout 5"), std::string::npos) << refused.Output();
-  EXPECT_NE(refused.Output().find("layout 4"), std::string::npos) << refused.Output();
+  EXPECT_NE(refused.Output().find("has layout " + std::to_string(memserver::kKeptLayout + 1)), std::string::npos) << refused.Output();
+  EXPECT_NE(refused.Output().find("knows layout " + std::to_string(memserver::kKeptLayout)), std::string::npos) << refused.Output();
   const Process again = ServeBy(TIDEPOOL_MEMSERVER_NEXT, {"--no-respawn"});  // nothing was lost by the refusal
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
   EXPECT_EQ(HashIn(trainer->Output()), expected);
@@ -157,5 +158,5 @@ TEST_F(Upgrade, TheNextReleaseTakesOverAndAnUnknownLayoutIsRefused) {
   EXPECT_EQ(again->Wait(kLimit)->exit_code, 0);
 }
 
-}  // namespace
+}  // namespace upgrade_test
 }  // namespace tidepool::testing

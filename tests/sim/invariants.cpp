@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "memserver/residency/job_records.h"
+#include "memserver/update/work.h"
 #include "nvme/piece.h"
 #include "shm/spill.h"
 
@@ -64,8 +65,7 @@ void CompareRange(const Chunk& chunk, const JobTwin::Planes& planes, StateForm f
 void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version sealed) {
   const StateForm form = model.spec().optimizer.states;
   for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
-    const auto* word = reinterpret_cast<const optim::ProgressWord*>(chunk.progress_words) + piece;
-    const optim::Progress at = word->Load();
+    const optim::Progress at = ProgressOf(chunk, piece)->Load();
     const bool begun = at.version == sealed;
     TP_CHECK(!begun || at.state != optim::Progress::State::kOpen, "between turns no tile is open");
     const uint64_t first = piece * shm::kPieceElements;
