@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTED = ("scripts/test", "scripts/fuzz", "scripts/planted", "scripts/bench", "tests/models/check_models.sh", "build/bin/sim_main",
            "build/bin/bench_restart", "build/tests/optim_test", "build/tests/kill_campaign", "build/tests/nvme_test",
            "build/tests/process_nvme_kill_test", "build/tests/process_upgrade_test", "build/tests/trainer_campaign", "build/tests/failure_sweep")
+TOOLS = ("path/cmake", "path/ctest")
 # Notes how it was called; fails where it is told to.
 STAND_IN = """#!/bin/bash
 printf '%s %s\\n' "{name}" "$*" >> "$CALLS"
@@ -26,7 +27,7 @@ class Nightly(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.repo = pathlib.Path(self.folder.name) / "repo"
         self.calls = pathlib.Path(self.folder.name) / "calls"
-        for name in (*STARTED, "path/cmake"):
+        for name in (*STARTED, *TOOLS):
             self.program(name)
         for name in ("nightly", "lib.sh"):
             shutil.copy(ROOT / "scripts" / name, self.repo / "scripts")
@@ -55,7 +56,7 @@ class Nightly(unittest.TestCase):
 
     def test_the_list_names_every_part_with_its_counts(self):
         parts = self.listed("--scale", "1")
-        self.assertEqual(list(parts), ["scripts/test", "build without precompiled headers", "split masters of all 2^32 floats",
+        self.assertEqual(list(parts), ["scripts/test", "build without precompiled headers", "all tests under the thread sanitizer", "split masters of all 2^32 floats",
                                        "50000 kills at random times", "kills at each named point",
                                        "kills inside recovery", "drive faults, 1000 times 50,000",
                                        "kills with transfers in flight, 50 a time", "rolling restarts, 30 a time",
@@ -71,7 +72,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 17)
+        self.assertEqual(len(parts), 18)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -79,7 +80,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 17, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 18, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12",
@@ -94,7 +95,7 @@ class Nightly(unittest.TestCase):
         seeds = sorted(seed for first, last in ranges for seed in range(first, last + 1))
         self.assertEqual(seeds, list(range(7, 7 + len(seeds))), "each seed once")
         self.assertGreaterEqual(len(seeds), 100)
-        self.assertEqual({line.split()[0] for line in calls.splitlines()}, {*STARTED, "path/cmake"})
+        self.assertEqual({line.split()[0] for line in calls.splitlines()}, {*STARTED, *TOOLS})
 
     def test_a_part_that_fails_fails_the_night_and_the_others_still_run(self):
         done = self.nightly("--scale", "0", FAIL="build/tests/kill_campaign build/bin/sim_main")
