@@ -5,7 +5,8 @@ option(TIDEPOOL_TORCH "Build the LibTorch rooms (trainer program, hooks, model, 
 set(TIDEPOOL_SANITIZE "" CACHE STRING "Value for -fsanitize=, empty for none")
 option(TIDEPOOL_PLANTED "Compile the planted bugs in (base/planted.h); scripts/planted wakes one at a time" OFF)
 option(TIDEPOOL_FUZZ "Build the fuzzers of tests/fuzz with libFuzzer (clang only)" OFF)
-option(TIDEPOOL_UNITY "Compile the files of a room together, a third faster; OFF shows that each stands on its own" ON)
+option(TIDEPOOL_UNITY "Compile the files of a room, and of a folder's tests, together; OFF shows that each stands on its own" ON)
+option(TIDEPOOL_NIGHT "In the thread sanitizer's build, also tests of whole programs, which scripts/nightly runs" OFF)
 set(TIDEPOOL_SUITE "" CACHE STRING "First part of every test's name (asan, tsan), so that several builds can be run by one ctest; empty for none")
 if(DEFINED ENV{TIDEPOOL_DEPS})
   set(TIDEPOOL_DEPS_DEFAULT $ENV{TIDEPOOL_DEPS})
@@ -51,7 +52,7 @@ if(TIDEPOOL_SANITIZE)
   # Clang's build is made fast (its checks are many, and optimising them is half of the time), the thread sanitizer's tests are.
   add_compile_options($<IF:$<CXX_COMPILER_ID:Clang>,-O0,-O1>)
   if(TIDEPOOL_SANITIZE MATCHES undefined)
-    # A fifth of the build's time, for what the address sanitizer reports as well (null) or what this code does not do (casts down a class).
+    # What the address sanitizer reports as well (null), what this code does not do (casts down a class), what needs the optimiser (sizes).
     add_compile_options(-fno-sanitize=null,vptr,object-size)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # the sanitizers' own code makes it see reads of an empty std::optional (GCC bug 80635)

@@ -99,24 +99,46 @@ function(tidepool_script_test name)
   endif()
 endfunction()
 
-# tidepool_test(NAME SOURCES a.cpp ... [DEPS target ...] [LABELS x] [TIMEOUT s] [SECONDS s] [ALONE] [ONE_THREAD]): a GoogleTest program as one ctest.
-# ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out.
+# tidepool_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [DEFINES A=b ...] [NEEDS target ...] [LABELS x] [TIMEOUT s] [SECONDS s] [ALONE]
+#               [OWN] [ONE_THREAD] [PROGRAMS]): tests of one subject, as one ctest.
+# All subjects of a folder are one program, whose files are compiled several at once: each alone takes three times as long (docs/decisions/017).
+# tests/NAME in the build folder runs the subject in it. NEEDS: what else must be built. OWN: it is a program of its own, a target of its name.
+# ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out. PROGRAMS: its threads are those of
+# programs that it starts, which tests in one process and the campaign have as well: that suite leaves it to the night (TIDEPOOL_NIGHT).
 function(tidepool_test name)
-  cmake_parse_arguments(ARG "ONE_THREAD;ALONE" "TIMEOUT;SECONDS" "SOURCES;DEPS;LABELS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} tidepool_flags GTest::gmock GTest::gtest_main)
-  target_compile_options(${name} PRIVATE ${TIDEPOOL_TEST_OPTIONS})
-  tidepool_precompiled(${name} tidepool_test_pch)
-  # Subjects of one program have names of their own; what a test needs is short enough to stand in each file.
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD OFF)
-  if(ARG_ONE_THREAD AND TIDEPOOL_SANITIZE MATCHES thread)
-    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  cmake_parse_arguments(ARG "ONE_THREAD;ALONE;OWN;PROGRAMS" "TIMEOUT;SECONDS" "SOURCES;DEPS;DEFINES;NEEDS;LABELS" ${ARGN})
+  if((ARG_ONE_THREAD OR (ARG_PROGRAMS AND NOT TIDEPOOL_NIGHT)) AND TIDEPOOL_SANITIZE MATCHES thread)
     return()
+  endif()
+  set(program ${name})
+  set(main GTest::gtest_main)
+  if(NOT ARG_OWN)
+    file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR}/tests ${CMAKE_CURRENT_SOURCE_DIR})
+    string(REPLACE "/" "_" program ${folder}_tests)
+    set(main tidepool_subject_main)
+    list(TRANSFORM ARG_SOURCES REPLACE ".*/" "" OUTPUT_VARIABLE files)
+    string(REPLACE ";" "," files "${files}")
+    file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/tests/${name} CONTENT "#!/bin/sh\nexec '$<TARGET_FILE:${program}>' '--files=${files}' \"$@\"\n"
+         FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+    add_custom_target(${name} DEPENDS ${program})
+  endif()
+  if(NOT TARGET ${program})
+    add_executable(${program})
+    target_link_libraries(${program} PRIVATE tidepool_flags GTest::gmock ${main})
+    target_compile_options(${program} PRIVATE ${TIDEPOOL_TEST_OPTIONS})
+    tidepool_precompiled(${program} tidepool_test_pch)
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+  target_sources(${program} PRIVATE ${ARG_SOURCES})
+  target_link_libraries(${program} PRIVATE ${ARG_DEPS})
+  target_compile_definitions(${program} PRIVATE ${ARG_DEFINES})
+  if(ARG_NEEDS)
+    add_dependencies(${program} ${ARG_NEEDS})
   endif()
   set(alone "")
   if(ARG_ALONE)
     set(alone ALONE)
   endif()
-  tidepool_script_test(${name} COMMAND ${TIDEPOOL_TEST_LAUNCHER} $<TARGET_FILE:${name}> LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT}
+  tidepool_script_test(${name} COMMAND ${TIDEPOOL_TEST_LAUNCHER} ${CMAKE_BINARY_DIR}/tests/${name} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT}
                        SECONDS ${ARG_SECONDS} ${alone})
 endfunction()

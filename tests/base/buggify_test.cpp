@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace buggify_test {
 
 // Answers of `uses` uses of each of 100 places.
 std::vector<int> Answers(uint64_t seed, int uses) {
@@ -52,5 +52,5 @@ TEST(Buggify, CountsItsFirings) {
   EXPECT_EQ(BuggifyFirings(), sum);
 }
 
-}  // namespace
+}  // namespace buggify_test
 }  // namespace tidepool

@@ -5,7 +5,7 @@
 #include <string_view>
 
 namespace tidepool {
-namespace {
+namespace crc32c_test {
 
 uint32_t CrcOf(std::string_view text) {
   return Crc32c(std::as_bytes(std::span(text.data(), text.size())));
@@ -27,5 +27,5 @@ TEST(Crc32cTest, EverySingleBitCounts) {
   }
 }
 
-}  // namespace
+}  // namespace crc32c_test
 }  // namespace tidepool

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace error_catalog_test {
 
 // "| TP2101 | PoolFull | 5 | what it means | advice |" as trimmed cells.
 std::vector<std::string> Cells(const std::string& line) {
@@ -88,5 +88,5 @@ TEST(ErrorsPage, HasExactlyOneRowForEveryEntry) {
   for (const auto& [number, cells] : rows) ADD_FAILURE() << "docs/errors.md has " << number << ", the catalogue has not";
 }
 
-}  // namespace
+}  // namespace error_catalog_test
 }  // namespace tidepool

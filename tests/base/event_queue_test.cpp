@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace event_queue_test {
 
 bool Readable(int fd, int timeout_ms) {
   pollfd waiting{fd, POLLIN, 0};
@@ -61,5 +61,5 @@ TEST(EventQueue, NothingIsLostBetweenTwoThreads) {
   for (int i = 0; i < kItems; ++i) ASSERT_EQ(all[static_cast<size_t>(i)], i);
 }
 
-}  // namespace
+}  // namespace event_queue_test
 }  // namespace tidepool

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace json_writer_test {
 
 TEST(JsonWriter, NestsObjectsAndArraysWithTheirCommas) {
   JsonWriter json;
@@ -63,5 +63,5 @@ TEST(JsonWriterDeathTest, AMistakeOfTheCallerStopsTheProcess) {
       "Take before");
 }
 
-}  // namespace
+}  // namespace json_writer_test
 }  // namespace tidepool

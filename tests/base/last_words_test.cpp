@@ -8,7 +8,7 @@
 #include <thread>
 
 namespace tidepool {
-namespace {
+namespace last_words_test {
 
 void ThrowOnAThread(void (*act)()) {
   const LastWords words("program");
@@ -21,20 +21,20 @@ TEST(LastWordsDeathTest, AFailedAllocationSaysSoAndEndsWithItsCode) {
         const LastWords words("program");
         std::get_new_handler()();
       },
-      testing::ExitedWithCode(21), "error\\[TP2001\\]: the system gave program no memory\n.*fix: +free memory");
+      ::testing::ExitedWithCode(21), "error\\[TP2001\\]: the system gave program no memory\n.*fix: +free memory");
 }
 
 TEST(LastWordsDeathTest, AnAllocatorThatThrowsByItselfEndsAlike) {
-  EXPECT_EXIT(ThrowOnAThread([] { throw std::bad_alloc(); }), testing::ExitedWithCode(21), "gave program no memory");
+  EXPECT_EXIT(ThrowOnAThread([] { throw std::bad_alloc(); }), ::testing::ExitedWithCode(21), "gave program no memory");
 }
 
 TEST(LastWordsDeathTest, ADescriptorThatIsMissingIsNamed) {
-  EXPECT_EXIT(EndForWantOf("descriptor for an event"), testing::ExitedWithCode(21), "no descriptor for an event");
+  EXPECT_EXIT(EndForWantOf("descriptor for an event"), ::testing::ExitedWithCode(21), "no descriptor for an event");
 }
 
 TEST(LastWordsDeathTest, AnyOtherExceptionStaysABugWithItsText) {
-  EXPECT_EXIT(ThrowOnAThread([] { throw std::runtime_error("the text"); }), testing::KilledBySignal(SIGABRT), "nobody caught: the text");
+  EXPECT_EXIT(ThrowOnAThread([] { throw std::runtime_error("the text"); }), ::testing::KilledBySignal(SIGABRT), "nobody caught: the text");
 }
 
-}  // namespace
+}  // namespace last_words_test
 }  // namespace tidepool

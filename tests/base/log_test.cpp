@@ -4,17 +4,17 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace log_test {
 
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string Logged(LogLevel level, LogFormat format, LogLevel threshold = LogLevel::kDebug) {
   InitLog("memserver", threshold, format);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   Log(level, "pool \"ready\"", {{"bytes", 4096}, {"why", "two words"}, {"huge", true}});
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST(Log, TextNamesProgramMessageAndFields) {
@@ -56,5 +56,5 @@ TEST(Log, TheLinesLoggedLastAreKeptWithTheirNumbers) {
   EXPECT_TRUE(RecentLines(last + 2, 10).empty());
 }
 
-}  // namespace
+}  // namespace log_test
 }  // namespace tidepool

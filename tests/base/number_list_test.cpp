@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace number_list_test {
 
 using Numbers = std::vector<uint32_t>;
 
@@ -26,5 +26,5 @@ TEST(NumberList, PrintsWhatItReads) {
   for (const char* text : {"0-3,8", "8,0-1", "1,3,5-7"}) EXPECT_EQ(FormatNumberList(ParseNumberList(text).value()), text);
 }
 
-}  // namespace
+}  // namespace number_list_test
 }  // namespace tidepool

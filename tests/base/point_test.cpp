@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace point_test {
 
 void PassPoints(int times) {
   for (int i = 0; i < times; ++i) {
@@ -41,7 +41,7 @@ TEST(PointDeathTest, KillsAtTheFirstHit) {
         PassPoints(1);
         std::_Exit(0);
       },
-      testing::KilledBySignal(SIGKILL), "");
+      ::testing::KilledBySignal(SIGKILL), "");
 }
 
 TEST(PointDeathTest, KillsAtTheThirdHitAndNotBefore) {
@@ -51,8 +51,8 @@ TEST(PointDeathTest, KillsAtTheThirdHitAndNotBefore) {
     PassPoints(times);
     std::_Exit(0);
   };
-  EXPECT_EXIT(run(2), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(run(3), testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(run(2), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run(3), ::testing::KilledBySignal(SIGKILL), "");
 }
 
 TEST(PointDeathTest, StopsWhereItIsTold) {
@@ -79,8 +79,8 @@ TEST(PointDeathTest, AnotherNameIsPassed) {
         PassPoints(3);
         std::_Exit(0);
       },
-      testing::ExitedWithCode(0), "");
+      ::testing::ExitedWithCode(0), "");
 }
 
-}  // namespace
+}  // namespace point_test
 }  // namespace tidepool

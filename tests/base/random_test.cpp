@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace random_test {
 
 TEST(SplitMix64, GivesThePublishedSequence) {
   SplitMix64 random(1234567);  // the first outputs of Vigna's reference program for this seed
@@ -44,5 +44,5 @@ TEST(SplitMix64, UnitIsInTheHalfOpenInterval) {
   EXPECT_NEAR(sum / 10'000, 0.5, 0.02);
 }
 
-}  // namespace
+}  // namespace random_test
 }  // namespace tidepool

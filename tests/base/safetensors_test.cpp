@@ -10,7 +10,7 @@
 #include "base/random.h"
 
 namespace tidepool {
-namespace {
+namespace safetensors_test {
 
 SafetensorsHeader ThreeTensors() {
   SafetensorsHeader header;
@@ -210,5 +210,5 @@ TEST(Safetensors, WhatCannotBeReadBackIsNotWritten) {
   EXPECT_FALSE(EncodeSafetensorsHeader(&large).ok());
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace tidepool

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace status_test {
 
 Status Fails() {
   return Status(ErrorId::kPoolFull, "needs 3 GiB, 1 GiB is free");
@@ -98,5 +98,5 @@ TEST(Result, CarriesTypesThatOnlyMove) {
   EXPECT_EQ(*taken, 5);
 }
 
-}  // namespace
+}  // namespace status_test
 }  // namespace tidepool

@@ -5,7 +5,7 @@
 #include <array>
 
 namespace tidepool {
-namespace {
+namespace suggest_test {
 
 constexpr std::array<std::string_view, 4> kKnown{"run", "estimate", "launch", "residency"};
 
@@ -37,5 +37,5 @@ TEST(DidYouMean, NothingNearIsNoSuggestion) {
   EXPECT_EQ(DidYouMean("xx", kShort), "");
 }
 
-}  // namespace
+}  // namespace suggest_test
 }  // namespace tidepool

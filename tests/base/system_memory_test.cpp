@@ -10,13 +10,13 @@
 #include "base/units.h"
 
 namespace tidepool {
-namespace {
+namespace system_memory_test {
 
 // A made-up /proc and /sys/fs/cgroup in a temporary folder.
-class SystemMemory : public testing::Test {
+class SystemMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "/system_memory.XXXXXX";
+    std::string pattern = ::testing::TempDir() + "/system_memory.XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
     Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
@@ -107,5 +107,5 @@ TEST(SystemMemoryHere, ThisMachineHasSome) {
   EXPECT_GE(budget.bytes_total, budget.bytes_available);
 }
 
-}  // namespace
+}  // namespace system_memory_test
 }  // namespace tidepool

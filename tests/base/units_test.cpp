@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace units_test {
 
 TEST(ParseSize, UnderstandsBinaryAndDecimalUnits) {
   const std::vector<std::pair<const char*, uint64_t>> cases = {{"0", 0},
@@ -93,5 +93,5 @@ TEST(Round, UpToMultiples) {
   EXPECT_EQ(DivideUp(65, 64), 2U);
 }
 
-}  // namespace
+}  // namespace units_test
 }  // namespace tidepool

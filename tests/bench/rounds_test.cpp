@@ -10,7 +10,7 @@
 #include "bench/crew.h"
 
 namespace tidepool::bench {
-namespace {
+namespace rounds_test {
 
 TEST(BenchRounds, EachRoundBeginsWithAnotherWayAndTheFirstRoundDoesNotCount) {
   std::string order;
@@ -38,12 +38,12 @@ TEST(BenchRounds, RatiosAreTakenWithinARound) {
 }
 
 TEST(BenchRounds, AComparisonsRatioIsTheMedianWithItsQuartiles) {
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   const char* argv[] = {"bench"};
   RowPrinter printer(1, argv, "help");
   AddComparison({.bench = "b", .row = "r", .value = 3, .unit = "x", .against = "y", .ratios = {5, 1, 4, 2, 3}, .factor = 2, .target = 6},
                 &printer);
-  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
             R"({"bench":"b","row":"r","value":3,"unit":"x","against":"y","ratio":6,"target":6,"holds":true})"
             "\n"
             R"({"bench":"b","row":"r","spread":[4,8],"samples":5})"
@@ -70,5 +70,5 @@ TEST(BenchCrew, SharesAreWholeAndDisjoint) {
   EXPECT_EQ(end, 1000u);
 }
 
-}  // namespace
+}  // namespace rounds_test
 }  // namespace tidepool::bench

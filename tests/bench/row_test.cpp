@@ -9,7 +9,7 @@
 #include <string>
 
 namespace tidepool::bench {
-namespace {
+namespace row_test {
 
 TEST(BenchRow, EveryKeyIsAlwaysThere) {
   EXPECT_EQ(ToJson({.bench = "b", .row = "r", .value = 2.5, .unit = "GB/s", .against = "memcpy", .ratio = 0.95, .target = 0.9}),
@@ -42,5 +42,5 @@ TEST(BenchRow, PercentilesAreMeasuredValues) {
   EXPECT_EQ(Percentile({7}, 0.999), 7);
 }
 
-}  // namespace
+}  // namespace row_test
 }  // namespace tidepool::bench

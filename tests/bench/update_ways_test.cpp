@@ -10,7 +10,7 @@
 #include "base/units.h"
 
 namespace tidepool::bench {
-namespace {
+namespace update_ways_test {
 
 constexpr uint64_t kParameters = 512 * 1024;  // two pieces
 
@@ -19,7 +19,7 @@ struct Result {
   std::vector<uint16_t> param16;
 };
 
-class UpdateWaysTest : public testing::Test {
+class UpdateWaysTest : public ::testing::Test {
  protected:
   Result After(const std::function<void()>& way) {
     ways_.Fill({});
@@ -79,5 +79,5 @@ TEST_F(UpdateWaysTest, TheProbeChangesEveryWord) {
   }
 }
 
-}  // namespace
+}  // namespace update_ways_test
 }  // namespace tidepool::bench

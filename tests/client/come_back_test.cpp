@@ -22,7 +22,7 @@
 #include "tests/client/played_server.h"
 
 namespace tidepool::client {
-namespace {
+namespace come_back_test {
 
 class ComeBackTest : public ::testing::Test {
  protected:
@@ -461,5 +461,5 @@ TEST_F(ComeBackTest, AForkedChildMayNotUseTheSessionAndDoesItNoHarm) {
   EXPECT_EQ(server_.port().Pop(&more), shm::PopResult::kEmpty) << "the child sent nothing";
 }
 
-}  // namespace
+}  // namespace come_back_test
 }  // namespace tidepool::client

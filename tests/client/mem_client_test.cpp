@@ -24,7 +24,7 @@
 #include "shm/socket_path.h"
 
 namespace tidepool::client {
-namespace {
+namespace mem_client_test {
 
 constexpr int64_t kLimit = 5 * kNsPerSecond;
 
@@ -40,7 +40,7 @@ shm::JobSpec Spec() {
 }
 
 // The server's end of one session. The test's thread plays the server after Connect has returned.
-class MemClientTest : public testing::Test {
+class MemClientTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = "/tmp/tp-client-XXXXXX";
@@ -377,5 +377,5 @@ TEST_F(MemClientTest, WithoutAServerItSaysWhereItLooked) {
   EXPECT_NE(status.Format().find(directory_), std::string::npos) << status.Format();
 }
 
-}  // namespace
+}  // namespace mem_client_test
 }  // namespace tidepool::client

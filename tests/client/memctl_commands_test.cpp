@@ -23,13 +23,13 @@
 #include "tests/memserver/admin_fixture.h"
 
 namespace tidepool::client {
-namespace {
+namespace memctl_commands_test {
 
 using memserver::AdminApi;
 using memserver::AdminServer;
 using memserver::FakeLoop;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 ParsedLine Parse(std::vector<const char*> words) {
   words.insert(words.begin(), "memctl");
@@ -39,7 +39,7 @@ ParsedLine Parse(std::vector<const char*> words) {
 constexpr const char* kTopology = R"({"source":"a test","nodes":[],"root_complexes":[],)"
                                   R"("plan":{"pool_nodes":[],"pool_spread":"system","worker_cpus":[],"staging":[]}})";
 
-class Memctl : public testing::Test {
+class Memctl : public ::testing::Test {
  protected:
   Memctl() {
     std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-memctl-XXXXXX").string();
@@ -132,8 +132,8 @@ TEST_F(Memctl, EventsAreTheLogAndGoOnWhereTheLastOnesEnded) {
   LogWarn("another one");
   auto next = Run({"events", "--after", all->cursor.c_str()});
   ASSERT_TRUE(next.ok());
-  EXPECT_THAT(next->result, testing::EndsWith("Z  warn: another one\n"));
-  EXPECT_THAT(next->result, testing::Not(HasSubstr("an event of the test")));
+  EXPECT_THAT(next->result, ::testing::EndsWith("Z  warn: another one\n"));
+  EXPECT_THAT(next->result, ::testing::Not(HasSubstr("an event of the test")));
   EXPECT_EQ(Run({"events", "--after", next->cursor.c_str()})->cursor, next->cursor) << "nothing new";
   EXPECT_THAT(ResultOf({"events", "-o", "json"}), StartsWith("{\"number\":"));
   EXPECT_EQ(Parse({"events", "-f"}).invocation->watch_ns, kNsPerSecond / 2);
@@ -223,12 +223,12 @@ TEST_F(Memctl, AReportIsOnePageThatNeedsNothingElse) {
   text << std::ifstream(path).rdbuf();
   const std::string page = text.str();
   EXPECT_THAT(page, StartsWith("<!DOCTYPE html>"));
-  EXPECT_THAT(page, testing::EndsWith("</body></html>\n"));
+  EXPECT_THAT(page, ::testing::EndsWith("</body></html>\n"));
   for (const char* part :
        {"<td>gpt</td><td>training</td><td>2/2</td><td>41</td><td>195 KiB</td>", "Job gpt", "rCache of rank 1", "host pool, of 1.00 MiB"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
-  for (const char* part : {"http", "<script", "src=", "url("}) EXPECT_THAT(page, testing::Not(HasSubstr(part)));
+  for (const char* part : {"http", "<script", "src=", "url("}) EXPECT_THAT(page, ::testing::Not(HasSubstr(part)));
   EXPECT_EQ(Run({"report", (directory_ + "/none/run.html").c_str(), "--for", "0s"}).status().id(), ErrorId::kFileWriteFailed);
   EXPECT_TRUE(Parse({"drain"}).invocation->fields.empty());
 }
@@ -437,5 +437,5 @@ TEST(MemctlFlags, GlobalFlagsStandBeforeOrAfterTheCommand) {
   EXPECT_EQ(Parse({"wait-ready"}).invocation->timeout_ns, kWaitReadyDefaultNs);
 }
 
-}  // namespace
+}  // namespace memctl_commands_test
 }  // namespace tidepool::client

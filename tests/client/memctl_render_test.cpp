@@ -8,14 +8,14 @@
 #include "client/memctl/table.h"
 
 namespace tidepool::client {
-namespace {
+namespace memctl_render_test {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::SizeIs;
-using testing::StartsWith;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 std::string Joined(const Lines& lines) {
   std::string text = "\n";
@@ -62,7 +62,7 @@ TEST(MemctlResidency, ManyChunksAreFoldedToTheWidth) {
   const std::string json = Residency(1000, R"([["C",32],[".",968]])", R"([[".",500],["g",1],[".",499]])");
   for (const size_t width : {60, 80, 100, 200}) {
     const Lines lines = Rendered(json, {.width = width});
-    ASSERT_THAT(lines, SizeIs(testing::Ge(5u)));
+    ASSERT_THAT(lines, SizeIs(::testing::Ge(5u)));
     EXPECT_THAT(lines[0], HasSubstr("1 column = "));
     for (size_t row = 1; row < 4; ++row) EXPECT_LE(DisplayWidth(lines[row]), width) << lines[row];
     EXPECT_THAT(lines[3], HasSubstr("g")) << "one chunk that moves is never folded away";
@@ -230,5 +230,5 @@ TEST(MemctlTable, ControlCharactersCannotReachTheTerminal) {
   EXPECT_EQ(DisplayWidth("äöü"), 3u);
 }
 
-}  // namespace
+}  // namespace memctl_render_test
 }  // namespace tidepool::client

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace tidepool::client {
-namespace {
+namespace request_log_test {
 
 shm::Request Named(uint64_t name) {
   shm::Request request{};
@@ -13,7 +13,7 @@ shm::Request Named(uint64_t name) {
   return request;
 }
 
-class RequestLogTest : public testing::Test {
+class RequestLogTest : public ::testing::Test {
  protected:
   Ticket Add(uint64_t name) {
     shm::Request request = Named(name);
@@ -93,5 +93,5 @@ TEST_F(RequestLogTest, ARequestThatWasNeverSentIsForgotten) {
   EXPECT_EQ(log_.Find(second)->request.counter, 2U);
 }
 
-}  // namespace
+}  // namespace request_log_test
 }  // namespace tidepool::client

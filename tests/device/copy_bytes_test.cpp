@@ -13,7 +13,7 @@
 #include "device/copy_tuning.h"
 
 namespace tidepool::device {
-namespace {
+namespace copy_bytes_test {
 
 std::vector<std::byte> Random(size_t bytes) {
   SplitMix64 random(5);
@@ -118,5 +118,5 @@ TEST(CopyTuning, MeasuresNothingInTooLittleMemory) {
   EXPECT_NE(Text(tuning).find("not measured"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace copy_bytes_test
 }  // namespace tidepool::device

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::device {
-namespace {
+namespace cuda_toolkit_test {
 
 TEST(CudaToolkit, IsLinkedExactlyWhereTheBuildFoundIt) {
   const CudaToolkit toolkit = ReadCudaToolkit();
@@ -22,5 +22,5 @@ TEST(CudaToolkit, WithoutADriverThereAreNoDevicesAndAReason) {
   EXPECT_EQ(toolkit.devices == 0, !toolkit.why_none.empty());
 }
 
-}  // namespace
+}  // namespace cuda_toolkit_test
 }  // namespace tidepool::device

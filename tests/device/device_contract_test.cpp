@@ -22,7 +22,7 @@
 #include "device/host_device.h"
 
 namespace tidepool::device {
-namespace {
+namespace device_contract_test {
 
 struct Form {
   const char* name;
@@ -38,7 +38,7 @@ const Form kForms[] = {
 
 constexpr int64_t kPatienceNs = 30 * kNsPerSecond;
 
-class DeviceContract : public testing::TestWithParam<Form> {
+class DeviceContract : public ::testing::TestWithParam<Form> {
  protected:
   std::unique_ptr<Stream> Open() {
     auto stream = device_->OpenStream();
@@ -76,7 +76,8 @@ class DeviceContract : public testing::TestWithParam<Form> {
   std::unique_ptr<Device> device_ = GetParam().make();
 };
 
-INSTANTIATE_TEST_SUITE_P(Forms, DeviceContract, testing::ValuesIn(kForms), [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(Forms, DeviceContract, ::testing::ValuesIn(kForms),
+                         [](const auto& param) { return std::string(param.param.name); });
 
 TEST_P(DeviceContract, CopyArrivesWhenItsMarkerHasPassed) {
   std::vector<uint32_t> from(1 << 20), to(1 << 20, 0);
@@ -436,5 +437,5 @@ TEST_P(DeviceContract, AWaiterOfADeadProcessIsFreedByPoison) {
   EXPECT_TRUE(stream->Passed(marker));
 }
 
-}  // namespace
+}  // namespace device_contract_test
 }  // namespace tidepool::device

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::device {
-namespace {
+namespace open_device_test {
 
 TEST(OpenDevice, OpensEveryNameThatItLists) {
   for (const std::string& name : DeviceNames()) {
@@ -21,5 +21,5 @@ TEST(OpenDevice, AnUnknownNameIsAUsageErrorThatListsTheKnownOnes) {
   EXPECT_NE(device.status().Format().find("host"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace open_device_test
 }  // namespace tidepool::device

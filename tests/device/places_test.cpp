@@ -10,10 +10,10 @@
 #include "base/units.h"
 
 namespace tidepool::device {
-namespace {
+namespace places_test {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 Topology Described(const std::string& name) {
   auto topology = ReadTopologyFile(std::string(TIDEPOOL_TOPOLOGIES) + "/" + name);
@@ -40,7 +40,7 @@ TEST(Places, WorkersGoRoundTheSocketsOneACoreAndLeaveTheFirstCpu) {
   const std::vector<uint32_t> cpus = most.WorkerCpus();
   ASSERT_EQ(cpus.size(), 15u);
   EXPECT_EQ(std::set<uint32_t>(cpus.begin(), cpus.end()).size(), 15u);
-  EXPECT_THAT(cpus, testing::Not(testing::Contains(0u)));
+  EXPECT_THAT(cpus, ::testing::Not(::testing::Contains(0u)));
   for (size_t i = 0; i < 7; ++i) EXPECT_LT(cpus[i], 8u) << "worker " << i << " shares a core";
 }
 
@@ -103,5 +103,5 @@ TEST(Places, PiecesShareAPoolEvenlyOverTheNodes) {
   EXPECT_THAT(places.NodesOfPiece(3), ElementsAre(0, 1));
 }
 
-}  // namespace
+}  // namespace places_test
 }  // namespace tidepool::device

@@ -13,9 +13,9 @@
 #include "base/units.h"
 
 namespace tidepool::device {
-namespace {
+namespace topology_test {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 Topology Described(const std::string& name) {
   auto topology = ReadTopologyFile(std::string(TIDEPOOL_TOPOLOGIES) + "/" + name);
@@ -85,5 +85,5 @@ TEST(Topology, AFileThatIsNoneIsNamed) {
   std::filesystem::remove(path);
 }
 
-}  // namespace
+}  // namespace topology_test
 }  // namespace tidepool::device

@@ -10,7 +10,7 @@
 #include "base/unique_fd.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace access_test {
 
 constexpr Access kService{.is_service = true, .owner = 500, .group = 70, .operator_group = 71};
 constexpr Access kPrivate{.owner = 500};
@@ -58,5 +58,5 @@ TEST(Access, ThePeerIsWhoTheKernelSays) {
   EXPECT_FALSE(UserAt(-1).ok());
 }
 
-}  // namespace
+}  // namespace access_test
 }  // namespace tidepool::memserver

@@ -10,10 +10,10 @@
 #include "tests/memserver/admin_fixture.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace admin_api_test {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 ServerFacts Facts() {
   return {.version = "1.2.3", .abi = 9, .build = "test build", .devices = {"host"}, .socket_dir = "/run/x", .pid = 77};
@@ -21,7 +21,7 @@ ServerFacts Facts() {
 
 constexpr AdminCaller kAdmin{.level = AdminLevel::kAdmin};
 
-class AdminApiTest : public testing::Test {
+class AdminApiTest : public ::testing::Test {
  protected:
   // Everything as an admin, unless a test says otherwise.
   AdminAnswer Ask(const char* method, const std::string& target, const std::string& body = "", AdminLevel level = AdminLevel::kAdmin) {
@@ -352,5 +352,5 @@ TEST(AdminApi, APercentEscapeCannotBreakTheAnswer) {
   EXPECT_THAT(answer.body, HasSubstr(R"('\",{\n\u0000)"));
 }
 
-}  // namespace
+}  // namespace admin_api_test
 }  // namespace tidepool::memserver

@@ -15,10 +15,10 @@
 #include "tests/memserver/admin_fixture.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace admin_pages_test {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kHugePool = uint64_t{1} << 30;
 
@@ -97,9 +97,9 @@ TEST(Health, EveryCheckHasItsBadSideAndStandsOnThePage) {
   good.pool_bytes = 2 * kHugePool;
   good.pool_huge_bytes = kHugePool;
   const std::string report = HealthReport({.snapshot = std::make_shared<Snapshot>(good)});
-  EXPECT_THAT(report, testing::StartsWith(R"({"status":"ok","checks":[)"));
+  EXPECT_THAT(report, ::testing::StartsWith(R"({"status":"ok","checks":[)"));
   EXPECT_THAT(report, Not(HasSubstr(R"("severity":"warn")")));
-  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(bad)}), testing::StartsWith(R"({"status":"error")"));
+  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(bad)}), ::testing::StartsWith(R"({"status":"error")"));
 }
 
 TEST(Events, AreForOperators) {
@@ -170,5 +170,5 @@ TEST(Exposition, EscapesLabelsAndWritesNumbersThatAreNone) {
   EXPECT_EQ(out.Take(), "# HELP a help\n# TYPE a gauge\na{path=\"a\\\\b\\\"c\\nd\"} 0.5\na +Inf\na NaN\n");
 }
 
-}  // namespace
+}  // namespace admin_pages_test
 }  // namespace tidepool::memserver

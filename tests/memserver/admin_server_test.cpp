@@ -22,13 +22,13 @@
 #include "tests/memserver/admin_fixture.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace admin_server_test {
 
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-class AdminServerTest : public testing::Test {
+class AdminServerTest : public ::testing::Test {
  protected:
   AdminServerTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-admin-XXXXXX").string();
@@ -272,7 +272,7 @@ TEST_F(AdminServerTest, BeyondTheLimitConnectionsAreRefusedPolitely) {
   EXPECT_THAT(Get("/livez"), StartsWith("HTTP/1.1 503 "));
   held.clear();
   std::string answer;
-  for (int i = 0; i < 200 && !testing::Value(answer, StartsWith("HTTP/1.1 200")); ++i) {
+  for (int i = 0; i < 200 && !::testing::Value(answer, StartsWith("HTTP/1.1 200")); ++i) {
     answer = Get("/livez");
     SteadyClock().SleepNs(kNsPerMs);
   }
@@ -286,5 +286,5 @@ TEST_F(AdminServerTest, EndingTheServerClosesOpenConnections) {
   EXPECT_EQ(ReceiveAll(fd), "");
 }
 
-}  // namespace
+}  // namespace admin_server_test
 }  // namespace tidepool::memserver

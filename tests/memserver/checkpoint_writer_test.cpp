@@ -20,7 +20,7 @@
 #include "memserver/checkpoint/weights_file.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace checkpoint_writer_test {
 
 namespace fs = std::filesystem;
 
@@ -34,7 +34,7 @@ class TickingClock final : public Clock {
   mutable int64_t now_ = 0;
 };
 
-class Checkpoint : public testing::Test {
+class Checkpoint : public ::testing::Test {
  protected:
   Checkpoint() {
     std::string pattern = (fs::temp_directory_path() / "tidepool-checkpoint-XXXXXX").string();
@@ -271,5 +271,5 @@ TEST_F(Checkpoint, EveryRequestIsAnsweredAlsoWhenTheWriterEnds) {
   EXPECT_EQ(Files().size(), written) << "a half-written file was left";
 }
 
-}  // namespace
+}  // namespace checkpoint_writer_test
 }  // namespace tidepool::memserver

@@ -15,9 +15,9 @@
 #include "memserver/topology_report.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace config_test {
 
-class ConfigTest : public testing::Test {
+class ConfigTest : public ::testing::Test {
  protected:
   Result<LoadedConfig> Load() {
     ConfigSources sources;
@@ -27,7 +27,7 @@ class ConfigTest : public testing::Test {
     return LoadConfig(sources);
   }
   void WriteFile(const std::string& text) {
-    file_ = testing::TempDir() + "tp-config-test.toml";
+    file_ = ::testing::TempDir() + "tp-config-test.toml";
     std::ofstream(file_) << text;
   }
   static std::string OriginOf(const LoadedConfig& loaded, std::string_view flag) {
@@ -309,5 +309,5 @@ TEST(HostCheckTest, EveryFindingThatIsNotFineNamesARemedy) {
   for (const Finding& finding : findings) EXPECT_EQ(finding.verdict == Verdict::kOk, finding.remedy.empty()) << finding.subject;
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace tidepool::memserver

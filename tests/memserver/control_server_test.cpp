@@ -34,7 +34,7 @@
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace control_server_test {
 
 constexpr int64_t kLimit = 5 * kNsPerSecond;
 
@@ -58,7 +58,7 @@ size_t OpenRcaches() {
   return count;
 }
 
-class ControlServerTest : public testing::Test {
+class ControlServerTest : public ::testing::Test {
  protected:
   void SetUp() override { Start(ControlOptions{}); }
   void Start(ControlOptions options) {
@@ -502,5 +502,5 @@ TEST_F(ControlServerTest, WithoutAnyDescriptorLeftAClientIsStillRefusedByName) {
   Attach(Connect());  // and it has recovered
 }
 
-}  // namespace
+}  // namespace control_server_test
 }  // namespace tidepool::memserver

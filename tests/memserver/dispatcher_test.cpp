@@ -12,7 +12,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace dispatcher_test {
 
 using shm::Op;
 using shm::Request;
@@ -253,5 +253,5 @@ TEST(BeforeWeights, GradientsAndStepsAreRefusedAndFetchesWait) {
   EXPECT_EQ(early.rank(0).Ended(), ErrorId::kProtocolViolation);
 }
 
-}  // namespace
+}  // namespace dispatcher_test
 }  // namespace tidepool::memserver

@@ -8,7 +8,7 @@
 #include "base/random.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace fair_share_test {
 
 constexpr int64_t kQuantum = 1000;
 
@@ -152,5 +152,5 @@ TEST(FairShare, StaysFairToWhoStaysWhileOthersComeAndGo) {
   }
 }
 
-}  // namespace
+}  // namespace fair_share_test
 }  // namespace tidepool::memserver

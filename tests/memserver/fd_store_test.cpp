@@ -15,7 +15,7 @@
 #include "tests/memserver/keeper_fixture.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace fd_store_test {
 
 using testing::ContentsOf;
 using testing::InChild;
@@ -212,5 +212,5 @@ TEST_F(FdStore, OneNotificationIsOneMessageAndNoneGoesWithoutAManager) {
   EXPECT_FALSE(NotifyServiceManager("READY=1"));
 }
 
-}  // namespace
+}  // namespace fd_store_test
 }  // namespace tidepool::memserver

@@ -7,7 +7,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace found_by_simulation_test {
 
 struct Killed {};
 
@@ -197,5 +197,5 @@ TEST(RanksOfTheServerBefore, AreWaitedForHoweverShortTheLease) {
   EXPECT_TRUE(world.tables().jobs.empty()) << "but not for ever";
 }
 
-}  // namespace
+}  // namespace found_by_simulation_test
 }  // namespace tidepool::memserver

@@ -11,7 +11,7 @@
 #include "shm/messages.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace handshake_test {
 
 shm::JobSpec Spec() {
   shm::JobSpec spec;
@@ -25,7 +25,7 @@ shm::JobSpec Spec() {
   return spec;
 }
 
-class HandshakeTest : public testing::Test {
+class HandshakeTest : public ::testing::Test {
  protected:
   Result<FrameAction> Say(shm::Frame frame) { return protocol_.OnFrame(std::move(frame), {}); }
   static shm::HelloFrame Hello(const std::vector<std::byte>& bytes) {
@@ -202,7 +202,7 @@ TEST_F(HandshakeTest, OneSaveAtATime) {
   Open();
   const auto directory = [] {
     std::vector<UniqueFd> fds;
-    fds.emplace_back(open(testing::TempDir().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    fds.emplace_back(open(::testing::TempDir().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     return fds;
   };
   auto first = protocol_.OnFrame(shm::SaveFrame{3, "a"}, directory());
@@ -231,5 +231,5 @@ TEST(SaveDirectory, OfAnotherUserIsAnErrorOfTheSaveNotOfTheSession) {
   EXPECT_EQ(CheckSaveDirectory(-1, 0).id(), ErrorId::kProtocolViolation);
 }
 
-}  // namespace
+}  // namespace handshake_test
 }  // namespace tidepool::memserver

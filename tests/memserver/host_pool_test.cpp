@@ -14,7 +14,7 @@
 #include "memserver/residency/extent_allocator.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace host_pool_test {
 
 const MemoryBudget kPlenty{uint64_t{1} << 40, uint64_t{1} << 40, "the test"};
 
@@ -227,5 +227,5 @@ TEST(HostPool, IsRefusedWithNumbersBeforeAnyPageIsTouched) {
   EXPECT_NE(pool.status().what().find("3.00 GiB"), std::string::npos) << pool.status().what();
 }
 
-}  // namespace
+}  // namespace host_pool_test
 }  // namespace tidepool::memserver

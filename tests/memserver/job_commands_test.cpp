@@ -5,7 +5,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace job_commands_test {
 
 // A trained job of one rank at version 1.
 struct Trained {
@@ -139,5 +139,5 @@ TEST(LogLevelCommand, TheConfiguredLevelComesBack) {
   EXPECT_EQ(world.tables().log_level_until_ns, 0);
 }
 
-}  // namespace
+}  // namespace job_commands_test
 }  // namespace tidepool::memserver

@@ -8,7 +8,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace job_desk_test {
 
 // A trained job of two ranks at version 2.
 struct Trained {
@@ -473,5 +473,5 @@ TEST(Schedules, ThatNameAnUnknownChunkEndTheSession) {
   EXPECT_EQ(trained.trainer.rank(0).Ended(), ErrorId::kProtocolViolation);
 }
 
-}  // namespace
+}  // namespace job_desk_test
 }  // namespace tidepool::memserver

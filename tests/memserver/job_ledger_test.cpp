@@ -8,7 +8,7 @@
 #include "base/units.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace job_ledger_test {
 
 // Account a has 6 GiB of 10, b 3.
 Ledger TwoJobs() {
@@ -199,5 +199,5 @@ TEST(QuotaBook, AShareIsTheJobsAndItsAccountStays) {
   EXPECT_EQ(book.QuotaFor("gpt", 7).weight, 2u);
 }
 
-}  // namespace
+}  // namespace job_ledger_test
 }  // namespace tidepool::memserver

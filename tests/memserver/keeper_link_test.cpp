@@ -12,7 +12,7 @@
 #include "tests/memserver/keeper_fixture.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace keeper_link_test {
 
 using testing::ContentsOf;
 using testing::Eventually;
@@ -211,5 +211,5 @@ TEST_F(Linking, WithNobodyToHoldEverythingSucceedsAndNothingHappens) {
   EXPECT_FALSE(SocketIsThere());
 }
 
-}  // namespace
+}  // namespace keeper_link_test
 }  // namespace tidepool::memserver

@@ -10,7 +10,7 @@
 #include "tests/memserver/keeper_fixture.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace keeper_test {
 
 using testing::ContentsOf;
 using testing::Eventually;
@@ -359,5 +359,5 @@ TEST_F(Keeping, WithoutAListeningSocketItEndsWithAUsageError) {
   EXPECT_EQ(end, kExitUsage);
 }
 
-}  // namespace
+}  // namespace keeper_test
 }  // namespace tidepool::memserver

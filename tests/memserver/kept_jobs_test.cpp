@@ -11,7 +11,7 @@
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace kept_jobs_test {
 
 const WorldOptions kLease{.loop = {.lease_ns = 10 * kNsPerSecond, .rcache_limit = 64 * kMiB}};
 
@@ -90,7 +90,7 @@ TEST(ExtentAllocator, TakesAnExactPlaceOnce) {
   EXPECT_TRUE(allocator.TakeAt(4 * kPageBytes, kPageBytes));
 }
 
-class Recovery : public ::testing::Test {
+class KeptJobs : public ::testing::Test {
  protected:
   // Weights of one rank: element i of chunk c is c + i.
   std::unique_ptr<FakeRank> JoinAndLoad(ServeWorld* world) {
@@ -127,7 +127,7 @@ class Recovery : public ::testing::Test {
   ServeWorld world_{kLease};
 };
 
-TEST_F(Recovery, WeightsAreWhereTheyWereAndTheRankGoesOn) {
+TEST_F(KeptJobs, WeightsAreWhereTheyWereAndTheRankGoesOn) {
   auto rank = JoinAndLoad(&world_);
   const uint64_t free_before = world_.pool().free_bytes();
   world_.Restart();
@@ -139,7 +139,7 @@ TEST_F(Recovery, WeightsAreWhereTheyWereAndTheRankGoesOn) {
   EXPECT_EQ(rank->At<float>(0)[10], 11.0F);
 }
 
-TEST_F(Recovery, HalfLoadedWeightsNeedNotBePutAgain) {
+TEST_F(KeptJobs, HalfLoadedWeightsNeedNotBePutAgain) {
   auto rank = world_.Join(spec_, 0);
   world_.TakeReply<Attached>();
   world_.Await(rank.get(), rank->Put(0, 0, 64, 0));
@@ -155,7 +155,7 @@ TEST_F(Recovery, HalfLoadedWeightsNeedNotBePutAgain) {
   EXPECT_TRUE(world_.tables().jobs[0]->states->weights_ready());
 }
 
-TEST_F(Recovery, ARequestSentAgainTakesEffectOnce) {
+TEST_F(KeptJobs, ARequestSentAgainTakesEffectOnce) {
   auto rank = JoinAndLoad(&world_);
   world_.Await(rank.get(), SubmitOnes(rank.get(), 0, 0));
   world_.Restart();
@@ -174,7 +174,7 @@ TEST_F(Recovery, ARequestSentAgainTakesEffectOnce) {
   EXPECT_EQ(world_.tables().jobs[0]->states->sealed_version(), 1u);
 }
 
-TEST_F(Recovery, ASealedStepIsFinishedWithoutAnyRank) {
+TEST_F(KeptJobs, ASealedStepIsFinishedWithoutAnyRank) {
   auto rank = JoinAndLoad(&world_);
   for (ChunkId chunk = 0; chunk < 2; ++chunk) world_.Await(rank.get(), SubmitOnes(rank.get(), chunk, 0));
   rank->EndStep(0, 0.1F);
@@ -184,7 +184,7 @@ TEST_F(Recovery, ASealedStepIsFinishedWithoutAnyRank) {
   for (const Chunk& chunk : world_.tables().jobs[0]->states->chunks()) EXPECT_EQ(chunk.version, 1u);
 }
 
-TEST_F(Recovery, OnlyTheSameIncarnationOfARankComesBack) {
+TEST_F(KeptJobs, OnlyTheSameIncarnationOfARankComesBack) {
   auto rank = JoinAndLoad(&world_);
   world_.Restart();
   const uint64_t nonce = rank->nonce();
@@ -198,7 +198,7 @@ TEST_F(Recovery, OnlyTheSameIncarnationOfARankComesBack) {
   EXPECT_EQ(world_.TakeReply<Refused>()->why.id(), ErrorId::kStatesLost);
 }
 
-TEST_F(Recovery, AStrangerIsToldToWaitUntilTheOldRankIsKnownToBeDead) {
+TEST_F(KeptJobs, AStrangerIsToldToWaitUntilTheOldRankIsKnownToBeDead) {
   auto rank = JoinAndLoad(&world_);
   world_.Restart();
   const auto awaited = world_.TakeReply<AwaitRank>();
@@ -212,7 +212,7 @@ TEST_F(Recovery, AStrangerIsToldToWaitUntilTheOldRankIsKnownToBeDead) {
   EXPECT_TRUE(world_.TakeReply<Attached>()->weights_ready);
 }
 
-TEST_F(Recovery, AProcessThatBeginsAnewIsNotKeptWaitingForItself) {
+TEST_F(KeptJobs, AProcessThatBeginsAnewIsNotKeptWaitingForItself) {
   world_.ComeFrom(77);
   auto rank = JoinAndLoad(&world_);
   world_.Restart();
@@ -223,7 +223,7 @@ TEST_F(Recovery, AProcessThatBeginsAnewIsNotKeptWaitingForItself) {
   EXPECT_TRUE(world_.TakeReply<Attached>()->weights_ready);
 }
 
-TEST_F(Recovery, RanksThatStayAwayLoseTheirPlaceWithTheLease) {
+TEST_F(KeptJobs, RanksThatStayAwayLoseTheirPlaceWithTheLease) {
   auto rank = JoinAndLoad(&world_);
   world_.Restart();
   world_.clock().Advance(11 * kNsPerSecond);
@@ -236,7 +236,7 @@ TEST_F(Recovery, RanksThatStayAwayLoseTheirPlaceWithTheLease) {
   EXPECT_TRUE(world_.tables().jobs.empty()) << "it is not in the index any more";
 }
 
-TEST_F(Recovery, ADamagedJobIsGivenUpAndTheOthersGoOn) {
+TEST_F(KeptJobs, ADamagedJobIsGivenUpAndTheOthersGoOn) {
   auto rank = JoinAndLoad(&world_);
   const shm::JobSpec other = MakeSpec({.name = "other"});
   auto beside = world_.Join(other, 0);
@@ -250,7 +250,7 @@ TEST_F(Recovery, ADamagedJobIsGivenUpAndTheOthersGoOn) {
   EXPECT_EQ(world_.TakeReply<Refused>()->why.id(), ErrorId::kStatesLost);
 }
 
-TEST_F(Recovery, EveryBitOfAJobsIdentityCounts) {
+TEST_F(KeptJobs, EveryBitOfAJobsIdentityCounts) {
   auto rank = JoinAndLoad(&world_);
   const Job& job = *world_.tables().jobs[0];
   const Extent records = job.states->extents().front();
@@ -272,7 +272,7 @@ TEST_F(Recovery, EveryBitOfAJobsIdentityCounts) {
   }
 }
 
-TEST_F(Recovery, AHandOverFinishesTheWorkInHandAndLeavesTheJobs) {
+TEST_F(KeptJobs, AHandOverFinishesTheWorkInHandAndLeavesTheJobs) {
   auto rank = JoinAndLoad(&world_);
   world_.Post(StopServing{true});
   world_.Settle();
@@ -283,5 +283,5 @@ TEST_F(Recovery, AHandOverFinishesTheWorkInHandAndLeavesTheJobs) {
   EXPECT_TRUE(world_.Resume(rank.get(), spec_));
 }
 
-}  // namespace
+}  // namespace kept_jobs_test
 }  // namespace tidepool::memserver

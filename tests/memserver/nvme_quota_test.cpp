@@ -7,7 +7,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace nvme_quota_test {
 
 constexpr uint32_t kCarol = 1010, kDave = 1011;
 
@@ -153,5 +153,5 @@ TEST(NvmeQuota, AnAdminSetsItAndTheAccountsShowIt) {
   EXPECT_EQ(ready->snapshot->accounts[0].nvme_used, shm::NvmeBytesOf(Spec(), 0));
 }
 
-}  // namespace
+}  // namespace nvme_quota_test
 }  // namespace tidepool::memserver

@@ -6,7 +6,7 @@
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace placement_test {
 
 shm::JobSpec Spec(DType dtype, uint32_t chunks = 4) {
   return MakeSpec({.dtype = dtype, .chunks = chunks, .chunk_elements = 300'000});
@@ -97,5 +97,5 @@ TEST(Placement, ChunksAreStripedOverDirectoriesByRoom) {
   EXPECT_NE(short_by_one.status().what().find("two slots"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace placement_test
 }  // namespace tidepool::memserver

@@ -12,7 +12,7 @@
 #include "memserver/jobs/peer_identity.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace rank_watch_test {
 
 // A process that does nothing until it is killed.
 class Sleeper {
@@ -116,5 +116,5 @@ TEST(RankWatch, ARankThatIsBackIsForgottenAndNoOther) {
   ASSERT_EQ(watch.TakeLost().size(), 1U);
 }
 
-}  // namespace
+}  // namespace rank_watch_test
 }  // namespace tidepool::memserver

@@ -9,11 +9,11 @@
 #include "base/random.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace rcache_map_test {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::UnorderedElementsAre;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 TEST(RcacheMap, AFetchIntoABlockDisplacesWhatWasThere) {
   RcacheMap map;
@@ -79,5 +79,5 @@ TEST(RcacheMap, AgreesWithAPlainModel) {
   }
 }
 
-}  // namespace
+}  // namespace rcache_map_test
 }  // namespace tidepool::memserver

@@ -12,7 +12,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace recovery_test {
 
 // A job of two ranks, whole at version 2.
 class Recovery : public ::testing::Test {
@@ -143,5 +143,5 @@ TEST(RecoveryOfATile, IsNotFromTheJobThatHadThisPlaceBefore) {
   EXPECT_EQ(trainer.Compare(1e-5), "");
 }
 
-}  // namespace
+}  // namespace recovery_test
 }  // namespace tidepool::memserver

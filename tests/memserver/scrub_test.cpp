@@ -8,7 +8,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace scrub_test {
 
 constexpr uint32_t kChunks = 3;
 
@@ -182,5 +182,5 @@ TEST(Scrub, WithoutNvmeThereIsNothingToCheck) {
   EXPECT_EQ(world.Scrub().id(), ErrorId::kAdminNotFound);
 }
 
-}  // namespace
+}  // namespace scrub_test
 }  // namespace tidepool::memserver

@@ -12,7 +12,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace serve_loop_test {
 
 float WeightAt(ChunkId chunk, uint64_t i) {
   return 0.01F * static_cast<float>(i % 37) - 0.1F * static_cast<float>(chunk + 1);
@@ -157,5 +157,5 @@ TEST(Fairness, ASmallFetchIsAnsweredWhileABigOneIsCopied) {
   EXPECT_EQ(greedy.rank(0).Take(), std::nullopt) << "8 MiB take more turns than that";
 }
 
-}  // namespace
+}  // namespace serve_loop_test
 }  // namespace tidepool::memserver

@@ -8,7 +8,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace sharing_test {
 
 // A job of one rank whose weights are in.
 struct Competitor {
@@ -30,7 +30,7 @@ struct Competitor {
 constexpr uint64_t kFetchElements = 2 * 1024;
 constexpr uint64_t kCopied = 64 * kMiB;  // so much that the fetches in flight at both ends do not count
 
-class Copies : public testing::TestWithParam<uint32_t> {  // copy threads
+class Copies : public ::testing::TestWithParam<uint32_t> {  // copy threads
  protected:
   static WorldOptions Options() {
     WorldOptions options;
@@ -86,14 +86,18 @@ TEST_P(Copies, GoToWhoeverWantsThem) {
   EXPECT_GE(copied_[0], kCopied / 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(ByWhom, Copies, testing::Values(0u, 1u),
-                         [](const testing::TestParamInfo<uint32_t>& by) { return std::string(by.param == 0 ? "TheLoop" : "Threads"); });
+INSTANTIATE_TEST_SUITE_P(ByWhom, Copies, ::testing::Values(0u, 1u),
+                         [](const ::testing::TestParamInfo<uint32_t>& by) { return std::string(by.param == 0 ? "TheLoop" : "Threads"); });
 
 // --- optimizer workers ---
 
+#ifdef TIDEPOOL_SANITIZED
+constexpr uint64_t kUpdateElements = 1024;
+#else
 constexpr uint64_t kUpdateElements = 4096;
+#endif
 
-class Workers : public testing::Test {
+class Workers : public ::testing::Test {
  protected:
   static WorldOptions Options() {
     WorldOptions options;
@@ -153,5 +157,5 @@ TEST_F(Workers, WorkForALowPriorityToo) {
   EXPECT_GT(served_[1], 0u);
 }
 
-}  // namespace
+}  // namespace sharing_test
 }  // namespace tidepool::memserver

@@ -8,7 +8,7 @@
 #include "tests/fakes/slow_device.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace snapshot_test {
 
 constexpr uint64_t kElements = 192;
 
@@ -121,5 +121,5 @@ TEST_F(SnapshotTest, CountsTheFetchesOfTheLastStepAndThoseThatWaited) {
   EXPECT_EQ(Look().step.fetches_waited, 1u);
 }
 
-}  // namespace
+}  // namespace snapshot_test
 }  // namespace tidepool::memserver

@@ -19,9 +19,9 @@
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace socket_directory_test {
 
-class SocketDirectoryTest : public testing::Test {
+class SocketDirectoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = "/tmp/tp-sockets-XXXXXX";
@@ -136,5 +136,5 @@ TEST(LogLimiter, AllowsOneLineAnIntervalAndCountsTheRest) {
   EXPECT_EQ(limiter.Allow(300), 0U);
 }
 
-}  // namespace
+}  // namespace socket_directory_test
 }  // namespace tidepool::memserver

@@ -14,7 +14,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace spill_test {
 
 using Weights = std::vector<std::vector<float>>;
 
@@ -389,5 +389,5 @@ TEST(Spill, AJobThatAnotherServerLeftOnUnknownDirectoriesIsGivenUp) {
   EXPECT_TRUE(world.tables().jobs.empty());
 }
 
-}  // namespace
+}  // namespace spill_test
 }  // namespace tidepool::memserver

@@ -12,7 +12,7 @@
 #include "tests/fakes/slow_device.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace traffic_test {
 
 shm::Request Numbered(uint64_t counter, shm::Op op = shm::Op::kFetch) {
   shm::Request request{};
@@ -90,5 +90,5 @@ TEST(CopyLane, EndsCopiesInOrderAndOnlyWhenTheyHavePassed) {
   EXPECT_EQ(lane.at(0).request.counter, 2u);
 }
 
-}  // namespace
+}  // namespace traffic_test
 }  // namespace tidepool::memserver

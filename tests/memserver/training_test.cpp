@@ -9,7 +9,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace training_test {
 
 constexpr double kFloatTolerance = 2e-6;
 constexpr double kBf16Tolerance = 1.0 / 256;  // half a unit in the last place of 8 bits
@@ -317,5 +317,5 @@ TEST(TrainingSplit, MoreWeightsThanAreStagedAtOnceEndTheSession) {
   EXPECT_TRUE(trainer.rank(0).Ended());
 }
 
-}  // namespace
+}  // namespace training_test
 }  // namespace tidepool::memserver

@@ -23,7 +23,7 @@
 #include "tests/fakes/serve_world.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace update_test {
 
 shm::EndStepRequest End(float learning_rate, float loss_scale = 1, uint32_t scaler_steps = 0) {
   shm::EndStepRequest request{};
@@ -342,5 +342,5 @@ TEST(WorkerTeam, EndsWithWorkStillQueued) {
   while (team.HasRoom()) team.Push(Accumulation(&sum, one));
 }
 
-}  // namespace
+}  // namespace update_test
 }  // namespace tidepool::memserver

@@ -14,7 +14,7 @@
 #include "tests/nvme/sample_piece.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace disk_faults_test {
 
 constexpr uint32_t kPlaces = 6;
 
@@ -121,5 +121,5 @@ TEST(DiskFaults, AHealthyDiskIsNeverAccused) {
   }
 }
 
-}  // namespace
+}  // namespace disk_faults_test
 }  // namespace tidepool::nvme

@@ -18,7 +18,7 @@
 #include "tests/nvme/scratch_directory.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace io_queue_test {
 
 constexpr uint64_t kFileBytes = 64 * kKiB;
 constexpr uint32_t kDepth = 8;
@@ -29,7 +29,7 @@ struct Freer {
   void operator()(std::byte* bytes) const { std::free(bytes); }
 };
 
-class IoQueueContract : public testing::TestWithParam<Form> {
+class IoQueueContract : public ::testing::TestWithParam<Form> {
  protected:
   IoQueueContract() : memory_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kFileBytes))) {
     const std::string path = directory_.path() + "/file";
@@ -130,7 +130,7 @@ TEST_P(IoQueueContract, TheRealFormIsTheOneThatWasAskedFor) {
   EXPECT_EQ(name_is_ring_, GetParam() == Form::kUring) << queue_->Name();
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, IoQueueContract, testing::Values(Form::kUring, Form::kThreads, Form::kSimulated));
+INSTANTIATE_TEST_SUITE_P(Forms, IoQueueContract, ::testing::Values(Form::kUring, Form::kThreads, Form::kSimulated));
 
 TEST(IoResultDeath, AResultThatNobodyLooksAtStopsTheProcess) {
   EXPECT_DEATH({ const IoResult result(-EIO); }, "looked at");
@@ -184,5 +184,5 @@ TEST(IoQueueDenied, WhereTooLittleMemoryMayBeLockedItIsNotRegisteredAndTheReason
   close(file);
 }
 
-}  // namespace
+}  // namespace io_queue_test
 }  // namespace tidepool::nvme

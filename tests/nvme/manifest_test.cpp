@@ -9,7 +9,7 @@
 #include "nvme/manifest.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace manifest_test {
 
 Manifest Example() {
   Manifest manifest{.generation = 5, .store = 9, .capacity = 100 * kPageBytes, .entries = {}};
@@ -67,5 +67,5 @@ TEST(Manifest, RightChecksumsOverWrongNumbersAreRefused) {
   EXPECT_FALSE(refused([](Manifest*) {}));
 }
 
-}  // namespace
+}  // namespace manifest_test
 }  // namespace tidepool::nvme

@@ -10,7 +10,7 @@
 #include "tests/nvme/many_times.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace piece_test {
 
 std::vector<std::byte> RandomBytes(uint64_t count, uint64_t seed) {
   SplitMix64 random(seed);
@@ -80,5 +80,5 @@ TEST(Piece, OneFlippedBitAtRestIsFoundOneHundredThousandTimes) {
   EXPECT_TRUE(VerifyPiece(*header, kName, std::span(slot).subspan(kPieceHeaderBytes)).ok());
 }
 
-}  // namespace
+}  // namespace piece_test
 }  // namespace tidepool::nvme

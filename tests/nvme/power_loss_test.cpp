@@ -16,7 +16,7 @@
 #include "tests/nvme/sample_piece.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace power_loss_test {
 
 constexpr uint32_t kJobs = 2, kPieces = 2;
 constexpr uint64_t kSlotBytes = kPieces * kSampleBytes;
@@ -184,5 +184,5 @@ TEST(PowerLoss, AFailedFlushCommitsNothing) {
   EXPECT_GT(world.poisoned(), losses / 50);
 }
 
-}  // namespace
+}  // namespace power_loss_test
 }  // namespace tidepool::nvme

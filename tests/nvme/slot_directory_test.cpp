@@ -14,9 +14,9 @@
 #include "tests/nvme/scratch_directory.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace slot_directory_test {
 
-class SlotDirectoryTest : public testing::Test {
+class SlotDirectoryTest : public ::testing::Test {
  protected:
   ErrorId Opened(const std::string& path, uint64_t bytes = kMiB, int64_t wait_ns = 50 * kNsPerMs) {
     auto opened = SlotDirectory::Open({path, bytes, wait_ns, 50 * kNsPerMs}, &clock_);
@@ -172,5 +172,5 @@ TEST_F(SlotDirectoryTest, ADamagedManifestIsPassedOverForTheOther) {
   EXPECT_NE(renewed->manifest().store, store) << "another store: pieces of the lost one are not believed";
 }
 
-}  // namespace
+}  // namespace slot_directory_test
 }  // namespace tidepool::nvme

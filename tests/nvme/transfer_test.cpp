@@ -10,7 +10,7 @@
 #include "tests/fakes/fake_clock.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace transfer_test {
 
 // Answers as the test says, in order of submission: bytes or an errno; whole when nothing is said.
 class ToldQueue final : public IoQueue {
@@ -42,7 +42,7 @@ class ToldQueue final : public IoQueue {
   std::string Name() const override { return "told"; }
 };
 
-class TransferTest : public testing::Test {
+class TransferTest : public ::testing::Test {
  protected:
   TransferDone RunToEnd() {
     TransferDone done;
@@ -158,5 +158,5 @@ TEST_F(TransferTest, BlocksThatTheDeviceKeepsAreCounted) {
   EXPECT_EQ(transfers_.Stalled(), 0u);
 }
 
-}  // namespace
+}  // namespace transfer_test
 }  // namespace tidepool::nvme

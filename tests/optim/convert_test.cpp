@@ -11,7 +11,7 @@
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {
-namespace {
+namespace convert_test {
 
 constexpr uint32_t kPatterns = 65536;
 
@@ -61,7 +61,7 @@ std::vector<uint16_t> Narrow(const Kernels& kernels, DType dtype, const std::vec
   return narrow;
 }
 
-class Conversion : public testing::TestWithParam<IsaLevel> {
+class Conversion : public ::testing::TestWithParam<IsaLevel> {
  protected:
   const Kernels& kernels_ = SelectKernels(GetParam());
 };
@@ -160,8 +160,8 @@ TEST(Conversion, LargestFloatRoundsToInfInBf16) {
   EXPECT_EQ(NarrowToBf16(std::numeric_limits<float>::max()), 0x7F80);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllLevels, Conversion, testing::Values(IsaLevel::kScalarReference, IsaLevel::kV2, IsaLevel::kV3, IsaLevel::kV4),
+INSTANTIATE_TEST_SUITE_P(AllLevels, Conversion, ::testing::Values(IsaLevel::kScalarReference, IsaLevel::kV2, IsaLevel::kV3, IsaLevel::kV4),
                          [](const auto& level) { return NameOf(level.param); });
 
-}  // namespace
+}  // namespace convert_test
 }  // namespace tidepool::optim

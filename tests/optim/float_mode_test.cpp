@@ -6,7 +6,7 @@
 #include <thread>
 
 namespace tidepool::optim {
-namespace {
+namespace float_mode_test {
 
 TEST(FlushDenormals, IsOnForItsLifetimeOnly) {
   ASSERT_FALSE(FlushDenormals::IsOn());
@@ -45,5 +45,5 @@ TEST(FlushDenormals, BelongsToOneThread) {
   EXPECT_TRUE(FlushDenormals::IsOn());
 }
 
-}  // namespace
+}  // namespace float_mode_test
 }  // namespace tidepool::optim

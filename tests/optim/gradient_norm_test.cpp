@@ -10,7 +10,7 @@
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {
-namespace {
+namespace gradient_norm_test {
 
 TEST(ScanGradient, AgreesWithAPlainSum) {
   for (DType dtype : kDTypes) {
@@ -96,5 +96,5 @@ TEST(ClipFactor, WithoutALimitIsOne) {
   EXPECT_EQ(ClipFactor(1e9, -1.0F), 1.0F);
 }
 
-}  // namespace
+}  // namespace gradient_norm_test
 }  // namespace tidepool::optim

@@ -5,7 +5,7 @@
 #include "optim/kernels.h"
 
 namespace tidepool::optim {
-namespace {
+namespace isa_test {
 
 TEST(Isa, NamesAreReadBack) {
   for (IsaLevel level : {IsaLevel::kScalarReference, IsaLevel::kV2, IsaLevel::kV3, IsaLevel::kV4}) {
@@ -32,5 +32,5 @@ TEST(Isa, EveryLevelSelectsItselfOrFallsBackToTheBest) {
   }
 }
 
-}  // namespace
+}  // namespace isa_test
 }  // namespace tidepool::optim

@@ -14,7 +14,7 @@
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {
-namespace {
+namespace kernels_test {
 
 constexpr uint64_t kMargin = 64;  // elements behind the span that must stay as they are
 
@@ -159,7 +159,7 @@ void ExpectSameAsReference(IsaLevel level) {
   }
 }
 
-class WideKernels : public testing::TestWithParam<IsaLevel> {
+class WideKernels : public ::testing::TestWithParam<IsaLevel> {
  protected:
   const Kernels& kernels_ = SelectKernels(GetParam());
   const Kernels& reference_ = SelectKernels(IsaLevel::kScalarReference);
@@ -328,7 +328,7 @@ TEST_P(WideKernels, ScanHasTheBitsOfTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllLevels, WideKernels, testing::ValuesIn(kWideLevels), [](const auto& level) { return NameOf(level.param); });
+INSTANTIATE_TEST_SUITE_P(AllLevels, WideKernels, ::testing::ValuesIn(kWideLevels), [](const auto& level) { return NameOf(level.param); });
 
-}  // namespace
+}  // namespace kernels_test
 }  // namespace tidepool::optim

@@ -5,7 +5,7 @@
 #include <cmath>
 
 namespace tidepool::optim {
-namespace {
+namespace loss_scaler_test {
 
 void GoodSteps(LossScaler& scaler, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(scaler.Update(true));
@@ -105,5 +105,5 @@ TEST(LossScaler, BadSpecsAreRefused) {
   }
 }
 
-}  // namespace
+}  // namespace loss_scaler_test
 }  // namespace tidepool::optim

@@ -5,7 +5,7 @@
 #include <cmath>
 
 namespace tidepool::optim {
-namespace {
+namespace schedule_test {
 
 ScheduleSpec Spec(ScheduleKind kind) {
   return {kind, 1.0, 0.1, 10, 110};
@@ -69,5 +69,5 @@ TEST(Schedule, BadSpecsAreRefused) {
   }
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace tidepool::optim

@@ -13,7 +13,7 @@
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {
-namespace {
+namespace state_forms_test {
 
 TEST(SplitFloat, EveryPatternComesBack) {
   // A step of 257 meets every upper and every lower half; the nightly run takes all 2^32.
@@ -199,5 +199,5 @@ TEST(SmallerStates, KeepTheirParityBounds) {
   }
 }
 
-}  // namespace
+}  // namespace state_forms_test
 }  // namespace tidepool::optim

@@ -11,7 +11,7 @@
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {
-namespace {
+namespace torch_rules_test {
 
 constexpr uint64_t kCount = 200;
 constexpr uint64_t kSteps = 100;
@@ -63,7 +63,7 @@ std::vector<RuleCase> Cases() {
           {"adagrad", Spec(OptimizerRule::kAdagrad), adagrad}};
 }
 
-class TorchRules : public testing::TestWithParam<RuleCase> {};
+class TorchRules : public ::testing::TestWithParam<RuleCase> {};
 
 // Bound: a rounding (2^-23 of numbers up to 1) a step for parameter, decay factor and change each.
 TEST_P(TorchRules, AHundredStepsFollowTorchInDoubles) {
@@ -91,7 +91,7 @@ TEST_P(TorchRules, AHundredStepsFollowTorchInDoubles) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TorchRules, testing::ValuesIn(Cases()), [](const auto& tested) { return tested.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, TorchRules, ::testing::ValuesIn(Cases()), [](const auto& tested) { return tested.param.name; });
 
-}  // namespace
+}  // namespace torch_rules_test
 }  // namespace tidepool::optim

@@ -15,7 +15,7 @@
 // Real processes: a child updates shared memory and is killed with -9 while it works; its parent recovers.
 
 namespace tidepool::optim {
-namespace {
+namespace undo_kill_test {
 
 constexpr uint64_t kCount = 300'000;
 constexpr uint64_t kRounds = 12;
@@ -80,5 +80,5 @@ TEST(UndoKill, AKilledProcessLosesNothing) {
   munmap(mapped, sizeof(KeptMemory));
 }
 
-}  // namespace
+}  // namespace undo_kill_test
 }  // namespace tidepool::optim

@@ -12,7 +12,7 @@
 // whole kept memory is copied and recovered. Every copy must end with the same bits as an update that nothing disturbs.
 
 namespace tidepool::optim {
-namespace {
+namespace undo_step_test {
 
 const Kernels& Fast() {
   return SelectKernels(BestIsa());
@@ -154,5 +154,5 @@ TEST(UndoTwin, ThatRunsAWorkerBeforeAllIsRestoredIsCaught) {
   EXPECT_GT(TwinCampaign<TwinRules{.restore_all_first = false}>().failures, 0U);
 }
 
-}  // namespace
+}  // namespace undo_step_test
 }  // namespace tidepool::optim

@@ -10,11 +10,11 @@
 #include "tests/optim/undo_world.h"
 
 namespace tidepool::optim {
-namespace {
+namespace undo_tile_test {
 
 using State = Progress::State;
 
-class TileUpdateTest : public testing::Test {
+class TileUpdateTest : public ::testing::Test {
  protected:
   ~TileUpdateTest() override { SetPointHook({}); }
 
@@ -98,7 +98,7 @@ TEST_F(TileUpdateTest, HitsItsPointsInTheOrderOfTheProtocol) {
             (std::vector<std::string>{written, saved, opened, written, written, written, saved, opened, written, "optim.piece_finished"}));
 }
 
-class TileUpdateKills : public testing::TestWithParam<StateForm> {
+class TileUpdateKills : public ::testing::TestWithParam<StateForm> {
  protected:
   ~TileUpdateKills() override { SetPointHook({}); }
 };
@@ -138,7 +138,7 @@ TEST_P(TileUpdateKills, AtEveryPairOfPointsLoseNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllForms, TileUpdateKills,
-                         testing::Values(StateForm::kF32, StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8));
+                         ::testing::Values(StateForm::kF32, StateForm::kSplit, StateForm::kSplitBf16, StateForm::kSplit8));
 
 // A tile may be torn anywhere; every plane that the form changes in place comes back.
 TEST_P(TileUpdateKills, InMidTileLoseNothing) {
@@ -207,5 +207,5 @@ TEST_F(TileUpdateDeathTest, UpdateOverAnUnfinishedOneIsABug) {
   EXPECT_DEATH(Run(0, 0), "was not finished");
 }
 
-}  // namespace
+}  // namespace undo_tile_test
 }  // namespace tidepool::optim

@@ -10,7 +10,7 @@
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {
-namespace {
+namespace update_rule_test {
 
 constexpr double kEpsilon32 = 0x1p-23;
 
@@ -158,7 +158,7 @@ void StepInDouble(const OptimizerSpec& spec, uint64_t step, double g, Numbers* n
   n->p -= lr * g;
 }
 
-class OtherRules : public testing::TestWithParam<OptimizerSpec> {};
+class OtherRules : public ::testing::TestWithParam<OptimizerSpec> {};
 
 // 200 steps of 16 parameters: no more than a rounding a step (2^-24 of the numbers, which stay below 2), and the factors' own.
 TEST_P(OtherRules, TwoHundredStepsStayWithinARoundingAStep) {
@@ -189,9 +189,9 @@ OptimizerSpec SpecOf(OptimizerRule rule, double momentum = 0, double dampening =
   return spec;
 }
 INSTANTIATE_TEST_SUITE_P(All, OtherRules,
-                         testing::Values(SpecOf(OptimizerRule::kSgd), SpecOf(OptimizerRule::kSgd, 0.9),
-                                         SpecOf(OptimizerRule::kSgd, 0.9, 0.5), SpecOf(OptimizerRule::kSgd, 0.9, 0, 1),
-                                         SpecOf(OptimizerRule::kAdagrad), SpecOf(OptimizerRule::kLion)));
+                         ::testing::Values(SpecOf(OptimizerRule::kSgd), SpecOf(OptimizerRule::kSgd, 0.9),
+                                           SpecOf(OptimizerRule::kSgd, 0.9, 0.5), SpecOf(OptimizerRule::kSgd, 0.9, 0, 1),
+                                           SpecOf(OptimizerRule::kAdagrad), SpecOf(OptimizerRule::kLion)));
 
 TEST(Lion, LeavesAParameterWithoutMomentumAndGradientAlone) {
   OneParameter one{1.0F, 0, 0, 0};
@@ -225,5 +225,5 @@ TEST(UpdateSpanDeathTest, SliceBeyondTheEndIsABug) {
   EXPECT_DEATH(Slice(span, 2, 3), "outside its span");
 }
 
-}  // namespace
+}  // namespace update_rule_test
 }  // namespace tidepool::optim

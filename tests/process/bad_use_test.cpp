@@ -13,7 +13,7 @@
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace bad_use_test {
 
 constexpr int64_t kLimit = 20 * kNsPerSecond;
 
@@ -178,5 +178,5 @@ TEST_F(BadUse, CheckFindsAnUnfitHostAndChangesNothing) {
   EXPECT_FALSE(std::filesystem::exists(sockets));
 }
 
-}  // namespace
+}  // namespace bad_use_test
 }  // namespace tidepool::testing

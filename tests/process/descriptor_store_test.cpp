@@ -17,7 +17,7 @@
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace descriptor_store_test {
 
 // What systemd does with a unit that has FileDescriptorStoreMax=: takes descriptors by name, and passes them to the next process from
 // descriptor 3 on. A shell puts them there, and names itself in LISTEN_PID before it becomes memserver.
@@ -113,5 +113,5 @@ TEST_F(DescriptorStore, AServerThatIsKilledFindsItsMemoryInTheStoreAndTheTrainer
   EXPECT_TRUE(WaitForFilesToGo());
 }
 
-}  // namespace
+}  // namespace descriptor_store_test
 }  // namespace tidepool::testing

@@ -14,7 +14,7 @@
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace durability_test {
 
 class Durability : public DurableDaemon {
  protected:
@@ -196,5 +196,5 @@ TEST_F(Durability, TheKeeperLogsAsItsServerIsTold) {
   EXPECT_EQ(few.find("\"program\":\"keeper\""), std::string::npos) << few;
 }
 
-}  // namespace
+}  // namespace durability_test
 }  // namespace tidepool::testing

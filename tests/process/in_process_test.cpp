@@ -9,7 +9,7 @@
 #include "tests/process/thin_job.h"
 
 namespace tidepool::testing {
-namespace {
+namespace in_process_test {
 
 constexpr int64_t kSecond = kNsPerSecond;
 
@@ -137,5 +137,5 @@ TEST(InProcess, AServerThatStopsTellsItsTrainersWhy) {
   EXPECT_NE(result.status().Format().find("stopping"), std::string::npos) << result.status().Format();
 }
 
-}  // namespace
+}  // namespace in_process_test
 }  // namespace tidepool::testing

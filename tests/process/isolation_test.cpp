@@ -25,7 +25,7 @@
 #include "tests/process/thin_job.h"
 
 namespace tidepool::testing {
-namespace {
+namespace isolation_test {
 
 constexpr uint32_t kUsers = 61700, kOperators = 61701;  // groups; they need no names
 
@@ -224,5 +224,5 @@ TEST(Isolation, APrivateServerIsReachedByNobodyElse) {
   EXPECT_EQ(RunAs(kAlice, {TIDEPOOL_MEMCTL, "-s", daemon.socket_dir(), "status"}).exit_code, Expected(kExitRefused));
 }
 
-}  // namespace
+}  // namespace isolation_test
 }  // namespace tidepool::testing

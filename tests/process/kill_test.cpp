@@ -14,7 +14,7 @@
 #include "tests/process/daemon_fixture.h"
 
 namespace tidepool::testing {
-namespace {
+namespace kill_test {
 
 constexpr int64_t kLimit = 30 * kNsPerSecond;
 constexpr int64_t kToldNs = kPromptNs / 20;  // 100 ms
@@ -183,5 +183,5 @@ TEST(KillAndRestart, AJobUnderLeaseGoesOnAtItsLastSealedStepWithTheSameBits) {
   EXPECT_EQ(WaitForHoldings(daemon.socket_dir(), kNothing, kLimit), kNothing);
 }
 
-}  // namespace
+}  // namespace kill_test
 }  // namespace tidepool::testing

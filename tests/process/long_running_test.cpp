@@ -19,7 +19,7 @@
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace long_running_test {
 
 constexpr int64_t kLimit = 30 * kNsPerSecond;
 
@@ -149,5 +149,5 @@ TEST(LongRunning, AFileOfDefaultsIsAcceptedAndChangesNothing) {
   }
 }
 
-}  // namespace
+}  // namespace long_running_test
 }  // namespace tidepool::testing

@@ -20,7 +20,7 @@
 #include "tests/process/lying_client.h"
 
 namespace tidepool::testing {
-namespace {
+namespace lying_handshake_test {
 
 constexpr int64_t kLimit = 10 * kNsPerSecond;
 
@@ -236,5 +236,5 @@ TEST_F(LyingHandshake, ThousandsOfDamagedGreetingsLeaveNoTrace) {
   }
 }
 
-}  // namespace
+}  // namespace lying_handshake_test
 }  // namespace tidepool::testing

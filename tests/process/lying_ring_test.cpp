@@ -14,7 +14,7 @@
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace lying_ring_test {
 
 using shm::Op;
 using shm::Request;
@@ -254,5 +254,5 @@ TEST_F(LyingRing, TheOtherRankOfALiarIsTold) {
   EXPECT_EQ(std::get<shm::PeerLostFrame>(told->frame).rank, 0U);
 }
 
-}  // namespace
+}  // namespace lying_ring_test
 }  // namespace tidepool::testing

@@ -14,7 +14,7 @@
 #include "tests/process/thin_job.h"
 
 namespace tidepool::testing {
-namespace {
+namespace nvme_bits_test {
 
 // What a run ends with: the weights as trainers see them, and the master as it is saved.
 struct Trained {
@@ -25,9 +25,9 @@ struct Trained {
 
 // Chunks of two pieces; more pieces than one job gets staging.
 #ifdef TIDEPOOL_SANITIZED
-constexpr uint32_t kChunks = 7;
+constexpr uint32_t kChunks = 7, kSteps = 2;
 #else
-constexpr uint32_t kChunks = 14;
+constexpr uint32_t kChunks = 14, kSteps = 3;
 #endif
 ThinOptions JobOf(DType dtype) {
   ThinOptions options;
@@ -35,7 +35,7 @@ ThinOptions JobOf(DType dtype) {
   options.dtype = dtype;
   options.chunks = kChunks;
   options.chunk_elements = 262'144 + 16'384;
-  options.steps = 3;
+  options.steps = kSteps;
   return options;
 }
 
@@ -118,5 +118,5 @@ TEST(BenchDrive, MeasuresEachPairOnTheDirectoryAndNamesOneOfThem) {
 // A bf16 job has 4 of its 16 bytes a parameter on the host in the end, so a third of its pool is enough; an fp32 job 8.
 INSTANTIATE_TEST_SUITE_P(Types, NvmeBits, ::testing::Values(DType::kBF16, DType::kF32));
 
-}  // namespace
+}  // namespace nvme_bits_test
 }  // namespace tidepool::testing

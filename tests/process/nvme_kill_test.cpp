@@ -24,7 +24,7 @@
 #include "tests/process/durable_daemon.h"
 
 namespace tidepool::testing {
-namespace {
+namespace nvme_kill_test {
 
 #ifdef TIDEPOOL_SANITIZED
 constexpr uint32_t kKillsWanted = 8;
@@ -226,5 +226,5 @@ TEST_F(NvmeProcesses, ASecondServerOnTheDirectoryIsToldOfTheFirst) {
   End(server);
 }
 
-}  // namespace
+}  // namespace nvme_kill_test
 }  // namespace tidepool::testing

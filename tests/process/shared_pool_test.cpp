@@ -18,7 +18,7 @@
 #include "tests/process/thin_job.h"
 
 namespace tidepool::testing {
-namespace {
+namespace shared_pool_test {
 
 // A job of about 6 MiB.
 ThinOptions LargeJob(const std::string& name, uint32_t world = 1) {
@@ -275,5 +275,5 @@ TEST_F(SharedPool, CopiesGoByWeightAndALowPriorityStillMoves) {
   EXPECT_LT(ratio, 25) << "1/17 of all is promised";
 }
 
-}  // namespace
+}  // namespace shared_pool_test
 }  // namespace tidepool::testing

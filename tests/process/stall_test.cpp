@@ -30,7 +30,7 @@
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace stall_test {
 
 constexpr int64_t kLimit = 30 * kNsPerSecond;
 #ifdef TIDEPOOL_SANITIZED
@@ -423,5 +423,5 @@ TEST(StoppedServer, IsWaitedForAndEndsNobody) {
   EXPECT_TRUE(server.StopsCleanly()) << server.process().Output();
 }
 
-}  // namespace
+}  // namespace stall_test
 }  // namespace tidepool::testing

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 
 namespace tidepool::shm {
-namespace {
+namespace fd_socket_test {
 
 size_t OpenDescriptors() {
   size_t count = 0;
@@ -26,7 +26,7 @@ size_t OpenDescriptors() {
   return count;
 }
 
-class FdSocketTest : public testing::Test {
+class FdSocketTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::array<int, 2> pair{};
@@ -106,10 +106,10 @@ TEST_F(FdSocketTest, WaitingEndsAtItsTimeLimitOrWithTheEvent) {
   EXPECT_TRUE(WaitForSocket(right_.get(), POLLIN, 5 * kNsPerSecond));
 }
 
-class ListenTest : public testing::Test {
+class ListenTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "tp-listen-XXXXXX";
+    std::string pattern = ::testing::TempDir() + "tp-listen-XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     directory_ = pattern;
   }
@@ -150,5 +150,5 @@ TEST_F(ListenTest, APathInUseIsAnError) {
   EXPECT_EQ(ListenSocket(path).status().id(), ErrorId::kSocketFailed);
 }
 
-}  // namespace
+}  // namespace fd_socket_test
 }  // namespace tidepool::shm

@@ -13,7 +13,7 @@
 #include "shm/messages.h"
 
 namespace tidepool::shm {
-namespace {
+namespace frames_test {
 
 HelloFrame SoundHello() {
   return {kOwnProtocols, 1, 2, 4711, 1000, 99, 0xabc};
@@ -229,5 +229,5 @@ TEST(Frames, DescriptorsComeOnlyWithTheFramesThatNeedThem) {
   EXPECT_EQ(FdsOf(Frame(ResumedFrame{})), 3U);
 }
 
-}  // namespace
+}  // namespace frames_test
 }  // namespace tidepool::shm

@@ -15,14 +15,14 @@
 #include "base/clock.h"
 
 namespace tidepool::shm {
-namespace {
+namespace port_test {
 
 UniqueFd Duplicate(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
 // Both ends of one session in one process, and the raw memory that a lying client would write.
-class PortTest : public testing::Test {
+class PortTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto made = ServerPort::Create(7);
@@ -342,5 +342,5 @@ TEST(Messages, AnEndOfStepUsesTheSameBytesAsARequest) {
   EXPECT_EQ(AsEndStep(request).random_state, 11U);
 }
 
-}  // namespace
+}  // namespace port_test
 }  // namespace tidepool::shm

@@ -11,7 +11,7 @@
 #include <string>
 
 namespace tidepool::shm {
-namespace {
+namespace segment_test {
 
 UniqueFd Duplicate(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -95,5 +95,5 @@ TEST(Segment, NothingStaysInTheSharedMemoryFileSystem) {
   EXPECT_NE(access("/dev/shm/tidepool-look", F_OK), 0);
 }
 
-}  // namespace
+}  // namespace segment_test
 }  // namespace tidepool::shm

@@ -7,7 +7,7 @@
 #include <string>
 
 namespace tidepool::shm {
-namespace {
+namespace socket_path_test {
 
 TEST(SocketPath, TheEnvironmentNamesTheDirectory) {
   setenv("TIDEPOOL_SOCKET_DIR", "/x/y", 1);
@@ -35,5 +35,5 @@ TEST(SocketPath, ADirectoryTooLongForASocketIsRefusedWithTheLimit) {
   EXPECT_EQ(LockFilePath("/d"), "/d/memserver.lock");
 }
 
-}  // namespace
+}  // namespace socket_path_test
 }  // namespace tidepool::shm

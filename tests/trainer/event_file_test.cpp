@@ -15,7 +15,7 @@
 #include "base/clock.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace event_file_test {
 
 // CRC32C bit by bit, apart from the table that the writer uses.
 uint32_t Crc32c(std::string_view bytes) {
@@ -94,10 +94,10 @@ void ReadEvent(std::string_view message, Event* event) {
   }
 }
 
-class EventFileTest : public testing::Test {
+class EventFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = testing::TempDir() + "/events-XXXXXX";
+    std::string path = ::testing::TempDir() + "/events-XXXXXX";
     ASSERT_NE(mkdtemp(path.data()), nullptr);
     directory_ = path;
   }
@@ -112,7 +112,7 @@ class EventFileTest : public testing::Test {
     const std::string bytes = text.str();
     std::string_view rest = bytes;
     std::vector<Event> events;
-    while (!rest.empty() && !testing::Test::HasFailure()) {
+    while (!rest.empty() && !::testing::Test::HasFailure()) {
       const std::string_view length_bytes = rest.substr(0, 8);
       const auto length = Take<uint64_t>(&rest);
       EXPECT_EQ(Take<uint32_t>(&rest), Masked(length_bytes));
@@ -140,8 +140,8 @@ TEST_F(EventFileTest, ANewFileNamesItsVersion) {
   EXPECT_EQ(events[0].version, "brain.Event:2");
   EXPECT_GE(events[0].wall_time, static_cast<double>(before));
   EXPECT_LE(events[0].wall_time, static_cast<double>(WallSeconds()));
-  EXPECT_THAT(FileName(), testing::HasSubstr("/events.out.tfevents."));
-  EXPECT_THAT(FileName(), testing::EndsWith(".tidepool"));
+  EXPECT_THAT(FileName(), ::testing::HasSubstr("/events.out.tfevents."));
+  EXPECT_THAT(FileName(), ::testing::EndsWith(".tidepool"));
 }
 
 TEST_F(EventFileTest, ScalarsComeBackAsWritten) {
@@ -171,7 +171,7 @@ TEST_F(EventFileTest, ADirectoryThatIsNotThereIsAnError) {
   const auto file = EventFile::Create(directory_ + "/none", "x");
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.status().id(), ErrorId::kFileWriteFailed);
-  EXPECT_THAT(file.status().what(), testing::HasSubstr(directory_ + "/none/events.out.tfevents."));
+  EXPECT_THAT(file.status().what(), ::testing::HasSubstr(directory_ + "/none/events.out.tfevents."));
 }
 
 TEST_F(EventFileTest, AFullDiskIsAnError) {
@@ -184,5 +184,5 @@ TEST_F(EventFileTest, AFullDiskIsAnError) {
   EXPECT_EQ(file.status().id(), ErrorId::kFileWriteFailed);
 }
 
-}  // namespace
+}  // namespace event_file_test
 }  // namespace tidepool::trainer

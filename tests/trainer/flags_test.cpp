@@ -8,12 +8,12 @@
 #include "base/error_catalog.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace flags_test {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-class FlagsTest : public testing::Test {
+class FlagsTest : public ::testing::Test {
  protected:
   // What `trainer WORDS...` means; nothing when it ends at once, then with exit_code_.
   std::optional<CommandLine> Parse(std::vector<std::string> words) {
@@ -21,11 +21,11 @@ class FlagsTest : public testing::Test {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     CommandLine line;
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
     const bool goes_on = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &line, &exit_code_);
-    out_ = testing::internal::GetCapturedStdout();
-    err_ = testing::internal::GetCapturedStderr();
+    out_ = ::testing::internal::GetCapturedStdout();
+    err_ = ::testing::internal::GetCapturedStderr();
     return goes_on ? std::optional(line) : std::nullopt;
   }
   int exit_code_ = -1;
@@ -148,8 +148,8 @@ TEST_F(FlagsTest, AnUnknownCommandSuggestsTheNearest) {
   EXPECT_EQ(exit_code_, kExitUsage);
   EXPECT_THAT(err_, HasSubstr("unknown command \"lanch\"; did you mean \"launch\"?"));
   EXPECT_FALSE(Parse({"zzz"}));
-  EXPECT_THAT(err_, testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(err_, ::testing::Not(HasSubstr("did you mean")));
 }
 
-}  // namespace
+}  // namespace flags_test
 }  // namespace tidepool::trainer

@@ -15,10 +15,10 @@
 #include <sstream>
 
 namespace tidepool::trainer {
-namespace {
+namespace step_report_test {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 StepReport Report(uint64_t step) {
   StepReport report;
@@ -66,7 +66,7 @@ TEST(StepReport, RatesOfAnEmptyStepAreDefined) {
 
 TEST(ProgressLine, SaysWhatHappened) {
   const std::string line = ProgressLine(Report(12));
-  EXPECT_THAT(line, testing::StartsWith("step 12/200  loss 3.4123  "));
+  EXPECT_THAT(line, ::testing::StartsWith("step 12/200  loss 3.4123  "));
   for (const char* part : {"512 tok/s", "hit 75 %", "in 12", "out 4", "MiB", "ETA 1:01"}) EXPECT_THAT(line, HasSubstr(part));
   EXPECT_THAT(line, Not(HasSubstr("held-out")));
   EXPECT_THAT(line, Not(HasSubstr("SKIPPED")));
@@ -122,10 +122,10 @@ TEST(MetricsLine, ALossThatIsNoNumberIsNullAndAMissingOneIsAbsent) {
   EXPECT_FALSE(object.contains("val_loss"));
 }
 
-class ReportWriterTest : public testing::Test {
+class ReportWriterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = testing::TempDir() + "/report-XXXXXX";
+    std::string path = ::testing::TempDir() + "/report-XXXXXX";
     ASSERT_NE(mkdtemp(path.data()), nullptr);
     directory_ = path;
     own_stderr_ = UniqueFd(dup(STDERR_FILENO));
@@ -159,7 +159,7 @@ TEST_F(ReportWriterTest, EveryStepIsInTheFilesAndOnlyDueOnesAreShown) {
   const std::vector<std::string> metrics = Lines(ReadText(out + "/metrics.jsonl"));
   ASSERT_EQ(metrics.size(), 12U);
   EXPECT_EQ(metrics[6], MetricsLine(Report(7)));
-  EXPECT_THAT(Shown(), testing::ElementsAre(ProgressLine(Report(5)), ProgressLine(Report(10))));
+  EXPECT_THAT(Shown(), ::testing::ElementsAre(ProgressLine(Report(5)), ProgressLine(Report(10))));
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(out))
     files += entry.path().string().find("tfevents") != std::string::npos ? 1 : 0;
@@ -172,7 +172,7 @@ TEST_F(ReportWriterTest, HeldOutSkippedAndLastStepsAreAlwaysShown) {
   held_out.held_out_loss = 2;
   skipped.skipped = true;
   for (const StepReport& report : {held_out, skipped, Report(3), Report(200)}) Write(&writer, report);
-  EXPECT_THAT(Shown(), testing::ElementsAre(ProgressLine(held_out), ProgressLine(skipped), ProgressLine(Report(200))));
+  EXPECT_THAT(Shown(), ::testing::ElementsAre(ProgressLine(held_out), ProgressLine(skipped), ProgressLine(Report(200))));
 }
 
 TEST_F(ReportWriterTest, QuietShowsNothingAndStillWrites) {
@@ -260,7 +260,7 @@ TEST_F(ContinuedReportTest, MissingStepsAreTold) {
   WriteSteps(3);
   ReportWriter writer = Continue(7);
   EXPECT_FALSE(writer.unreported());
-  EXPECT_THAT(ReadText(directory_ + "/stderr"), testing::AllOf(HasSubstr("no lines"), HasSubstr("from=4"), HasSubstr("to=7")));
+  EXPECT_THAT(ReadText(directory_ + "/stderr"), ::testing::AllOf(HasSubstr("no lines"), HasSubstr("from=4"), HasSubstr("to=7")));
 }
 
 TEST_F(ContinuedReportTest, TheNoteGoesWithTheLastStep) {
@@ -307,5 +307,5 @@ TEST_F(ReportWriterTest, AFullDiskIsAnErrorOfTheStep) {
   EXPECT_EQ(writer.Write(Report(1)).id(), ErrorId::kFileWriteFailed);
 }
 
-}  // namespace
+}  // namespace step_report_test
 }  // namespace tidepool::trainer

@@ -12,7 +12,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace cache_errors_test {
 
 using testing::MemoryChunkService;
 using testing::MemoryServer;
@@ -207,5 +207,5 @@ TEST_F(CacheErrors, TheSameVersionStaysInTheRcacheANewOneDoesNot) {
   EXPECT_EQ(cache->counters().misses + cache->counters().prefetches, 2u);
 }
 
-}  // namespace
+}  // namespace cache_errors_test
 }  // namespace tidepool::trainer

@@ -7,7 +7,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace injected_policy_test {
 
 // Always the last of the candidates; writes down what it was told and asked.
 class LastEviction final : public EvictionPolicy {
@@ -60,5 +60,5 @@ TEST(InjectedPolicy, NamesTheVictims) {
   EXPECT_EQ(left_order, "used 0@0 used 1@1 used 5@2 gone 1@2 ");
 }
 
-}  // namespace
+}  // namespace injected_policy_test
 }  // namespace tidepool::trainer

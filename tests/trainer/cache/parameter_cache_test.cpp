@@ -8,7 +8,7 @@
 #include "trainer/plan/replay.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace parameter_cache_test {
 
 constexpr uint64_t kToyChunkBytes = 192 * 4;  // a few parameters each
 
@@ -268,5 +268,5 @@ TEST(ParameterCache, HitsMissesAndLatePrefetchesAddUp) {
   EXPECT_GT(slow.hit_rate(), plain.hit_rate());
 }
 
-}  // namespace
+}  // namespace parameter_cache_test
 }  // namespace tidepool::trainer

@@ -7,7 +7,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace transfer_pipeline_test {
 
 using testing::MemoryChunkService;
 using testing::MemoryServer;
@@ -128,5 +128,5 @@ TEST(TransferPipeline, AnErrorStopsEverythingAfterIt) {
   EXPECT_EQ(pipeline.WaitAll().id(), ErrorId::kServerGone);
 }
 
-}  // namespace
+}  // namespace transfer_pipeline_test
 }  // namespace tidepool::trainer

@@ -10,7 +10,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace weight_put_test {
 
 using testing::MemoryChunkService;
 using testing::MemoryServer;
@@ -97,5 +97,5 @@ TEST(WeightPut, OutOfOrderTwiceAndMissingAreNamed) {
   EXPECT_NE(missing.what().find(layout.parameters[0].name), std::string::npos);
 }
 
-}  // namespace
+}  // namespace weight_put_test
 }  // namespace tidepool::trainer

@@ -13,7 +13,7 @@
 #include "trainer/comm/done_keys.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace gloo_test {
 
 // Ranks are threads of this process, each with a store connection and groups of its own.
 class Ranks {
@@ -53,8 +53,8 @@ class Ranks {
   }
 };
 
-class GlooOfWorld : public testing::TestWithParam<uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld, testing::Values(1U, 2U, 3U, 4U));
+class GlooOfWorld : public ::testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld, ::testing::Values(1U, 2U, 3U, 4U));
 
 float ValueOf(uint32_t rank, uint64_t i) {
   return static_cast<float>(rank * 1000) + static_cast<float>(i % 251) * 0.25F;
@@ -308,5 +308,5 @@ TEST(GlooErrors, ARankThatNeverJoinsIsNamed) {
   EXPECT_EQ(group.status().id(), ErrorId::kCollectiveFailed);
 }
 
-}  // namespace
+}  // namespace gloo_test
 }  // namespace tidepool::trainer

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace nccl_version_test {
 
 TEST(NcclVersion, IsThatOfTheLibraryWhereTheBuildFoundOne) {
   const std::string version = NcclVersion();
@@ -11,5 +11,5 @@ TEST(NcclVersion, IsThatOfTheLibraryWhereTheBuildFoundOne) {
   EXPECT_EQ(version.find("built for"), std::string::npos) << "headers and library differ: " << version;
 }
 
-}  // namespace
+}  // namespace nccl_version_test
 }  // namespace tidepool::trainer

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace rank_sum_test {
 
 // Sums one element over the ranks.
 uint16_t SumOf(DType dtype, std::vector<uint16_t> parts) {
@@ -93,5 +93,5 @@ TEST(RankSum, RoundsHalfToNearestEven) {
   }
 }
 
-}  // namespace
+}  // namespace rank_sum_test
 }  // namespace tidepool::trainer

@@ -9,7 +9,7 @@
 #include "trainer/comm/solo_collective.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace rendezvous_test {
 
 constexpr const char* kVariables[] = {"RANK",
                                       "WORLD_SIZE",
@@ -20,7 +20,7 @@ constexpr const char* kVariables[] = {"RANK",
                                       "TORCHELASTIC_USE_AGENT_STORE",
                                       "TORCHELASTIC_RESTART_COUNT"};
 
-class RendezvousFromEnvTest : public testing::Test {
+class RendezvousFromEnvTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const char* name : kVariables) unsetenv(name);
@@ -101,5 +101,5 @@ TEST(SoloCollective, LeavesEveryValueAsItIs) {
   EXPECT_EQ(block[1], 2);
 }
 
-}  // namespace
+}  // namespace rendezvous_test
 }  // namespace tidepool::trainer

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace batch_cursor_test {
 
 // 251 is prime, so a window's first two tokens tell its place among few.
 TokenSource Source(uint64_t size) {
@@ -103,5 +103,5 @@ TEST(BatchCursor, RefusesWhatCannotBeShared) {
   EXPECT_TRUE(BatchCursor::Make(Source(9), {.sequences = 8, .tokens = 8}).ok());
 }
 
-}  // namespace
+}  // namespace batch_cursor_test
 }  // namespace tidepool::trainer

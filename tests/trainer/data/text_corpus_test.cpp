@@ -12,7 +12,7 @@
 #include "trainer/data/text_files.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace text_corpus_test {
 
 // Random words, so that two seeds share no run of five.
 std::string Prose(uint64_t seed, int words) {
@@ -104,5 +104,5 @@ TEST(Corpus, NamesWhatCannotBeUsed) {
   EXPECT_EQ(OpenCorpus(folder.path() + "/pipe", {}).status().id(), ErrorId::kDataBad);
 }
 
-}  // namespace
+}  // namespace text_corpus_test
 }  // namespace tidepool::trainer

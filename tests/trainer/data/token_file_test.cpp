@@ -10,7 +10,7 @@
 #include "trainer/data/corpus.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace token_file_test {
 
 std::vector<int64_t> ReadAll(const TokenSource& source) {
   std::vector<int64_t> out(source.size());
@@ -119,5 +119,5 @@ TEST(Corpus, HoldsOutTheEndOfALoneTokenFile) {
   EXPECT_EQ(ReadAll(corpus.value().validation).front(), 90);
 }
 
-}  // namespace
+}  // namespace token_file_test
 }  // namespace tidepool::trainer

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace done_marks_test {
 
 TEST(DoneMarks, EachRankHasItsOwn) {
   const auto marks = DoneMarks::Make(3);
@@ -24,5 +24,5 @@ TEST(DoneMarks, ALauncherThatHasEndedIsNotMissed) {
   EXPECT_FALSE(DoneMarks::Make(1).value().IsSet(0));
 }
 
-}  // namespace
+}  // namespace done_marks_test
 }  // namespace tidepool::trainer

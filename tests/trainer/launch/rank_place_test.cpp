@@ -7,9 +7,9 @@
 #include "trainer/launch/node_list.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace rank_place_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr int64_t kParent = 4711;
 
@@ -244,5 +244,5 @@ TEST(ReadEnvironment, SeesThisProcess) {
   unsetenv("TIDEPOOL_TEST_VARIABLE");
 }
 
-}  // namespace
+}  // namespace rank_place_test
 }  // namespace tidepool::trainer

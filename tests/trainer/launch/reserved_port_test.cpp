@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace reserved_port_test {
 
 // A socket bound to the port, 0 for any; invalid where that is refused.
 UniqueFd Bound(uint16_t port, bool reuse) {
@@ -70,5 +70,5 @@ TEST(ReservedPort, IsGivenToNobodyElse) {
   EXPECT_TRUE(Bound(port, false).valid()) << "it is free again";
 }
 
-}  // namespace
+}  // namespace reserved_port_test
 }  // namespace tidepool::trainer

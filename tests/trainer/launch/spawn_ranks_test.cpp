@@ -18,10 +18,10 @@
 #include "trainer/launch/line_prefixer.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace spawn_ranks_test {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string ReadText(const std::string& path) {
   std::ostringstream text;
@@ -30,10 +30,10 @@ std::string ReadText(const std::string& path) {
 }
 
 // Runs the launcher in a process of its own, its output in files, as `trainer launch` would run it.
-class SpawnRanksTest : public testing::Test {
+class SpawnRanksTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = testing::TempDir() + "/launch-XXXXXX";
+    std::string path = ::testing::TempDir() + "/launch-XXXXXX";
     ASSERT_NE(mkdtemp(path.data()), nullptr);
     directory_ = path;
   }
@@ -154,7 +154,7 @@ TEST_F(SpawnRanksTest, EveryRankLearnsItsPlace) {
     EXPECT_EQ(local_world, "3");
     EXPECT_EQ(host, "127.0.0.1");
     EXPECT_GT(std::stoi(port), 0);
-    EXPECT_THAT(id, testing::StartsWith("launch-"));
+    EXPECT_THAT(id, ::testing::StartsWith("launch-"));
     if (rank == 0) shared = port + id;
     EXPECT_EQ(port + id, shared);
   }
@@ -260,5 +260,5 @@ TEST(LinePrefixer, AnEndlessLineComesOutInPieces) {
   EXPECT_EQ(out, "> " + std::string(70000, 'x') + "\n> y\n");
 }
 
-}  // namespace
+}  // namespace spawn_ranks_test
 }  // namespace tidepool::trainer

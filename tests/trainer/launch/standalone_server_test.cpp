@@ -14,9 +14,9 @@
 #include "trainer/launch/stop_flag.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace standalone_server_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Speaks as much of memserver as the launcher sees: opens data.sock, ends on SIGTERM and at the end of the pipe, removes its socket.
 constexpr const char* kFakeServer = R"(#!/usr/bin/python3
@@ -64,10 +64,10 @@ bool Gone(pid_t pid) {
   return false;
 }
 
-class StandaloneServerTest : public testing::Test {
+class StandaloneServerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string path = testing::TempDir() + "/solo-XXXXXX";
+    std::string path = ::testing::TempDir() + "/solo-XXXXXX";
     ASSERT_NE(mkdtemp(path.data()), nullptr);
     directory_ = path;
     setenv("TMPDIR", directory_.c_str(), 1);
@@ -102,7 +102,7 @@ TEST_F(StandaloneServerTest, StartsInAPrivateDirectoryAndLeavesNothing) {
   auto server = StandaloneServer::Start(options_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   const std::string place = server.value()->socket_dir();
-  EXPECT_THAT(place, testing::StartsWith(directory_ + "/tidepool-"));
+  EXPECT_THAT(place, ::testing::StartsWith(directory_ + "/tidepool-"));
   struct stat status {};
   ASSERT_EQ(stat(place.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777U, 0700U);
@@ -127,7 +127,7 @@ TEST_F(StandaloneServerTest, AServerThatFailsAtStartIsShownWithTheEndOfItsLog) {
   EXPECT_EQ(server.status().id(), ErrorId::kNoServer);
   EXPECT_THAT(server.status().what(), HasSubstr("exit code 21"));
   EXPECT_THAT(server.status().why(), HasSubstr("\nline 10\n"));  // the last twenty of thirty
-  EXPECT_THAT(server.status().why(), testing::Not(HasSubstr("line 9\n")));
+  EXPECT_THAT(server.status().why(), ::testing::Not(HasSubstr("line 9\n")));
   EXPECT_TRUE(Clean());
 }
 
@@ -202,7 +202,7 @@ TEST_F(StandaloneServerTest, ALongTmpdirIsNotUsed) {
   setenv("TMPDIR", deep.c_str(), 1);
   auto server = StandaloneServer::Start(options_);
   ASSERT_TRUE(server.ok()) << server.status().Format();
-  EXPECT_THAT(server.value()->socket_dir(), testing::StartsWith("/tmp/tidepool-"));
+  EXPECT_THAT(server.value()->socket_dir(), ::testing::StartsWith("/tmp/tidepool-"));
   const std::string place = server.value()->socket_dir();
   EXPECT_TRUE(server.value()->Stop().ok());
   EXPECT_FALSE(std::filesystem::exists(place));
@@ -218,7 +218,7 @@ TEST_F(StandaloneServerTest, AnUnwritableTmpdirIsAnError) {
 TEST(FindProgramBeside, LooksBesideUsAndInPath) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   EXPECT_EQ(FindProgramBeside(std::filesystem::path(self).filename().string()).value(), self);
-  EXPECT_THAT(FindProgramBeside("sh").value(), testing::EndsWith("/sh"));
+  EXPECT_THAT(FindProgramBeside("sh").value(), ::testing::EndsWith("/sh"));
   const auto missing = FindProgramBeside("no-such-program-here");
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.status().id(), ErrorId::kFileUnreadable);
@@ -239,5 +239,5 @@ TEST(StopFlag, RemembersTheFirstSignalAndLeavesTheSecondItsDefault) {
   EXPECT_FALSE(StopFlag::Requested());
 }
 
-}  // namespace
+}  // namespace standalone_server_test
 }  // namespace tidepool::trainer

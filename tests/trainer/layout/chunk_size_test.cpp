@@ -5,7 +5,7 @@
 #include <rapidcheck.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace chunk_size_test {
 
 // Packs without arithmetic: fills a list of remaining rooms.
 uint64_t WasteByHand(const std::vector<uint64_t>& run, uint64_t size) {
@@ -81,5 +81,5 @@ TEST(ChunkSize, NoTriedSizeAndNoGridSizeIsBetter) {
   }));
 }
 
-}  // namespace
+}  // namespace chunk_size_test
 }  // namespace tidepool::trainer

@@ -7,7 +7,7 @@
 #include <rapidcheck.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace layout_test {
 
 ParameterNote Note(const std::string& name, std::vector<uint64_t> dims, uint32_t group = 0, bool multi_use = false) {
   return {name, std::move(dims), 0, group, multi_use};
@@ -220,9 +220,9 @@ TEST(BuildLayout, InvariantsHoldForAnyModel) {
     const Result<ChunkLayout> layout = BuildLayout(notes, options);
     RC_ASSERT(layout.ok());
     ExpectSound(layout.value(), notes);
-    RC_ASSERT(!testing::Test::HasFailure());
+    RC_ASSERT(!::testing::Test::HasFailure());
   }));
 }
 
-}  // namespace
+}  // namespace layout_test
 }  // namespace tidepool::trainer

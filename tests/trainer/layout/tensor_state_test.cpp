@@ -7,7 +7,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace tensor_state_test {
 
 ChunkLayout TwoParameters() {
   const std::vector<ParameterNote> notes{{"fc.weight", {16, 16}, 0, 0, false}, {"fc.bias", {16}, 0, 0, false}};
@@ -98,5 +98,5 @@ TEST(TensorStates, EveryStateIsReachableAndCanEnd) {
   }
 }
 
-}  // namespace
+}  // namespace tensor_state_test
 }  // namespace tidepool::trainer

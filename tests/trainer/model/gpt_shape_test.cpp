@@ -10,7 +10,7 @@
 #include "trainer/model/gpt_init.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace gpt_shape_test {
 
 uint64_t ElementsOf(const ParameterNote& note) {
   return std::accumulate(note.dims.begin(), note.dims.end(), uint64_t{1}, std::multiplies<>());
@@ -110,5 +110,5 @@ TEST(GptInit, IsNormalWithGpt2Deviations) {
   }
 }
 
-}  // namespace
+}  // namespace gpt_shape_test
 }  // namespace tidepool::trainer

@@ -13,7 +13,7 @@
 #include "trainer/model/generate.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace gpt_test {
 
 const GptShape kSmall{"small", 61, 16, 3, 2, 32};
 
@@ -113,8 +113,8 @@ TEST(Gpt, LearnsASmallText) {
   EXPECT_EQ(answer.value(), (std::vector<int64_t>{28, 35, 42, 49, 56, 2}));
 }
 
-class CheckpointingOf : public testing::TestWithParam<at::ScalarType> {};
-INSTANTIATE_TEST_SUITE_P(Dtypes, CheckpointingOf, testing::Values(at::kFloat, at::kBFloat16),
+class CheckpointingOf : public ::testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, CheckpointingOf, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& param) { return std::string(c10::toString(param.param)); });
 
 TEST_P(CheckpointingOf, GivesTheSameBits) {
@@ -222,5 +222,5 @@ TEST(Threads, CanBeSet) {
   at::set_num_threads(1);
 }
 
-}  // namespace
+}  // namespace gpt_test
 }  // namespace tidepool::trainer

@@ -7,7 +7,7 @@
 #include "tests/trainer/parity/expert_rig.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace data_groups_test {
 
 ExpertResult Served(const ExpertRig& rig) {
   Result<ExpertResult> result = TrainExpertsThroughServer(rig);
@@ -60,5 +60,5 @@ TEST(DataGroups, MoveWhatThePlansOfTheirRanksName) {
   EXPECT_FALSE(result.weights.empty());
 }
 
-}  // namespace
+}  // namespace data_groups_test
 }  // namespace tidepool::trainer

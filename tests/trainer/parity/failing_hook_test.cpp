@@ -12,7 +12,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace failing_hook_test {
 
 // Passes everything on until it is told to fail; then every call of the chosen kind fails with the chosen error.
 class FailingService final : public client::ChunkService {
@@ -259,5 +259,5 @@ TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
   EXPECT_FALSE(loss.ok());
 }
 
-}  // namespace
+}  // namespace failing_hook_test
 }  // namespace tidepool::trainer

@@ -4,9 +4,9 @@
 #include "tests/trainer/parity/rig.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace invariance_test {
 
-class Invariance : public testing::Test {
+class Invariance : public ::testing::Test {
  protected:
   static const RigResult& Baseline() {
     static const RigResult result = TrainThroughServer(DefaultRig());
@@ -108,5 +108,5 @@ TEST_F(Invariance, TheoryMeetsCounters) {
   }
 }
 
-}  // namespace
+}  // namespace invariance_test
 }  // namespace tidepool::trainer

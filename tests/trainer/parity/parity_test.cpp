@@ -8,7 +8,7 @@
 #include "tests/trainer/parity/rig.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace parity_test {
 
 double LargestRelative(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
@@ -143,5 +143,5 @@ TEST(Parity, ThreeRanksWithUnevenShardsMatchOneRank) {
   EXPECT_LT(LargestDifference(three, one), 1e-5);
 }
 
-}  // namespace
+}  // namespace parity_test
 }  // namespace tidepool::trainer

@@ -11,7 +11,7 @@
 #include "trainer/run_plan.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace rcache_size_test {
 
 // Two layers: about eleven chunks that need a block, so that all evictions can be tried.
 RigOptions SmallRig(const std::string& rcache) {
@@ -145,5 +145,5 @@ TEST(TooSmallAnRcache, IsToldSoOnTwoRanksWithAccumulationAndRecomputation) {
   ExpectTheNamedSizeToBeTheSmallest(options);
 }
 
-}  // namespace
+}  // namespace rcache_size_test
 }  // namespace tidepool::trainer

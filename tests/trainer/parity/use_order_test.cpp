@@ -11,7 +11,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace use_order_test {
 
 constexpr int64_t kWidth = 32;
 // Registered in this order; the numbers say when forward uses them. The last one is never used.
@@ -91,5 +91,5 @@ TEST_F(UseOrder, AForwardThatFailsIsAnErrorAndTheNextOneWorks) {
   EXPECT_TRUE(RecordUseOrder(weights_, [this] { Loss(); }).ok());
 }
 
-}  // namespace
+}  // namespace use_order_test
 }  // namespace tidepool::trainer

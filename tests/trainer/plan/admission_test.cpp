@@ -5,7 +5,7 @@
 #include "trainer/plan/estimate.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace admission_test {
 
 struct Case {
   DType dtype;
@@ -13,7 +13,7 @@ struct Case {
   std::string optimizer = "adamw", states = "fp32";
 };
 
-class Admission : public testing::TestWithParam<Case> {};
+class Admission : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Admission, EstimateAndJobSpecAgree) {
   std::vector<ParameterNote> notes{{"wte", {500, 33}, 0, 0, true}};
@@ -44,10 +44,10 @@ TEST_P(Admission, EstimateAndJobSpecAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, Admission,
-                         testing::Values(Case{DType::kF32, 1, 1}, Case{DType::kF32, 3, 4}, Case{DType::kBF16, 2, 1},
-                                         Case{DType::kF16, 4, 2}, Case{DType::kBF16, 2, 1, "adamw", "split"},
-                                         Case{DType::kBF16, 1, 2, "lion", "split-bf16"}, Case{DType::kBF16, 2, 1, "adam", "split-8bit"},
-                                         Case{DType::kF32, 1, 1, "adagrad"}, Case{DType::kBF16, 1, 1, "sgd", "split"}));
+                         ::testing::Values(Case{DType::kF32, 1, 1}, Case{DType::kF32, 3, 4}, Case{DType::kBF16, 2, 1},
+                                           Case{DType::kF16, 4, 2}, Case{DType::kBF16, 2, 1, "adamw", "split"},
+                                           Case{DType::kBF16, 1, 2, "lion", "split-bf16"}, Case{DType::kBF16, 2, 1, "adam", "split-8bit"},
+                                           Case{DType::kF32, 1, 1, "adagrad"}, Case{DType::kBF16, 1, 1, "sgd", "split"}));
 
-}  // namespace
+}  // namespace admission_test
 }  // namespace tidepool::trainer

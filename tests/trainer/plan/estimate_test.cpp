@@ -6,7 +6,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace estimate_test {
 
 ChunkLayout Model(DType dtype, uint32_t world) {
   std::vector<ParameterNote> notes{{"wte", {4096, 16}, 0, 0, true}};
@@ -44,5 +44,5 @@ TEST(EstimateMemory, BlocksAreWhatTheRcacheHasBesideResidentChunks) {
   EXPECT_EQ(EstimateMemory(layout, {1, 0}).rcache_bytes, estimate.resident_bytes);
 }
 
-}  // namespace
+}  // namespace estimate_test
 }  // namespace tidepool::trainer

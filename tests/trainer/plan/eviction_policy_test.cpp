@@ -10,7 +10,7 @@
 #include "trainer/plan/replay.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace eviction_policy_test {
 
 constexpr uint32_t kChunks = 9;
 
@@ -19,7 +19,7 @@ struct Form {
   std::function<std::unique_ptr<EvictionPolicy>(const NextUses*)> make;
 };
 
-class EvictionPolicyContract : public testing::TestWithParam<Form> {};
+class EvictionPolicyContract : public ::testing::TestWithParam<Form> {};
 
 // Feeds a schedule to the policy and asks for a victim now and then.
 std::vector<ChunkId> Answers(EvictionPolicy* policy, const AccessSchedule& schedule, uint64_t seed) {
@@ -69,10 +69,10 @@ TEST_P(EvictionPolicyContract, BeladyNeedsNoMoreFetches) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, EvictionPolicyContract,
-                         testing::Values(Form{"random", [](const NextUses*) { return std::make_unique<RandomEviction>(7); }},
-                                         Form{"lru", [](const NextUses*) { return std::make_unique<LruEviction>(kChunks); }},
-                                         Form{"belady", [](const NextUses* next) { return std::make_unique<BeladyEviction>(next); }}),
-                         [](const testing::TestParamInfo<Form>& form) { return std::string(form.param.name); });
+                         ::testing::Values(Form{"random", [](const NextUses*) { return std::make_unique<RandomEviction>(7); }},
+                                           Form{"lru", [](const NextUses*) { return std::make_unique<LruEviction>(kChunks); }},
+                                           Form{"belady", [](const NextUses* next) { return std::make_unique<BeladyEviction>(next); }}),
+                         [](const ::testing::TestParamInfo<Form>& form) { return std::string(form.param.name); });
 
 TEST(LruEviction, NamesTheOneUsedLongestAgoAlsoAcrossPasses) {
   LruEviction lru(4);
@@ -106,5 +106,5 @@ TEST(BeladyEviction, ContentReplacedByGradientsHasNoNextUse) {
   EXPECT_EQ(belady.Victim(std::vector<ChunkId>{0, 1}, 0), 0u);
 }
 
-}  // namespace
+}  // namespace eviction_policy_test
 }  // namespace tidepool::trainer

@@ -8,7 +8,7 @@
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace replay_test {
 
 ReplaySetup WithBlocks(uint32_t chunks, uint64_t blocks) {
   return {std::vector<bool>(chunks, true), blocks, {}};
@@ -135,5 +135,5 @@ TEST(AccessSchedule, FirstUseOrderIsThatOfForward) {
   EXPECT_EQ(FirstUseOrder(TrainingSchedule(5, 2)), (std::vector<ChunkId>{0, 1, 2, 3, 4}));
 }
 
-}  // namespace
+}  // namespace replay_test
 }  // namespace tidepool::trainer

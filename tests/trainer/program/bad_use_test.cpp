@@ -12,7 +12,7 @@
 #include "tests/process/child_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace bad_use_test {
 
 constexpr int64_t kLimit = 60 * kNsPerSecond;
 
@@ -89,5 +89,5 @@ TEST_F(TrainerBadUse, AnEnvironmentThatNoLauncherMakesIsNamed) {
   Expect({{"run"}, kExitUsage, {"TP1001", "MASTER_ADDR is not set", "trainer launch"}, {"RANK=0", "WORLD_SIZE=2"}});
 }
 
-}  // namespace
+}  // namespace bad_use_test
 }  // namespace tidepool::testing

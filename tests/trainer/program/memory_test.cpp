@@ -7,7 +7,7 @@
 #include "tests/process/memserver_process.h"
 
 namespace tidepool::testing {
-namespace {
+namespace memory_test {
 
 // The largest resident set of all children that have ended; it never shrinks, so smaller runs must come first.
 uint64_t PeakOfChildren() {
@@ -37,5 +37,5 @@ TEST(TrainerMemory, GrowsWithTheRcacheNotWithTheModel) {
   EXPECT_GT(whole_rcache, small_rcache + kWeights / 2) << "the measure does not see weights, so the line above says nothing";
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace tidepool::testing

@@ -14,7 +14,7 @@
 #include "tests/trainer/program/trainer_runs.h"
 
 namespace tidepool::testing {
-namespace {
+namespace private_server_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -154,5 +154,5 @@ TEST_F(DryRun, FindsWhatTheRunWouldEndWith) {
   }
 }
 
-}  // namespace
+}  // namespace private_server_test
 }  // namespace tidepool::testing

@@ -11,7 +11,7 @@
 #include "tests/trainer/program/trainer_runs.h"
 
 namespace tidepool::testing {
-namespace {
+namespace two_jobs_test {
 
 class TwoJobs : public TrainerRuns {
  protected:
@@ -54,5 +54,5 @@ TEST_F(TwoJobs, TrainAsEachDoesAloneAndLeaveNothing) {
   EXPECT_TRUE(left == at_rest) << "open are\n" << left.Text() << "\nand were\n" << at_rest.Text();
 }
 
-}  // namespace
+}  // namespace two_jobs_test
 }  // namespace tidepool::testing

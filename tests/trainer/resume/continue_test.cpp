@@ -21,10 +21,10 @@
 #include "trainer/training_run.h"
 
 namespace tidepool::trainer {
-namespace {
+namespace continue_test {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kSteps = 9;
 
@@ -47,11 +47,11 @@ Traces TracesIn(const std::string& directory) {
   return traces;
 }
 
-class ContinueTest : public testing::Test {
+class ContinueTest : public ::testing::Test {
  protected:
   void SetUp() override {
     SetLogLevel(LogLevel::kError);
-    std::string name = testing::TempDir() + "/tidepool-continue-XXXXXX";
+    std::string name = ::testing::TempDir() + "/tidepool-continue-XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     directory_ = name;
     WriteData();
@@ -334,5 +334,5 @@ TEST_F(TwoRanksTest, WithoutResumeTheSurvivorEndsAndSaysHowToGoOn) {
   EXPECT_THAT(ended.Format(), HasSubstr("--job j --resume auto"));
 }
 
-}  // namespace
+}  // namespace continue_test
 }  // namespace tidepool::trainer

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 namespace tidepool::trainer {
-namespace {
+namespace resume_rules_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 RankPlace Place(const std::string& job_name, uint32_t restarts) {
   RankPlace place;
@@ -105,5 +105,5 @@ TEST(ExplainEnd, LeavesOtherErrorsAsTheyAre) {
   EXPECT_EQ(told.Format(), Status(ErrorId::kNonFinite, "not finite").Format());
 }
 
-}  // namespace
+}  // namespace resume_rules_test
 }  // namespace tidepool::trainer

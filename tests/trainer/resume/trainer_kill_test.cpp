@@ -17,7 +17,7 @@
 #include "trainer/comm/gloo_collective.h"
 
 namespace tidepool::testing {
-namespace {
+namespace trainer_kill_test {
 
 using ::testing::HasSubstr;
 
@@ -242,5 +242,5 @@ TEST_F(TrainerKillTest, AServerThatDoesNotComeBackEndsTheTrainerWithTheJobKept) 
   EXPECT_THAT(trainer->Output(), HasSubstr("--job j --resume auto continues"));
 }
 
-}  // namespace
+}  // namespace trainer_kill_test
 }  // namespace tidepool::testing
