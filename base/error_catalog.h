@@ -70,6 +70,8 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(NvmeManifestBad, 2208, kCorrupt, kExitCorrupt, "the directory was damaged; its jobs cannot go on")                                    \
   X(NvmeDirectoryMissing, 2209, kRefused, kExitFailed,                                                                                    \
     "give all --nvme directories of the server before, in the same order, or give its jobs up with --discard-kept")                       \
+  X(NvmeStalled, 2210, kIo, kExitFailed,                                                                                                  \
+    "look at the kernel log for this device; start the job again from saved weights, in another --nvme directory")                        \
   X(NoServer, 3001, kUnavailable, kExitNoServer, "start one with `memserver run`, or use `trainer run --standalone`")                     \
   X(AbiMismatch, 3002, kVersion, kExitVersion, "install memserver and trainer of the same release")                                       \
   X(HandshakeBad, 3003, kInvalid, kExitFailed, "the peer does not speak this protocol; check what connects to this socket")               \

@@ -209,7 +209,14 @@ Status ParseNvmeDepth(const std::string& text, Config* config) {
   return ParseCount(text, 1, 1024, &config->nvme.depth);
 }
 
-constexpr std::array<Setting, 31> kSettings{{
+Status ParseNvmeDeadline(const std::string& text, Config* config) {
+  TP_ASSIGN_OR_RETURN(config->nvme.deadline_ns, ParseDurationNs(text));
+  if (config->nvme.deadline_ns < kNsPerSecond || config->nvme.deadline_ns > 3600 * kNsPerSecond)
+    return Expected(text, "durations from 1s to 1h");
+  return Status();
+}
+
+constexpr std::array<Setting, 32> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -227,7 +234,9 @@ constexpr std::array<Setting, 31> kSettings{{
     {"--nvme-io", "nvme.io", "auto|threads", "auto", "auto: io_uring where the system allows it, else threads", ParseIo},
     {"--nvme-block", "nvme.block", "SIZE", "1MiB", "bytes of one read or write; `memserver bench nvme DIR` says what suits the drive",
      ParseNvmeBlock},
-    {"--nvme-depth", "nvme.depth", "N", "64", "reads and writes that the drive has at once; likewise", ParseNvmeDepth},
+    {"--nvme-depth", "nvme.depth", "N", "64", "reads and writes that each drive has at once; likewise", ParseNvmeDepth},
+    {"--nvme-deadline", "nvme.deadline", "DURATION", "30s",
+     "a drive that does not answer for so long is named; the jobs that wait for it end after ten times as long", ParseNvmeDeadline},
     {"--rcache-limit", "rcache.limit", "SIZE|%", "25%", "memory of the rCaches of all trainers on the host device", ParseRcacheLimit},
     {"--adam-threads", "optimizer.threads", "N|auto", "auto", "optimizer workers; auto: one per CPU, less one for the serve loop",
      ParseAdamThreads},

@@ -75,6 +75,9 @@ class JobDesk {
   Result<Placement> Place(const shm::JobSpec& spec, const Ledger& ledger, std::vector<uint64_t> nvme_free, Demand* demand) const;
   bool OpenIfReady(Job* job);
   bool EndFailed(Job* job);
+  // What a drive did not take (job_unwritten.cpp).
+  bool SettleUnwritten(Job* job);
+  bool KeepInPool(Job* job, const SpillQueue::Unwritten& piece);
   void Grant(const Seat& seat);
   void Refuse(const ReserveJob& event, const Status& why);
   void Attach(Seat* seat);

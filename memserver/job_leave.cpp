@@ -233,6 +233,7 @@ bool JobDesk::TendJobs() {
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();
     worked |= TendAwaited(job);
+    worked |= SettleUnwritten(job);
     worked |= EndFailed(job);
     if (OpenIfReady(job)) {
       AttachHeld(job);

@@ -45,6 +45,8 @@ inline constexpr int64_t kSleepNsMax = kNsPerSecond;
 inline constexpr int64_t kSleepNsUnwatched = kNsPerMs;
 // Ranks of the server before this one are waited for at least so long, also where the lease of dead ranks is shorter: they live.
 inline constexpr int64_t kAwaitNsMin = 10 * kNsPerSecond;
+// States that neither the drive nor the pool takes are tried again so often: a read, an update of one piece and four writes.
+inline constexpr int64_t kPutOffNs = kNsPerSecond;
 // One line a session and minute for requests that break the protocol, however many come.
 inline constexpr int64_t kViolationLogNs = 60 * kNsPerSecond;
 

@@ -25,7 +25,10 @@ Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory
 nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& directories, std::span<std::byte> staging,
                                     const NvmeOptions& wanted) {
   nvme::IoQueueOptions options;
-  options.depth = wanted.depth;
+  // A share for each drive, so that one that does not answer takes nothing from another.
+  const auto drives = static_cast<uint32_t>(directories.size());
+  options.depth = wanted.depth * drives;
+  options.threads *= drives;
   options.allow_uring = wanted.allow_uring;
   options.buffers = {staging};
   for (const auto& directory : directories) {
@@ -44,7 +47,9 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock
   for (const auto& directory : opened) parts.push_back({directory.path(), directory.manifest(), directory.data_fd()});
   nvme::OpenedIoQueue queue = nvme::OpenIoQueue(QueueOptionsOf(opened, staging.bytes(), options));
   if (!queue.fallback.empty()) LogWarn("reads and writes of states on NVMe take a slower way", {{"why", queue.fallback}});
-  auto tier = std::make_unique<StateTier>(queue.queue.get(), clock, std::move(parts), staging.bytes(), options.block_bytes);
+  auto tier = std::make_unique<StateTier>(
+      queue.queue.get(), clock, std::move(parts), staging.bytes(),
+      TierOptions{.block_bytes = options.block_bytes, .late_ns = options.deadline_ns, .lost_ns = kDeadlinesMax * options.deadline_ns});
   LogInfo("NVMe tier", {{"directories", opened.size()},
                         {"capacity", FormatBytes(tier->capacity_bytes())},
                         {"staging", FormatBytes(staging.bytes().size())},

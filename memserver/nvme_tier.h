@@ -22,11 +22,14 @@ struct NvmeDirectory {
   uint64_t bytes = 0;
 };
 
+inline constexpr int64_t kDeadlinesMax = 10;
+
 struct NvmeOptions {
   std::vector<NvmeDirectory> directories;  // none: no NVMe tier
   bool allow_uring = true;
-  uint32_t block_bytes = kMiB;  // of one read or write
-  uint32_t depth = 64;          // blocks that are out at once
+  uint32_t block_bytes = kMiB;              // of one read or write
+  uint32_t depth = 64;                      // blocks that each drive has at once
+  int64_t deadline_ns = 30 * kNsPerSecond;  // for an answer; the jobs that wait for it end after kDeadlinesMax of them
 };
 
 // In order of construction: the ring goes before the memory that it reads into, and the locks go last.

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "shm/spill.h"
+
 namespace tidepool::memserver {
 namespace {
 
@@ -155,6 +157,48 @@ NvmeRow RowOf(const StateTier& tier, const ScrubRow& scrub) {
   return row;
 }
 
+UnwrittenRow RowOf(const StateTier& tier, const Job& job, const StandIn& at) {
+  const SpillPlace& place = job.states->chunk(at.chunk).spill;
+  return {.job = job.id,
+          .name = job.spec().name,
+          .chunk = at.chunk,
+          .piece = at.piece,
+          .directory = tier.directory(place.directory).path,
+          .offset = place.offset + at.slot * place.slot_bytes + shm::PieceOffset(job.spec(), at.piece),
+          .error = at.error};
+}
+
+LateRow RowOf(const StateTier& tier, const Tables& tables, const TierLate& late) {
+  const Job* job = late.of_tables ? nullptr : tables.FindJob(late.transfer.job);
+  return {.job = job != nullptr ? job->id : 0,
+          .name = job != nullptr ? job->spec().name : std::string(),
+          .chunk = late.transfer.chunk,
+          .piece = late.transfer.piece,
+          .directory = tier.directory(late.transfer.directory).path,
+          .offset = late.offset,
+          .write = late.of_tables || late.transfer.kind == nvme::IoKind::kWrite,
+          .seconds = static_cast<double>(late.waited_ns) / kNsPerSecond,
+          .lost = late.lost};
+}
+
+void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
+  const auto add = [row](UnwrittenRow unwritten) {
+    if (row->unwritten.size() < kUnwrittenRowsMax) row->unwritten.push_back(std::move(unwritten));
+  };
+  const StandIns& stand_ins = job.states->stand_ins();
+  row->pieces_in_pool += stand_ins.all().size();
+  row->bytes_in_pool += stand_ins.bytes();
+  row->pieces_waiting += job.spills.put_off().size();
+  for (const StandIn& each : stand_ins.all()) add(RowOf(tier, job, each));
+  for (const SpillQueue::PutOffPiece& each : job.spills.put_off()) {
+    const auto slot = static_cast<uint32_t>(each.last.epoch % 2);
+    UnwrittenRow waiting =
+        RowOf(tier, job, StandIn{.chunk = each.last.chunk, .piece = each.last.piece, .slot = slot, .error = each.last.error, .extent = {}});
+    waiting.in_pool = false;
+    add(std::move(waiting));
+  }
+}
+
 WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
   const shm::JobSpec& spec = *rank.event.spec;
   WaitingRow row{.name = spec.name, .account = rank.account, .uid = rank.event.uid, .rank = rank.event.rank, .pid = rank.event.pid};
@@ -192,7 +236,12 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->pool_huge_bytes = parts.pool->facts().huge_page_bytes;
   snapshot->pool_touch_seconds = parts.pool->facts().touch_seconds;
   snapshot->rcache_limit = options.rcache_limit;
-  if (parts.tier != nullptr) snapshot->nvme = RowOf(*parts.tier, tables.scrub.Row(parts.clock->NowNs()));
+  if (parts.tier != nullptr) {
+    snapshot->nvme = RowOf(*parts.tier, tables.scrub.Row(parts.clock->NowNs()));
+    snapshot->nvme.writes_failed = tables.counters.states_unwritten;
+    for (const auto& job : tables.jobs) AddUnwritten(*parts.tier, *job, &snapshot->nvme);
+    for (const TierLate& late : parts.tier->Late()) snapshot->nvme.late.push_back(RowOf(*parts.tier, tables, late));
+  }
   snapshot->workers = parts.team->threads();
   snapshot->prefetch = parts.team->tuning().prefetch_elements;
   snapshot->turns = tables.counters.turns;

@@ -113,6 +113,8 @@ bool StepDesk::TakeStoredAndUpdated(Job* job) {
 bool StepDesk::TendTier() {
   if (parts_.tier == nullptr) return false;
   bool worked = parts_.tier->Progress();
+  TierLate late;
+  while (parts_.tier->NextLate(&late)) TakeLate(late);
   TierDone done;
   while (parts_.tier->Next(&done)) {
     worked = true;
@@ -130,9 +132,31 @@ bool StepDesk::TendTier() {
     worked |= TakeStoredAndUpdated(job.get());
     // While a save holds its updates a job takes no staging: others may need it.
     const bool goes_on = job->phase == JobPhase::kOpen && !tables_->handing_over && !job->updates.held();
-    if (goes_on) worked |= job->spills.FillAhead();
+    if (goes_on) worked |= job->spills.FillAhead(parts_.clock->NowNs());
   }
   return worked;
+}
+
+// Told to everybody; what is lost is taken from those who wait for it.
+void StepDesk::TakeLate(const TierLate& late) {
+  Job* job = late.of_tables ? nullptr : tables_->FindJob(late.transfer.job);
+  const bool write = late.of_tables || late.transfer.kind == nvme::IoKind::kWrite;
+  LogError(late.lost ? "a drive does not answer, and is not waited for any longer" : "a drive does not answer",
+           {{"directory", parts_.tier->directory(late.transfer.directory).path},
+            {"offset", late.offset},
+            {"kind", late.of_tables ? "manifest"
+                     : write        ? "write"
+                                    : "read"},
+            {"job", late.transfer.job},
+            {"name", job != nullptr ? job->spec().name : std::string()},
+            {"chunk", late.transfer.chunk},
+            {"piece", late.transfer.piece},
+            {"seconds", static_cast<double>(late.waited_ns) / kNsPerSecond},
+            {"fix", "look at the kernel log for this drive; what waits for it goes on when it answers"}});
+  if (!late.lost || late.of_tables) return;
+  if (tables_->scrub.Owns(late.transfer.staging)) return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
+  TP_CHECK(job != nullptr, "a job stays while its states move");
+  job->spills.GiveUp(late);
 }
 
 bool StepDesk::TendScrub() {

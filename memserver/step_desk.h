@@ -28,6 +28,7 @@ class StepDesk {
   bool NextWork(Job* job, Work* work);
   void EndWork(const WorkDone& done);
   bool TendScrub();
+  void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
   void CountUpdated(const Job& job, ChunkId chunk);
 

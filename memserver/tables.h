@@ -60,6 +60,7 @@ struct Counters {
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
+  uint64_t states_unwritten = 0;  // writes of states that failed behind their repetitions
 };
 
 // A rank whose job waits for room.

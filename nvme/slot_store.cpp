@@ -57,9 +57,16 @@ void SlotStore::Begin(Step step) {
   out_ = true;
 }
 
+void SlotStore::GiveUp(int error) {
+  TP_CHECK(out_, "what is given up is out");
+  poisoned_ = true;
+  error_ = error;
+}
+
 void SlotStore::End(const TransferDone& done) {
   TP_CHECK(out_, "a transfer ends once");
   out_ = false;
+  if (poisoned_) return;  // given up before
   if (done.error != 0 && !TP_PLANTED("nvme.flush_repeated")) {
     poisoned_ = true;
     error_ = done.error;

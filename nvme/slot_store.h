@@ -41,6 +41,8 @@ class SlotStore {
   bool Progress();
   // A transfer with the store's tag has ended.
   void End(const TransferDone& done);
+  // Its transfer is waited for no more: as a flush that failed.
+  void GiveUp(int error);
 
   uint64_t changes() const { return changes_; }
   uint64_t durable_changes() const { return durable_; }

@@ -28,10 +28,14 @@ TransferQueue::TransferQueue(IoQueue* queue, const Clock* clock, const TransferO
       options_(options),
       slots_(options.transfers_max),
       blocks_(queue->depth()),
-      order_(options.transfers_max),
+      files_per_line_(options.files_per_line == 0 ? options.files : options.files_per_line),
+      lines_(DivideUp(options.files, files_per_line_)),
+      line_depth_(std::max<uint32_t>(1, queue->depth() / static_cast<uint32_t>(lines_.size()))),
       finished_(options.transfers_max),
       free_(options.transfers_max),
       moved_(options.files) {
+  for (Line& line : lines_) line.order.resize(options.transfers_max);
+  late_.reserve(2 * options.transfers_max);
   TP_CHECK(options.block_bytes > 0 && options.block_bytes % kPageBytes == 0, "blocks are whole pages");
   for (uint32_t i = queue->depth(); i > 0; --i) free_blocks_.push_back(i - 1);
 }
@@ -44,7 +48,9 @@ void TransferQueue::Start(const Transfer& transfer) {
   TP_CHECK(transfer.bytes > 0 || transfer.kind == IoKind::kSync, "a transfer moves something");
   *slot = Slot{.transfer = transfer, .done = {.tag = transfer.tag}, .used = true};
   --free_;
-  order_[order_end_++ % order_.size()] = static_cast<uint32_t>(slot - slots_.begin());
+  const auto index = static_cast<uint32_t>(slot - slots_.begin());
+  Line& line = LineOf(index);
+  line.order[line.end++ % line.order.size()] = index;
 }
 
 bool TransferQueue::Progress() {
@@ -56,21 +62,22 @@ bool TransferQueue::Progress() {
     worked = true;
   }
   worked |= IssueWaiting(now);
-  worked |= IssueNew(now);
+  for (Line& line : lines_) worked |= IssueNew(now, &line);
   queue_->Flush();
+  FindLate(now);
   return worked;
 }
 
-bool TransferQueue::IssueNew(int64_t now) {
+bool TransferQueue::IssueNew(int64_t now, Line* line) {
   bool issued = false;
-  while (order_begin_ < order_end_ && !free_blocks_.empty()) {
-    const uint32_t index = order_[order_begin_ % order_.size()];
+  while (line->begin < line->end && !free_blocks_.empty() && line->out < line_depth_) {
+    const uint32_t index = line->order[line->begin % line->order.size()];
     Slot& slot = slots_[index];
     const uint64_t left = slot.transfer.bytes - slot.issued;
     const bool sync = slot.transfer.kind == IoKind::kSync;
     // After an error what has not been issued is left out.
     if ((left == 0 && !sync) || slot.done.error != 0) {
-      ++order_begin_;
+      ++line->begin;
       FinishIfDone(index);
       continue;
     }
@@ -79,7 +86,8 @@ bool TransferQueue::IssueNew(int64_t now) {
     blocks_[block] = {.slot = index, .begin = slot.issued, .bytes = static_cast<uint32_t>(std::min<uint64_t>(left, options_.block_bytes))};
     slot.issued += blocks_[block].bytes;
     ++slot.open_blocks;
-    if (slot.issued == slot.transfer.bytes) ++order_begin_;
+    ++line->out;
+    if (slot.issued == slot.transfer.bytes) ++line->begin;
     Submit(block, now);
     issued = true;
   }
@@ -163,13 +171,15 @@ void TransferQueue::CloseBlock(uint32_t index) {
   free_blocks_.push_back(index);
   const uint32_t slot = blocks_[index].slot;
   --slots_[slot].open_blocks;
+  --LineOf(slot).out;
   FinishIfDone(slot);
 }
 
 // Blocks that are out still may touch the memory: the transfer ends with the last of them.
 void TransferQueue::FinishIfDone(uint32_t index) {
   Slot& slot = slots_[index];
-  const bool queued = order_begin_ < order_end_ && order_[order_begin_ % order_.size()] == index;
+  const Line& line = LineOf(index);
+  const bool queued = line.begin < line.end && line.order[line.begin % line.order.size()] == index;
   const bool all_issued = slot.issued == slot.transfer.bytes || slot.done.error != 0;
   if (slot.open_blocks > 0 || !all_issued || queued || !slot.used) return;
   finished_[finished_end_++ % finished_.size()] = index;
@@ -181,6 +191,29 @@ bool TransferQueue::Next(TransferDone* done) {
   *done = slot.done;
   slot.used = false;
   ++free_;
+  return true;
+}
+
+// Looks so often that each limit is kept to an eighth.
+void TransferQueue::FindLate(int64_t now) {
+  if (now < next_look_ns_) return;
+  next_look_ns_ = now + options_.late_ns / 8;
+  for (const Block& block : blocks_) {
+    if (block.state != Block::State::kOut) continue;
+    Slot& slot = slots_[block.slot];
+    const int64_t waited = now - block.since_ns;
+    const bool lost = waited >= options_.lost_ns && !slot.lost, late = waited >= options_.late_ns && !slot.done.late;
+    if (!lost && !late) continue;
+    slot.done.late = true;
+    slot.lost |= lost;
+    late_.push_back({slot.transfer.tag, slot.transfer.offset + block.begin, waited, lost});
+  }
+}
+
+bool TransferQueue::NextLate(TransferLate* late) {
+  if (late_.empty()) return false;
+  *late = late_.back();
+  late_.pop_back();
   return true;
 }
 

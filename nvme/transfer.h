@@ -6,6 +6,9 @@
 //   EIO and others         repeated kTriesMax times after 1, 10 and 100 ms, then the transfer ends with the error
 //   end of file            an error at once: files are preallocated
 //   a failed flush         an error at once: a second one could succeed without the data being there
+//   no answer at all       told by NextLate after late_ns, and again after lost_ns; the memory stays the queue's until an answer comes
+// Each line of files (those of one drive) has its own order and its own share of the queue's depth: a drive that does not answer takes
+// nothing from another.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +35,25 @@ struct TransferDone {
   int error = 0;             // 0, or an errno
   uint64_t offset = 0;       // in the file, of the block that failed
   uint32_t repetitions = 0;  // of blocks, after errors
+  bool late = false;         // it was told by NextLate
+};
+
+// A transfer whose answer does not come.
+struct TransferLate {
+  uint64_t tag = 0;
+  uint64_t offset = 0;    // in the file, of the block
+  int64_t waited_ns = 0;  // since the block was given to the system
+  bool lost = false;      // longer than lost_ns
 };
 
 struct TransferOptions {
   uint32_t transfers_max = 64;
   uint32_t block_bytes = 1u << 20;
   uint32_t files = 3;                    // of the queue
+  uint32_t files_per_line = 0;           // one behind the other; 0: all are one line
   int64_t stall_ns = 10 * kNsPerSecond;  // a block that takes longer is counted
+  int64_t late_ns = 30 * kNsPerSecond;   // longer: told
+  int64_t lost_ns = 300 * kNsPerSecond;  // longer: told again
 };
 
 class TransferQueue {
@@ -52,6 +67,8 @@ class TransferQueue {
   bool Progress();
   // A transfer that has ended; false when there is none.
   bool Next(TransferDone* done);
+  // A transfer that has become late or lost; false when there is none. It ends as any other if its answer comes after all.
+  bool NextLate(TransferLate* late);
 
   uint32_t in_flight() const { return static_cast<uint32_t>(slots_.size()) - free_; }
   // When the next repetition is due, of the clock; INT64_MAX: none.
@@ -73,6 +90,12 @@ class TransferQueue {
     uint32_t open_blocks = 0;
     TransferDone done;
     bool used = false;
+    bool lost = false;
+  };
+  struct Line {
+    std::vector<uint32_t> order;  // ring: slots with blocks still to be issued, in order of Start
+    uint64_t begin = 0, end = 0;
+    uint32_t out = 0;  // blocks that are used
   };
   struct Block {
     uint32_t slot = 0;
@@ -82,7 +105,9 @@ class TransferQueue {
     int64_t since_ns = 0;  // submitted then; or due then, while it waits
     enum class State : uint8_t { kFree, kOut, kWaiting } state = State::kFree;
   };
-  bool IssueNew(int64_t now);
+  Line& LineOf(uint32_t slot) { return lines_[slots_[slot].transfer.file / files_per_line_]; }
+  bool IssueNew(int64_t now, Line* line);
+  void FindLate(int64_t now);
   bool IssueWaiting(int64_t now);
   void Submit(uint32_t index, int64_t now);
   void End(uint32_t index, int32_t value, int64_t now);
@@ -97,9 +122,13 @@ class TransferQueue {
   std::vector<Slot> slots_;
   std::vector<Block> blocks_;
   std::vector<uint32_t> free_blocks_;
-  std::vector<uint32_t> order_;     // ring: slots with blocks still to be issued, in order of Start
+  const uint32_t files_per_line_;
+  std::vector<Line> lines_;
+  uint32_t line_depth_ = 0;
   std::vector<uint32_t> finished_;  // ring
-  uint64_t order_begin_ = 0, order_end_ = 0, finished_begin_ = 0, finished_end_ = 0;
+  uint64_t finished_begin_ = 0, finished_end_ = 0;
+  std::vector<TransferLate> late_;  // that were not told yet, the last one first
+  int64_t next_look_ns_ = 0;        // for late ones
   uint32_t free_ = 0;
   uint32_t waiting_ = 0;
   int64_t next_retry_ns_ = INT64_MAX;

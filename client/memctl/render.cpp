@@ -42,6 +42,30 @@ std::string StagingOf(const TopologyView& topology, const TopologyDevice& device
   return "-";
 }
 
+// What a drive does not answer.
+void AddLate(const NvmeView& nvme, Lines* lines) {
+  for (const LateView& each : nvme.late) {
+    const std::string who = each.job == 0 ? "no job's"
+                                          : "job " + std::to_string(each.job) + " (" + Printable(each.name) + "), chunk " +
+                                                std::to_string(each.chunk) + ", piece " + std::to_string(each.piece);
+    lines->push_back(std::string(each.lost ? "LOST    " : "LATE    ") + who + ", " + Printable(each.directory) + " at offset " +
+                     std::to_string(each.offset) + ": a " + (each.write ? "write" : "read") + " for " + FormatDuration(each.seconds));
+  }
+}
+
+// What a drive did not take.
+void AddUnwritten(const NvmeView& nvme, Lines* lines) {
+  if (nvme.writes_failed + nvme.pieces_in_pool + nvme.pieces_waiting == 0) return;
+  lines->push_back("WARNING " + Plural(nvme.writes_failed, "write") + " failed; " + Plural(nvme.pieces_in_pool, "piece") +
+                   " in the pool instead (" + FormatBytes(nvme.bytes_in_pool) + "), " + std::to_string(nvme.pieces_waiting) +
+                   " waiting for room there");
+  for (const UnwrittenView& each : nvme.unwritten) {
+    lines->push_back(std::string(each.in_pool ? "IN POOL " : "WAITS   ") + "job " + std::to_string(each.job) + " (" + Printable(each.name) +
+                     "), chunk " + std::to_string(each.chunk) + ", piece " + std::to_string(each.piece) + ", " + Printable(each.directory) +
+                     " at offset " + std::to_string(each.offset) + ": " + Printable(each.error));
+  }
+}
+
 }  // namespace
 
 Lines RenderStatus(const StatusView& status, const Style&) {
@@ -151,6 +175,8 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
   lines.emplace_back();
   lines.push_back("engine  " + Printable(nvme.engine) + "; " + Plural(nvme.repetitions, "repetition") + " after errors");
   if (nvme.stalled > 0) lines.push_back("WARNING the drive has not answered " + Plural(nvme.stalled, "request") + " for 10 s");
+  AddLate(nvme, &lines);
+  AddUnwritten(nvme, &lines);
   std::string scrub = "scrub   " + Printable(nvme.scrub_state);
   if (nvme.scrub_state != "never") {
     scrub += ": " + std::to_string(nvme.pieces_checked) + " of " + Plural(nvme.pieces, "piece") + " checked, " +

@@ -317,6 +317,22 @@ Result<NvmeView> ReadNvme(std::string_view text) {
       row.Read("bytes_free", &directory.free).Read("bytes_read", &directory.read).Read("bytes_written", &directory.written);
       row.Read("failed", &directory.failed);
     });
+    Fields unwritten = fields.Object("unwritten");
+    unwritten.Read("writes_failed", &view->writes_failed).Read("pieces_in_pool", &view->pieces_in_pool);
+    unwritten.Read("bytes_in_pool", &view->bytes_in_pool).Read("pieces_waiting", &view->pieces_waiting);
+    unwritten.Array("pieces", [&](const json::value& value) {
+      UnwrittenView& piece = view->unwritten.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("job", &piece.job).Read("name", &piece.name).Read("chunk", &piece.chunk).Read("piece", &piece.piece);
+      row.Read("directory", &piece.directory).Read("offset", &piece.offset).Read("error", &piece.error).Read("in_pool", &piece.in_pool);
+    });
+    fields.Array("late", [&](const json::value& value) {
+      LateView& late = view->late.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("job", &late.job).Read("name", &late.name).Read("chunk", &late.chunk).Read("piece", &late.piece);
+      row.Read("directory", &late.directory).Read("offset", &late.offset).Read("write", &late.write).Read("seconds", &late.seconds);
+      row.Read("lost", &late.lost);
+    });
     Fields scrub = fields.Object("scrub");
     scrub.Read("state", &view->scrub_state).Read("seconds", &view->seconds).Read("pieces", &view->pieces);
     scrub.Read("pieces_checked", &view->pieces_checked).Read("bytes_checked", &view->bytes_checked).Read("pieces_damaged", &view->damaged);

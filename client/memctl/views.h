@@ -124,6 +124,19 @@ struct DamageView {
   uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
 };
 
+struct UnwrittenView {
+  std::string name, directory, error;
+  uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
+  bool in_pool = true;
+};
+
+struct LateView {
+  std::string name, directory;
+  uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
+  double seconds = 0;
+  bool write = false, lost = false;
+};
+
 struct NvmeView {
   std::string engine, scrub_state;  // "never", "running" or "done"
   uint64_t repetitions = 0, stalled = 0;
@@ -131,6 +144,9 @@ struct NvmeView {
   double seconds = 0;
   std::vector<NvmeDirectoryView> directories;
   std::vector<DamageView> damage;
+  uint64_t writes_failed = 0, pieces_in_pool = 0, bytes_in_pool = 0, pieces_waiting = 0;
+  std::vector<UnwrittenView> unwritten;
+  std::vector<LateView> late;
 };
 
 struct WaitingView {

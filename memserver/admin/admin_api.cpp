@@ -236,6 +236,11 @@ std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& c
   const auto hidden = [&caller](const auto& row) { return !caller.MaySee(row.uid); };
   std::erase_if(own->jobs, hidden);
   std::erase_if(own->waiting, hidden);
+  const auto of_others = [&own](const auto& row) {
+    return std::none_of(own->jobs.begin(), own->jobs.end(), [&row](const JobRow& job) { return job.job == row.job; });
+  };
+  std::erase_if(own->nvme.unwritten, of_others);
+  std::erase_if(own->nvme.late, of_others);
   std::erase_if(own->accounts, [&](const AccountRow& row) {
     const auto of_account = [&row](const JobRow& job) { return job.account == row.account; };
     return row.account != UserAccount(caller.uid) && std::none_of(own->jobs.begin(), own->jobs.end(), of_account);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/json_writer.h"
 #include "base/units.h"
@@ -58,12 +59,43 @@ HealthCheck PoolNotHuge(const Snapshot& now) {
       "allow huge pages for shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled), or set some aside and give --huge reserved");
 }
 
+HealthCheck NvmeLate(const NvmeRow& nvme) {
+  const bool lost = std::any_of(nvme.late.begin(), nvme.late.end(), [](const LateRow& row) { return row.lost; });
+  HealthCheck check = Of("NVME_LATE", lost ? Severity::kError : Severity::kWarn, !nvme.late.empty(),
+                         "reads and writes that a drive has not answered within the deadline: " + std::to_string(nvme.late.size()),
+                         "look at the kernel log for this drive; what waits for it goes on when it answers, or ends after ten deadlines");
+  for (const LateRow& row : nvme.late) {
+    const std::string who = row.job == 0 ? "no job's"
+                                         : "job " + std::to_string(row.job) + " (" + row.name + "), chunk " + std::to_string(row.chunk) +
+                                               ", piece " + std::to_string(row.piece);
+    check.detail.push_back(who + ", " + row.directory + " at offset " + std::to_string(row.offset) + ": a " +
+                           (row.write ? "write" : "read") + ", for " + FormatDuration(row.seconds));
+  }
+  return check;
+}
+
+HealthCheck NvmeUnwritten(const NvmeRow& nvme) {
+  const bool waits = nvme.pieces_waiting > 0;
+  HealthCheck check = Of("NVME_WRITE_FAILED", waits ? Severity::kError : Severity::kWarn, waits || nvme.pieces_in_pool > 0,
+                         "pieces of states that a drive did not take: " + std::to_string(nvme.pieces_in_pool) + " in the pool, " +
+                             std::to_string(nvme.pieces_waiting) + " whose jobs wait for room there",
+                         "look at the kernel log for this drive; where jobs wait, give the pool room (memctl quotas says who holds it)");
+  for (const UnwrittenRow& row : nvme.unwritten) {
+    check.detail.push_back("job " + std::to_string(row.job) + " (" + row.name + "), chunk " + std::to_string(row.chunk) + ", piece " +
+                           std::to_string(row.piece) + ", " + row.directory + " at offset " + std::to_string(row.offset) + ": " +
+                           std::strerror(row.error) + (row.in_pool ? "" : "; the job waits"));
+  }
+  return check;
+}
+
 void AddNvme(const NvmeRow& nvme, std::vector<HealthCheck>* checks) {
   HealthCheck failed = Of("NVME_FLUSH_FAILED", Severity::kError, !nvme.failed.empty(),
                           nvme.failed.empty() ? "no flush of a directory has failed" : "a flush failed: the directory takes no new jobs",
                           "look at the kernel log for this drive; give memserver another directory");
   if (!nvme.failed.empty()) failed.detail.push_back(nvme.failed);
   checks->push_back(std::move(failed));
+  checks->push_back(NvmeUnwritten(nvme));
+  checks->push_back(NvmeLate(nvme));
   checks->push_back(Of("NVME_SLOW", Severity::kWarn, nvme.stalled > 0,
                        "blocks that a drive has held for 10 s and more: " + std::to_string(nvme.stalled),
                        "look at the kernel log for this drive"));

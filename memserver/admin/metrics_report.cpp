@@ -55,6 +55,14 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
   out->Counter("tidepool_nvme_written_bytes_total", "Bytes written to NVMe").Sample(now.nvme.bytes_written);
   out->Counter("tidepool_nvme_repetitions_total", "Reads and writes that had failed and were repeated").Sample(now.nvme.repetitions);
   out->Gauge("tidepool_nvme_blocks_stalled", "Blocks that a drive has held for 10 s and more").Sample(uint64_t{now.nvme.stalled});
+  out->Counter("tidepool_nvme_writes_failed_total", "Writes of states that a drive did not take, repetitions counted once")
+      .Sample(now.nvme.writes_failed);
+  out->Gauge("tidepool_nvme_pieces_in_pool", "Pieces of states that lie in the pool because a drive did not take them")
+      .Sample(now.nvme.pieces_in_pool);
+  out->Gauge("tidepool_nvme_pieces_waiting", "Pieces of states that neither a drive nor the pool takes: their jobs wait")
+      .Sample(now.nvme.pieces_waiting);
+  out->Gauge("tidepool_nvme_late", "Reads and writes of states that a drive has not answered within --nvme-deadline")
+      .Sample(now.nvme.late.size());
   out->Gauge("tidepool_nvme_directory_failed", "1 when the flush of a directory failed: it takes no new jobs")
       .Sample(FlagOf(!now.nvme.failed.empty()));
 }

@@ -1,6 +1,7 @@
 // The part of report.h about states on NVMe.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/json_writer.h"
 #include "memserver/admin/report.h"
@@ -21,6 +22,17 @@ void WriteScrub(const ScrubRow& scrub, JsonWriter* json) {
   json->EndArray().EndObject();
 }
 
+void WriteUnwritten(const NvmeRow& nvme, JsonWriter* json) {
+  json->BeginObject().Field("writes_failed", nvme.writes_failed).Field("pieces_in_pool", nvme.pieces_in_pool);
+  json->Field("bytes_in_pool", nvme.bytes_in_pool).Field("pieces_waiting", nvme.pieces_waiting).Key("pieces").BeginArray();
+  for (const UnwrittenRow& row : nvme.unwritten) {
+    json->BeginObject().Field("job", row.job).Field("name", row.name).Field("chunk", row.chunk).Field("piece", row.piece);
+    json->Field("directory", row.directory).Field("offset", row.offset).Field("error", std::strerror(row.error));
+    json->Field("in_pool", row.in_pool).EndObject();
+  }
+  json->EndArray().EndObject();
+}
+
 }  // namespace
 
 std::string NvmeReport(const Snapshot& snapshot) {
@@ -32,6 +44,14 @@ std::string NvmeReport(const Snapshot& snapshot) {
     json.BeginObject().Field("path", row.path).Field("bytes", row.bytes).Field("bytes_used", row.bytes_used);
     json.Field("bytes_free", row.bytes - std::min(row.bytes, row.bytes_used)).Field("bytes_read", row.bytes_read);
     json.Field("bytes_written", row.bytes_written).Field("failed", row.failed).EndObject();
+  }
+  json.EndArray().Key("unwritten");
+  WriteUnwritten(nvme, &json);
+  json.Key("late").BeginArray();
+  for (const LateRow& row : nvme.late) {
+    json.BeginObject().Field("job", row.job).Field("name", row.name).Field("chunk", row.chunk).Field("piece", row.piece);
+    json.Field("directory", row.directory).Field("offset", row.offset).Field("write", row.write).Field("seconds", row.seconds);
+    json.Field("lost", row.lost).EndObject();
   }
   json.EndArray().Key("scrub");
   WriteScrub(nvme.scrub, &json);

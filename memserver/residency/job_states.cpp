@@ -157,6 +157,7 @@ Status JobStates::ReadChunks(Version sealed) {
                     "chunk " + std::to_string(id) + " of a job at version " + std::to_string(sealed) + " has " + found);
     }
     chunk.version = *version;
+    if (chunk.spilled) TP_RETURN_IF_ERROR(stand_ins_.Recover(id, record));
     if (*version == kNoVersion) continue;
     chunk.state = *version == sealed ? ChunkState::kResident : ChunkState::kUpdateDue;
     ++chunks_loaded_;
@@ -165,7 +166,11 @@ Status JobStates::ReadChunks(Version sealed) {
 }
 
 JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool)
-    : spec_(std::move(spec)), pool_(pool), encoded_spec_(shm::Encode(*spec_)), gradient_type_(shm::GradientSlotType(*spec_)) {}
+    : spec_(std::move(spec)),
+      pool_(pool),
+      encoded_spec_(shm::Encode(*spec_)),
+      gradient_type_(shm::GradientSlotType(*spec_)),
+      stand_ins_(spec_.get(), pool) {}
 
 JobStates::~JobStates() {
   std::erase_if(extents_, [](const Extent& extent) { return extent.bytes == 0; });

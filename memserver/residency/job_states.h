@@ -2,7 +2,8 @@
 //
 // One thread (the serve loop) owns it; workers and streams get addresses of planes, never the table.
 // Invariants:
-//  1. planes of all chunks, staging buffers and records were taken from the pool at once, and go back at once (destructor);
+//  1. planes of all chunks, staging buffers and records were taken from the pool at once, and go back at once (destructor), with the places
+//     that stand in for some on NVMe (stand_ins.h), which were taken when a drive failed;
 //  2. a chunk's version never goes back and never skips; Publish is the only way forward;
 //  3. `readers` counts copies in flight that read the planes of a chunk: no update of the chunk starts while it is not 0;
 //  4. a gradient slot is written only while its chunk's version is the sealed one;
@@ -25,6 +26,7 @@
 #include "memserver/residency/kept_records.h"
 #include "memserver/residency/placement.h"
 #include "memserver/residency/snapshot.h"
+#include "memserver/residency/stand_ins.h"
 #include "shm/job_spec.h"
 
 namespace tidepool::memserver {
@@ -126,7 +128,11 @@ class JobStates {
   uint64_t epoch() const { return last_step().optimizer_step; }
   // Of a chunk whose weights are in: that of the slot where its states lie whole.
   uint64_t EpochOf(const Chunk& chunk) const;
-  uint64_t pool_bytes() const { return pool_bytes_; }
+  // All that the job holds of the pool.
+  uint64_t pool_bytes() const { return pool_bytes_ + stand_ins_.bytes(); }
+  // Pieces that the drive did not take.
+  StandIns& stand_ins() { return stand_ins_; }
+  const StandIns& stand_ins() const { return stand_ins_; }
 
   Chunk& chunk(ChunkId id) { return chunks_[id]; }
   const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
@@ -209,6 +215,7 @@ class JobStates {
   JobRecord* record_ = nullptr;
   StagingRecord* staging_records_ = nullptr;
   std::span<double> norm_sums_;
+  StandIns stand_ins_;
   uint32_t chunks_loaded_ = 0;
 };
 

@@ -69,4 +69,8 @@ uint32_t CrcOf(const JobRecord& record) {
   return Crc32c({bytes + offsetof(JobRecord, layout), offsetof(JobRecord, reserved) - offsetof(JobRecord, layout)});
 }
 
+uint32_t CrcOf(const StandInRecord& record) {
+  return Crc32c(std::as_bytes(std::span(&record, 1)).subspan(offsetof(StandInRecord, job_nonce)));
+}
+
 }  // namespace tidepool::memserver

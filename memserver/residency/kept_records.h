@@ -13,6 +13,9 @@
 //                                       plane that is spilled ~0 less the number of its NVMe directory
 //   then               the encoded JobSpec
 //
+// Beside them, in extents of their own that the chunk's record names: StandInRecord and a piece, for each place on NVMe that could not be
+// written (stand_ins.h).
+//
 // The commit (rule R1 of write-ahead logging: gradients are the redo log, the step record is the commit): the record of version v is
 // written to steps[v % 2], then sealed_version := v by one 64-bit store. A chunk whose version is below sealed_version is still to be
 // updated; it is published by one 64-bit store of its stamp. Any change of a struct here obliges a new kKeptLayout (kept_index.h).
@@ -29,6 +32,7 @@ namespace tidepool::memserver {
 
 inline constexpr uint32_t kJobRecordMagic = 0x4b445054;    // "TPDK"
 inline constexpr uint32_t kChunkRecordMagic = 0x43525054;  // "TPRC"
+inline constexpr uint32_t kStandInMagic = 0x49535054;      // "TPSI"
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
 // Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
@@ -89,8 +93,21 @@ struct ChunkRecord {
   ChunkId chunk;
   uint64_t job_nonce;
   uint64_t elements;
-  std::atomic<uint64_t> stamp;  // StampOf
-  uint64_t reserved[4];
+  std::atomic<uint64_t> stamp;      // StampOf
+  std::atomic<uint64_t> stand_ins;  // pool offset of the newest StandInRecord of the chunk, its lowest bit set; 0: there is none
+  uint64_t reserved[3];
+};
+
+// A piece of one slot that lies in the pool, a page behind this record. Never changes.
+struct StandInRecord {
+  uint32_t magic;
+  uint32_t crc;  // of all below
+  uint64_t job_nonce;
+  ChunkId chunk;
+  uint32_t piece;
+  uint32_t slot;
+  int32_t error;  // errno of the write that it was made for
+  uint64_t next;  // as ChunkRecord::stand_ins
 };
 
 // How far one rank's shard of a chunk has come.
@@ -122,6 +139,7 @@ uint64_t StampOf(const ChunkRecord& record, Version version);
 std::optional<Version> VersionOf(const ChunkRecord& record);
 uint32_t CrcOf(const StepRecord& record);
 uint32_t CrcOf(const JobRecord& record);  // of the identity
+uint32_t CrcOf(const StandInRecord& record);
 
 static_assert(sizeof(JobRecord) <= shm::kJobRecordBytes);
 static_assert(sizeof(ChunkRecord) == shm::kChunkRecordBytes && sizeof(ShardRecord) == shm::kShardRecordBytes &&

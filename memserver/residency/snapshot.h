@@ -111,6 +111,31 @@ struct ScrubRow {
   std::vector<ScrubDamage> damage = {};  // the first of them
 };
 
+// A piece of states that a drive did not take.
+struct UnwrittenRow {
+  JobId job = 0;
+  std::string name;
+  ChunkId chunk = 0;
+  uint32_t piece = 0;
+  std::string directory;
+  uint64_t offset = 0;  // of its place in the data file
+  int error = 0;        // errno
+  bool in_pool = true;  // else the job waits for room
+};
+
+// A read or a write that a drive has not answered within the deadline.
+struct LateRow {
+  JobId job = 0;  // 0: of the directory's own tables, or of a job that has gone
+  std::string name;
+  ChunkId chunk = 0;
+  uint32_t piece = 0;
+  std::string directory;
+  uint64_t offset = 0;
+  bool write = false;
+  double seconds = 0;
+  bool lost = false;  // nobody waits for it any more
+};
+
 struct NvmeRow {
   uint64_t bytes = 0, bytes_used = 0;          // of all directories
   uint64_t bytes_read = 0, bytes_written = 0;  // since start
@@ -120,7 +145,13 @@ struct NvmeRow {
   std::string failed;  // one of those that failed
   std::string engine;  // how reads and writes are done
   ScrubRow scrub;
+  uint64_t writes_failed = 0;                      // behind their repetitions, since start
+  uint64_t pieces_in_pool = 0, bytes_in_pool = 0;  // that lie there because a drive did not take them
+  uint64_t pieces_waiting = 0;                     // that neither drive nor pool takes
+  std::vector<UnwrittenRow> unwritten = {};        // the first of both
+  std::vector<LateRow> late = {};
 };
+inline constexpr size_t kUnwrittenRowsMax = 64;
 
 // A rank whose job waits for room.
 struct WaitingRow {

@@ -1,14 +1,19 @@
 #include "memserver/traffic/state_tier.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
 
 namespace tidepool::memserver {
 namespace {
+
+// Of the staging slots, for each other directory, whatever one of them holds; and at least so many for each.
+constexpr uint32_t kLeftToOthers = 2, kTakenMin = 8;
 
 constexpr uint64_t kStagingBytes = StateTier::kPieceBytesMax;
 static_assert(kStagingBytes % kPageBytes == 0);
@@ -34,15 +39,23 @@ uint64_t StateTier::MemoryBytes(size_t directories) {
 }
 
 StateTier::StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierDirectory> directories, std::span<std::byte> memory,
-                     uint32_t block_bytes)
+                     const TierOptions& options)
     : queue_(queue),
+      clock_(clock),
       directories_(std::move(directories)),
       transfers_(queue, clock,
                  {.transfers_max = kStagingSlots + static_cast<uint32_t>(directories_.size()),
-                  .block_bytes = block_bytes,
-                  .files = 3 * static_cast<uint32_t>(directories_.size())}),
+                  .block_bytes = options.block_bytes,
+                  .files = 3 * static_cast<uint32_t>(directories_.size()),
+                  .files_per_line = 3,
+                  .late_ns = options.late_ns,
+                  .lost_ns = options.lost_ns}),
       staging_(memory.first(kStagingSlots * kStagingBytes)),
-      moving_(kStagingSlots) {
+      slots_(kStagingSlots),
+      taken_(directories_.size()),
+      taken_max_(std::max<uint32_t>(
+          kTakenMin, kStagingSlots - std::min<uint32_t>(kStagingSlots, kLeftToOthers * static_cast<uint32_t>(directories_.size() - 1)))),
+      late_(kStagingSlots + directories_.size()) {
   TP_CHECK(memory.size() >= MemoryBytes(directories_.size()), "the staging memory is large enough");
   for (uint32_t d = 0; d < directories_.size(); ++d) {
     const nvme::StoreFiles files{.data = 3 * d, .manifests = {3 * d + 1, 3 * d + 2}, .tag = kStagingSlots + d};
@@ -91,8 +104,17 @@ StateTier::Adopted StateTier::Adopt(uint64_t nonce, JobStates* states) {
   return Adopted::kYes;
 }
 
+bool StateTier::MayStillWrite(uint64_t nonce, uint32_t directory) const {
+  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+    return slot.disowned && slot.transfer.kind == nvme::IoKind::kWrite && slot.transfer.nonce == nonce && slot.directory == directory;
+  });
+}
+
 void StateTier::Remove(uint64_t nonce) {
-  for (auto& store : stores_) store.Remove(nonce);
+  for (Slot& slot : slots_) slot.removed |= slot.disowned && slot.transfer.nonce == nonce;
+  for (uint32_t d = 0; d < stores_.size(); ++d) {
+    if (!MayStillWrite(nonce, d)) stores_[d].Remove(nonce);
+  }
 }
 
 void StateTier::RemoveAllBut(const std::vector<uint64_t>& nonces) {
@@ -119,25 +141,44 @@ const TierDirectory* StateTier::PoisonedOf(const JobStates& states) const {
   return nullptr;
 }
 
-std::optional<uint32_t> StateTier::TakeStaging() {
-  if (free_.empty()) return std::nullopt;
+std::optional<uint32_t> StateTier::TakeStaging(uint32_t directory) {
+  if (!HasStaging(directory)) return std::nullopt;
   const uint32_t staging = free_.back();
   free_.pop_back();
+  slots_[staging] = {.directory = directory, .transfer = {}};
+  ++taken_[directory];
   return staging;
 }
 
 void StateTier::ReturnStaging(uint32_t staging) {
   TP_CHECK(std::find(free_.begin(), free_.end(), staging) == free_.end(), "a staging slot is returned once");
   free_.push_back(staging);
+  --taken_[slots_[staging].directory];
+}
+
+void StateTier::Disown(uint32_t staging) {
+  slots_[staging].disowned = true;
+}
+
+// A disowned transfer has ended.
+void StateTier::TakeBack(uint32_t staging) {
+  const Slot slot = slots_[staging];
+  slots_[staging].disowned = false;
+  ReturnStaging(staging);
+  if (slot.removed && !MayStillWrite(slot.transfer.nonce, slot.directory)) stores_[slot.directory].Remove(slot.transfer.nonce);
+}
+
+std::span<std::byte> StateTier::Image(uint32_t staging, uint64_t payload_bytes) const {
+  return staging_.subspan(staging * kStagingBytes, nvme::kPieceHeaderBytes + payload_bytes);
 }
 
 StagedPiece StateTier::PieceIn(uint32_t staging, uint64_t payload_bytes) const {
-  const auto bytes = staging_.subspan(staging * kStagingBytes, kStagingBytes);
-  return {reinterpret_cast<nvme::PieceHeader*>(bytes.data()), bytes.subspan(nvme::kPieceHeaderBytes, payload_bytes), {}, {}};
+  const auto bytes = Image(staging, payload_bytes);
+  return {reinterpret_cast<nvme::PieceHeader*>(bytes.data()), bytes.subspan(nvme::kPieceHeaderBytes), {}, {}};
 }
 
 void StateTier::Start(const TierTransfer& transfer) {
-  moving_[transfer.staging] = transfer;
+  slots_[transfer.staging].transfer = transfer;
   std::byte* const data = staging_.data() + transfer.staging * kStagingBytes;
   transfers_.Start(
       {transfer.kind, 3 * transfer.directory, transfer.offset, data, nvme::kPieceHeaderBytes + transfer.payload_bytes, transfer.staging});
@@ -153,15 +194,60 @@ bool StateTier::Progress() {
 bool StateTier::Next(TierDone* done) {
   nvme::TransferDone ended;
   while (transfers_.Next(&ended)) {
+    if (ended.late) EndLate(ended.tag);
     if (ended.tag >= kStagingSlots) {
       stores_[ended.tag - kStagingSlots].End(ended);
       continue;
     }
-    const TierTransfer& transfer = moving_[ended.tag];
+    if (slots_[ended.tag].disowned) {
+      TakeBack(static_cast<uint32_t>(ended.tag));
+      continue;
+    }
+    const TierTransfer& transfer = slots_[ended.tag].transfer;
     *done = {transfer.kind, transfer.staging, transfer.job, ended.error, ended.offset, transfer.directory};
     return true;
   }
   return false;
+}
+
+bool StateTier::NextLate(TierLate* late) {
+  nvme::TransferLate told;
+  if (!transfers_.NextLate(&told)) return false;
+  const auto staging = static_cast<uint32_t>(told.tag);
+  *late = {.transfer = {},
+           .offset = told.offset,
+           .since_ns = clock_->NowNs() - told.waited_ns,
+           .waited_ns = told.waited_ns,
+           .of_tables = staging >= kStagingSlots,
+           .lost = told.lost};
+  if (late->of_tables) {
+    late->transfer.directory = staging - kStagingSlots;
+    if (late->lost) stores_[late->transfer.directory].GiveUp(ETIMEDOUT);
+  } else {
+    late->transfer = slots_[staging].transfer;
+  }
+  late_[staging] = *late;
+  return true;
+}
+
+std::vector<TierLate> StateTier::Late() const {
+  std::vector<TierLate> all;
+  for (const auto& each : late_) {
+    if (!each) continue;
+    all.push_back(*each);
+    all.back().waited_ns = clock_->NowNs() - each->since_ns;
+  }
+  return all;
+}
+
+void StateTier::EndLate(uint64_t tag) {
+  if (!late_[tag]) return;  // it was not even told
+  const TierLate& late = *late_[tag];
+  LogWarn("a drive has answered after all", {{"directory", directories_[late.transfer.directory].path},
+                                             {"offset", late.offset},
+                                             {"job", late.transfer.job},
+                                             {"seconds", static_cast<double>(clock_->NowNs() - late.since_ns) / kNsPerSecond}});
+  late_[tag].reset();
 }
 
 uint64_t StateTier::capacity_bytes() const {

@@ -1,11 +1,13 @@
 // StateTier: the NVMe directories of the daemon: their ranges, the staging slots, and the pieces on their way between them.
 //
 // One thread (the serve loop), after the constructor. No call blocks or, on the data path, allocates. Staging memory is private: a late
-// read of a server that has died never lands in memory that another one uses. Every transfer's end comes back from Next, also a failed one.
+// read of a server that has died never lands in memory that another one uses. Every transfer's end comes back from Next, also a failed one;
+// one whose answer does not come is told by NextLate, and may be disowned: its staging, and the range of its job, are kept until it comes.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,9 @@ struct TierTransfer {
   uint64_t offset = 0;  // of the piece's header in the data file
   uint64_t payload_bytes = 0;
   JobId job = 0;
+  uint64_t nonce = 0;  // of the job
+  ChunkId chunk = 0;
+  uint32_t piece = 0;
 };
 
 struct TierDone {
@@ -43,6 +48,21 @@ struct TierDone {
   uint32_t directory = 0;
 };
 
+// A transfer whose answer does not come.
+struct TierLate {
+  TierTransfer transfer;  // of the directory's own tables where it is none of a job
+  uint64_t offset = 0;    // of the block that is missing
+  int64_t since_ns = 0, waited_ns = 0;
+  bool of_tables = false;
+  bool lost = false;  // told for the second time: it has taken longer than anybody waits
+};
+
+struct TierOptions {
+  uint32_t block_bytes = kMiB;           // of one read or write
+  int64_t late_ns = 30 * kNsPerSecond;   // an answer that takes longer is told
+  int64_t lost_ns = 300 * kNsPerSecond;  // one that takes longer is waited for no more
+};
+
 class StateTier {
  public:
   // Pieces in staging: enough to read, update and write at once at the speed of several drives; 72 MiB.
@@ -52,9 +72,8 @@ class StateTier {
   static uint64_t MemoryBytes(size_t directories);
 
   // The files of `queue`: for directory d its data file at 3 d, its manifests behind. `memory`: MemoryBytes of whole pages.
-  // `block_bytes`: of one read or write.
   StateTier(nvme::IoQueue* queue, const Clock* clock, std::vector<TierDirectory> directories, std::span<std::byte> memory,
-            uint32_t block_bytes = kMiB);
+            const TierOptions& options = {});
 
   // Largest range that a job can get, by directory; 0 of one that takes no changes any more.
   std::vector<uint64_t> LargestFree() const;
@@ -65,6 +84,7 @@ class StateTier {
   // The ranges that a job found in kept memory has.
   enum class Adopted { kYes, kOtherOrder, kUnknown };  // a directory that knows it is at another place; or one that should does not
   Adopted Adopt(uint64_t nonce, JobStates* states);
+  // What disowned transfers may still write to goes with the last of them.
   void Remove(uint64_t nonce);
   // Jobs of a server before this one that nobody has adopted.
   void RemoveAllBut(const std::vector<uint64_t>& nonces);
@@ -73,16 +93,25 @@ class StateTier {
   // A directory that the job uses and whose flush has failed; null where there is none.
   const TierDirectory* PoisonedOf(const JobStates& states) const;
 
-  std::optional<uint32_t> TakeStaging();
+  // For a transfer from or to this directory; one that does not answer leaves some to the others.
+  std::optional<uint32_t> TakeStaging(uint32_t directory);
+  bool HasStaging(uint32_t directory) const { return !free_.empty() && taken_[directory] < taken_max_; }
   void ReturnStaging(uint32_t staging);
+  // Nobody waits for its transfer any more; it is returned when that has ended.
+  void Disown(uint32_t staging);
   uint32_t staging_free() const { return static_cast<uint32_t>(free_.size()); }
   StagedPiece PieceIn(uint32_t staging, uint64_t payload_bytes) const;
+  // The same as it lies on the drive: its page, then its planes.
+  std::span<std::byte> Image(uint32_t staging, uint64_t payload_bytes) const;
   uint64_t store_nonce(uint32_t directory) const { return stores_[directory].manifest().store; }
   const TierDirectory& directory(uint32_t index) const { return directories_[index]; }
 
   void Start(const TierTransfer& transfer);
   bool Progress();
   bool Next(TierDone* done);
+  bool NextLate(TierLate* late);
+  // Those that are late now, the lost and disowned among them.
+  std::vector<TierLate> Late() const;
   uint32_t in_flight() const { return transfers_.in_flight(); }
   int64_t next_retry_ns() const { return transfers_.next_retry_ns(); }
   int event_fd() const { return queue_->event_fd(); }
@@ -96,13 +125,27 @@ class StateTier {
   const std::vector<TierDirectory>& directories() const { return directories_; }
 
  private:
+  void EndLate(uint64_t tag);
+  void TakeBack(uint32_t staging);
+  bool MayStillWrite(uint64_t nonce, uint32_t directory) const;
+
   nvme::IoQueue* const queue_;
+  const Clock* const clock_;
   std::vector<TierDirectory> directories_;
   nvme::TransferQueue transfers_;
   std::vector<nvme::SlotStore> stores_;
   std::span<std::byte> staging_;
   std::vector<uint32_t> free_;
-  std::vector<TierTransfer> moving_;  // by staging slot
+  struct Slot {
+    uint32_t directory = 0;  // that it was taken for
+    TierTransfer transfer;
+    bool disowned = false;
+    bool removed = false;  // its job has gone, but for the range that it may still write to
+  };
+  std::vector<Slot> slots_;      // by staging slot
+  std::vector<uint32_t> taken_;  // staging slots, by directory
+  uint32_t taken_max_ = 0;
+  std::vector<std::optional<TierLate>> late_;  // by tag: staging slots, then directories
 };
 
 }  // namespace tidepool::memserver

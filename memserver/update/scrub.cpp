@@ -58,7 +58,7 @@ bool Scrub::Progress(StateTier* tier, const JobStates* states, int64_t now_ns) {
     chunk_ = piece_ = reads_ = 0;
     return true;
   }
-  const auto staging = tier->TakeStaging();
+  const auto staging = tier->TakeStaging(states->chunk(chunk_).spill.directory);
   if (!staging) return false;
   staging_ = *staging;
   Read(tier, *states);
@@ -93,15 +93,37 @@ void Scrub::Read(StateTier* tier, const JobStates& states) {
   epoch_ = epoch;
   ++reads_;
   error_ = 0;
-  state_ = State::kReading;
   const StagedPiece piece = PieceIn(*tier, states);
-  tier->Start({nvme::IoKind::kRead, staging_, states.chunk(chunk_).spill.directory, piece.is.place, piece.payload.size(), jobs_.back()});
+  if (const std::byte* const stand_in = states.stand_ins().Find(chunk_, piece_, epoch_)) {
+    const auto image = tier->Image(staging_, piece.payload.size());
+    std::memcpy(image.data(), stand_in, image.size());
+    state_ = State::kRead;
+    return;
+  }
+  state_ = State::kReading;
+  tier->Start({.kind = nvme::IoKind::kRead,
+               .staging = staging_,
+               .directory = states.chunk(chunk_).spill.directory,
+               .offset = piece.is.place,
+               .payload_bytes = piece.payload.size(),
+               .job = jobs_.back(),
+               .nonce = piece.is.job,
+               .chunk = chunk_,
+               .piece = piece_});
 }
 
 void Scrub::EndTransfer(const TierDone& done) {
   TP_CHECK(Owns(done.staging), "the scrub's own transfer ends");
   state_ = State::kRead;
   error_ = done.error;
+}
+
+void Scrub::GiveUp(StateTier* tier, const JobStates* states) {
+  tier->Disown(staging_);
+  state_ = State::kIdle;
+  if (states == nullptr) return;
+  NoteDamage(*tier, *states, "the drive does not answer");
+  NextPiece();
 }
 
 bool Scrub::NextWork(JobId job, const StateTier& tier, const JobStates& states, Work* work) {

@@ -30,6 +30,8 @@ class Scrub {
   bool Progress(StateTier* tier, const JobStates* states, int64_t now_ns);
   bool Owns(uint32_t staging) const { return state_ == State::kReading && staging_ == staging; }
   void EndTransfer(const TierDone& done);
+  // The answer to its read is waited for no more; `states` of the piece's job, null where it is gone.
+  void GiveUp(StateTier* tier, const JobStates* states);
   // The piece that waits for a worker, if it is one of this job.
   bool NextWork(JobId job, const StateTier& tier, const JobStates& states, Work* work);
   // `states` of the piece's job.

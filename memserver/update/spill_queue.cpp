@@ -1,6 +1,7 @@
 #include "memserver/update/spill_queue.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <string>
 
@@ -42,11 +43,12 @@ void SpillQueue::BeginTask(const Task& task) {
   tasks_.Push(task);
 }
 
-bool SpillQueue::FillAhead() {
-  bool begun = false;
-  while (!over_ && !tasks_.empty() && riding_ < kRidesMax && tier_->staging_free() > 0) {
+bool SpillQueue::FillAhead(int64_t now_ns) {
+  bool begun = BeginPutOff(now_ns);
+  while (!over_ && !tasks_.empty() && riding_ < kRidesMax) {
     const Task task = tasks_.Front();
     const Chunk& chunk = states_->chunk(task.chunk);
+    if (!tier_->HasStaging(chunk.spill.directory)) break;
     const uint32_t piece = next_piece_++;
     if (next_piece_ == chunk.pieces) {
       tasks_.Pop();
@@ -64,12 +66,36 @@ bool SpillQueue::FillAhead() {
   return begun;
 }
 
-void SpillQueue::BeginRide(const Task& task, uint32_t piece) {
-  const auto staging = tier_->TakeStaging();
+void SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off) {
+  const auto staging = tier_->TakeStaging(states_->chunk(task.chunk).spill.directory);
   TP_CHECK(staging.has_value(), "there was staging");
   ++riding_;
-  rides_[*staging] = {State::kReady, task, piece, 0, ++numbers_};
+  rides_[*staging] = Ride{.state = State::kReady, .task = task, .piece = piece, .number = ++numbers_, .times_put_off = times_put_off};
   if (task.kind != Kind::kStore) Move(*staging, nvme::IoKind::kRead, task.epoch);
+}
+
+// Those that are due now, oldest first.
+bool SpillQueue::BeginPutOff(int64_t now_ns) {
+  bool begun = false;
+  while (!over_ && riding_ < kRidesMax) {
+    const auto due = std::find_if(put_off_.begin(), put_off_.end(), [now_ns](const PutOffPiece& each) { return each.due_ns <= now_ns; });
+    if (due == put_off_.end() || !tier_->HasStaging(due->last.directory)) break;
+    const Unwritten last = due->last;
+    put_off_.erase(due);
+    const Task task{last.update ? Kind::kUpdate : Kind::kStore, last.chunk, last.update ? last.epoch - 1 : last.epoch};
+    // The update begins again from the slot before, so what was counted of it is forgotten.
+    const Chunk& chunk = states_->chunk(last.chunk);
+    if (last.update) ProgressOf(chunk, last.piece)->Store({chunk.version, 0, optim::Progress::State::kFinished});
+    BeginRide(task, last.piece, last.times + 1);
+    begun = true;
+  }
+  return begun;
+}
+
+int64_t SpillQueue::next_due_ns() const {
+  int64_t due = INT64_MAX;
+  for (const PutOffPiece& each : put_off_) due = std::min(due, each.due_ns);
+  return due;
 }
 
 uint64_t SpillQueue::ElementsOf(const Ride& ride) const {
@@ -102,10 +128,26 @@ StagedPiece SpillQueue::PieceOf(uint32_t staging) const {
 
 void SpillQueue::Move(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
   Ride& ride = rides_[staging];
-  ride.state = kind == nvme::IoKind::kRead ? State::kReading : State::kWriting;
-  ride.reads += kind == nvme::IoKind::kRead ? 1 : 0;
+  const bool read = kind == nvme::IoKind::kRead;
+  ride.reads += read ? 1 : 0;
+  if (std::byte* const stand_in = states_->stand_ins().Find(ride.task.chunk, ride.piece, epoch)) {
+    const std::span<std::byte> image = tier_->Image(staging, PayloadOf(ride));
+    std::memcpy(read ? image.data() : stand_in, read ? stand_in : image.data(), image.size());
+    ride.state = State::kReady;
+    if (!read) EndWrite(staging);
+    return;
+  }
+  ride.state = read ? State::kReading : State::kWriting;
   const uint32_t directory = states_->chunk(ride.task.chunk).spill.directory;
-  tier_->Start({kind, staging, directory, NameOf(ride, epoch).place, PayloadOf(ride), job_});
+  tier_->Start({.kind = kind,
+                .staging = staging,
+                .directory = directory,
+                .offset = NameOf(ride, epoch).place,
+                .payload_bytes = PayloadOf(ride),
+                .job = job_,
+                .nonce = states_->record().nonce,
+                .chunk = ride.task.chunk,
+                .piece = ride.piece});
 }
 
 uint32_t SpillQueue::OldestReady(bool updates) const {
@@ -176,28 +218,98 @@ void SpillQueue::EndTransfer(const TierDone& done) {
   TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting, "a transfer ends once");
   if (over_) return EndRide(done.staging);
   const bool read = done.kind == nvme::IoKind::kRead;
-  if (done.error != 0) {
-    return Fail(done.staging, Status(ErrorId::kNvmeIoFailed, Where(ride) + " cannot be " + (read ? "read" : "written") + " at offset " +
-                                                                 std::to_string(done.offset) + ": " + std::strerror(done.error))
+  if (done.error != 0 && read) {
+    // The other slot never has this epoch.
+    return Fail(done.staging, Status(ErrorId::kNvmeIoFailed, Where(ride) + " cannot be read at offset " + std::to_string(done.offset) +
+                                                                 ": " + std::strerror(done.error))
                                   .Where(tier_->directory(done.directory).path));
   }
-  if (read) {
-    ride.state = State::kReady;
+  if (done.error != 0) {
+    ride.state = State::kUnwritten;
+    ride.error = done.error;
+    ride.failed_at = done.offset;
     return;
   }
+  if (!read) return EndWrite(done.staging);
+  ride.state = State::kReady;
+}
+
+// The piece is where it will be looked for.
+void SpillQueue::EndWrite(uint32_t staging) {
+  const Ride& ride = rides_[staging];
   TP_POINT("server.piece_written");
   const Task task = ride.task;
   if (task.kind == Kind::kStore) {
     ProgressOf(states_->chunk(task.chunk), ride.piece)->Store({0, 0, optim::Progress::State::kFinished});
     TP_POINT("server.piece_stored");
   }
-  EndRide(done.staging);
+  EndRide(staging);
   EndPiece(task);
 }
 
+bool SpillQueue::NextUnwritten(Unwritten* unwritten) const {
+  const auto it = std::find_if(rides_.begin(), rides_.end(), [](const Ride& ride) { return ride.state == State::kUnwritten; });
+  if (it == rides_.end()) return false;
+  *unwritten = {.staging = static_cast<uint32_t>(it - rides_.begin()),
+                .chunk = it->task.chunk,
+                .piece = it->piece,
+                .directory = states_->chunk(it->task.chunk).spill.directory,
+                .offset = it->failed_at,
+                .error = it->error,
+                .times = it->times_put_off,
+                .out = it->out,
+                .update = it->task.kind == Kind::kUpdate,
+                .epoch = it->task.epoch + (it->task.kind == Kind::kUpdate ? 1 : 0)};
+  return true;
+}
+
+bool SpillQueue::KeepInPool(const Unwritten& unwritten) {
+  const Ride& ride = rides_[unwritten.staging];
+  const StandIn at{.chunk = unwritten.chunk,
+                   .piece = unwritten.piece,
+                   .slot = static_cast<uint32_t>(unwritten.epoch % 2),
+                   .error = unwritten.error,
+                   .extent = {}};
+  const auto image = tier_->Image(unwritten.staging, PayloadOf(ride));
+  if (!states_->stand_ins().Add(at, image, states_->chunk(unwritten.chunk).record)) return false;
+  EndWrite(unwritten.staging);
+  return true;
+}
+
+void SpillQueue::GiveUp(const TierLate& late) {
+  const uint32_t staging = late.transfer.staging;
+  Ride& ride = rides_[staging];
+  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting, "what is given up is out");
+  ride.out = true;
+  if (over_) return EndRide(staging);
+  if (ride.state == State::kReading) return FailStalled(staging, "read");
+  // The system only reads of the memory: what is in it is whole.
+  ride.state = State::kUnwritten;
+  ride.error = ETIMEDOUT;
+  ride.failed_at = late.offset;
+}
+
+void SpillQueue::FailUnwritten(const Unwritten& unwritten) {
+  FailStalled(unwritten.staging, "written, and the pool has no room for it");
+}
+
+void SpillQueue::FailStalled(uint32_t staging, const char* what) {
+  const Ride& ride = rides_[staging];
+  const uint32_t directory = states_->chunk(ride.task.chunk).spill.directory;
+  Fail(staging, Status(ErrorId::kNvmeStalled, "the drive has not answered: " + Where(ride) + " cannot be " + what)
+                    .Where(tier_->directory(directory).path));
+}
+
+void SpillQueue::PutOff(const Unwritten& unwritten, int64_t due_ns) {
+  put_off_.push_back({unwritten, due_ns});
+  EndRide(unwritten.staging);
+}
+
 void SpillQueue::EndRide(uint32_t staging) {
-  rides_[staging].state = State::kNone;
-  tier_->ReturnStaging(staging);
+  Ride& ride = rides_[staging];
+  ride.out ? tier_->Disown(staging) : tier_->ReturnStaging(staging);
+  ride.out = false;
+  ride.state = State::kNone;
   --riding_;
 }
 
@@ -230,14 +342,16 @@ void SpillQueue::Fail(uint32_t staging, Status why) {
 }
 
 bool SpillQueue::moving() const {
-  return std::any_of(rides_.begin(), rides_.end(),
-                     [](const Ride& ride) { return ride.state != State::kNone && ride.state != State::kReady; });
+  return std::any_of(rides_.begin(), rides_.end(), [](const Ride& ride) {
+    return ride.state == State::kReading || ride.state == State::kAtWorker || ride.state == State::kWriting;
+  });
 }
 
 void SpillQueue::Abandon() {
   over_ = true;
+  put_off_.clear();
   for (uint32_t i = 0; i < rides_.size(); ++i) {
-    if (rides_[i].state == State::kReady) EndRide(i);
+    if (rides_[i].state == State::kReady || rides_[i].state == State::kUnwritten) EndRide(i);
   }
 }
 

@@ -10,10 +10,14 @@
 //  published,
 //     only when every piece of epoch e + 1 was answered as written;
 //  2. a piece is used only when its checksums and its name fit; else it is read again (kReadsMax times), then the job fails by name;
-//  3. after a failure nothing new is begun; what is on its way ends and gives its staging back.
+//  3. after a failure nothing new is begun; what is on its way ends and gives its staging back;
+//  4. a piece that the drive does not take is settled by its owner: kept in the pool, where it is from then on (stand_ins.h), or put off:
+//  the
+//     slot of epoch e and the gradient are still there, so it is updated again later. Nothing of it is in staging alone.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "memserver/traffic/fixed_ring.h"
@@ -35,7 +39,7 @@ class SpillQueue {
   void Update(ChunkId chunk, uint64_t epoch);
 
   // Begins to move the next pieces while there is staging; true when it did.
-  bool FillAhead();
+  bool FillAhead(int64_t now_ns);
   // The oldest piece of an update that lies ready, its chunk and number; false when there is none, or its chunk may not be begun now.
   struct ReadyPiece {
     ChunkId chunk = 0;
@@ -47,6 +51,36 @@ class SpillQueue {
   bool NextLoadWork(Work* work);
   void EndWork(const WorkDone& done);
   void EndTransfer(const TierDone& done);
+  // The answer to a transfer of the job is waited for no more: a write is unwritten, a read fails the job.
+  void GiveUp(const TierLate& late);
+  // A piece that could not be written; false when there is none. It waits for one of the three below.
+  struct Unwritten {
+    uint32_t staging = 0;
+    ChunkId chunk = 0;
+    uint32_t piece = 0;
+    uint32_t directory = 0;
+    uint64_t offset = 0;  // of the failure, in the data file
+    int error = 0;
+    uint32_t times = 0;   // that it was put off before
+    bool out = false;     // the drive has not answered and may still write: it cannot be put off
+    bool update = false;  // else the chunk's first states
+    uint64_t epoch = 0;   // of the states that were to be written
+  };
+  bool NextUnwritten(Unwritten* unwritten) const;
+  // It is as if it had been written; false when the pool has no run of that many bytes.
+  bool KeepInPool(const Unwritten& unwritten);
+  // It is made again at `due_ns`. Requires that it is not out.
+  void PutOff(const Unwritten& unwritten, int64_t due_ns);
+  // It is out, and the pool has no room: the job fails.
+  void FailUnwritten(const Unwritten& unwritten);
+  // Pieces that were put off, as they failed last.
+  struct PutOffPiece {
+    Unwritten last;
+    int64_t due_ns = 0;
+  };
+  std::span<const PutOffPiece> put_off() const { return put_off_; }
+  // When the next of them is due; INT64_MAX: none.
+  int64_t next_due_ns() const;
   // A chunk that was stored or updated whole; false when there is none.
   struct Finished {
     ChunkId chunk = 0;
@@ -68,15 +102,21 @@ class SpillQueue {
     ChunkId chunk = 0;
     uint64_t epoch = 0;  // that is read; of kStore: that is written
   };
-  enum class State : uint8_t { kNone, kReading, kReady, kAtWorker, kWriting };
+  enum class State : uint8_t { kNone, kReading, kReady, kAtWorker, kWriting, kUnwritten };
   struct Ride {  // a piece in staging
     State state = State::kNone;
     Task task;
     uint32_t piece = 0;
     uint32_t reads = 0;
     uint64_t number = 0;  // in the order in which rides began
+    uint32_t times_put_off = 0;
+    bool out = false;  // the tier's transfer was given up, and may still end
+    int error = 0;     // of kUnwritten
+    uint64_t failed_at = 0;
   };
-  void BeginRide(const Task& task, uint32_t piece);
+  void BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0);
+  bool BeginPutOff(int64_t now_ns);
+  void EndWrite(uint32_t staging);
   void BeginTask(const Task& task);
   uint32_t OldestReady(bool updates) const;
   StagedPiece PieceOf(uint32_t staging) const;
@@ -87,6 +127,7 @@ class SpillQueue {
   void EndRide(uint32_t staging);
   void EndPiece(const Task& task);
   void Fail(uint32_t staging, Status why);
+  void FailStalled(uint32_t staging, const char* what);
   std::string Where(const Ride& ride) const;
 
   JobStates* const states_;
@@ -98,6 +139,7 @@ class SpillQueue {
   std::vector<Ride> rides_;  // by staging slot
   uint32_t riding_ = 0;
   uint64_t numbers_ = 0;
+  std::vector<PutOffPiece> put_off_;
   bool over_ = false;
   Status failure_;
 };

@@ -128,7 +128,7 @@ void ServeWorld::OpenTier() {
     directories.push_back({"simulated" + std::to_string(i), std::move(takes_second ? second : first).value(), -1});
   }
   if (given_ == Given::kReversed) std::reverse(directories.begin(), directories.end());
-  tier_ = std::make_unique<StateTier>(disk_.get(), &clock_, std::move(directories), staging_->bytes());
+  tier_ = std::make_unique<StateTier>(disk_.get(), &clock_, std::move(directories), staging_->bytes(), options_.tier);
 }
 
 void ServeWorld::ReserveMemory() {

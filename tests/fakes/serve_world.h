@@ -31,6 +31,7 @@ struct WorldOptions {
   uint32_t nvme_directories = 0;
   uint64_t nvme_bytes = 4 * kMiB;
   uint64_t nvme_seed = 1;
+  TierOptions tier = {};
   device::Device* device = nullptr;  // where given, opens the loop's streams; it outlives the world
   LoopOptions loop{.lease_ns = 0, .rcache_limit = 64 * kMiB};
 };

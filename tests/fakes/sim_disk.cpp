@@ -27,12 +27,20 @@ void SimDisk::Submit(const IoRequest& request) {
   TP_CHECK(out_.size() < depth_, "no more requests are out than the queue has places");
   TP_CHECK(request.file < files_.size() && request.offset + request.bytes <= files_[request.file].now.size(), "a request lies in its file");
   ++requests_;
-  out_.push_back({request, Strikes(DiskFault::kStall) ? 200u : 0u});
+  out_.push_back({request, Strikes(DiskFault::kStall) ? 200u : 0u, request.file == hangs_file_ || request.kind == hangs_next_});
+  if (request.kind == hangs_next_) hangs_next_.reset();
+}
+
+void SimDisk::Wake() {
+  hangs_file_.reset();
+  hangs_next_.reset();
+  for (Out& out : out_) out.hangs = false;
 }
 
 std::optional<IoDone> SimDisk::Reap() {
   if (out_.empty() || (pace_ != 0 && Below(pace_) == 0)) return std::nullopt;
   const size_t index = Below(out_.size());
+  if (out_[index].hangs) return std::nullopt;
   if (out_[index].stalled > 0) {
     --out_[index].stalled;
     return std::nullopt;

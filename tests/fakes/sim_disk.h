@@ -41,6 +41,10 @@ class SimDisk final : public IoQueue {
   void Arm(DiskFault fault, uint32_t odds) { odds_[static_cast<size_t>(fault)] = odds; }
   // One reap in `odds` finds nothing yet; 0: all is done at once.
   void Pace(uint32_t odds) { pace_ = odds; }
+  // What is asked of this file from now on, or the next request of this kind, is not answered until Wake.
+  void Hang(uint32_t file) { hangs_file_ = file; }
+  void HangNext(IoKind kind) { hangs_next_ = kind; }
+  void Wake();
   // The next flush of this file fails.
   void FailSyncOf(uint32_t file) { fails_sync_ = file; }
   uint64_t faults() const { return faults_total_; }
@@ -71,6 +75,7 @@ class SimDisk final : public IoQueue {
   struct Out {
     IoRequest request;
     uint32_t stalled = 0;  // reaps to wait
+    bool hangs = false;
   };
   bool Strikes(DiskFault fault);
   int32_t Carry(const IoRequest& request);
@@ -88,7 +93,8 @@ class SimDisk final : public IoQueue {
   std::array<uint64_t, static_cast<size_t>(DiskFault::kCount)> faults_{};
   uint64_t faults_total_ = 0;
   uint32_t pace_ = 0;
-  std::optional<uint32_t> fails_sync_;
+  std::optional<uint32_t> fails_sync_, hangs_file_;
+  std::optional<IoKind> hangs_next_;
   uint64_t requests_ = 0;
 };
 

@@ -268,6 +268,10 @@ TEST_F(AdminApiTest, NvmeShowsEachDirectoryAndTheScrub) {
       R"({"engine":"a simulated disk","repetitions":6,"transfers":0,"blocks_stalled":0,"directories":[)"
       R"({"path":"/mnt/a","bytes":8192,"bytes_used":4096,"bytes_free":4096,"bytes_read":512,"bytes_written":1024,"failed":false},)"
       R"({"path":"/mnt/b","bytes":8192,"bytes_used":0,"bytes_free":8192,"bytes_read":0,"bytes_written":0,"failed":true}],)"
+      R"("unwritten":{"writes_failed":2,"pieces_in_pool":1,"bytes_in_pool":4096,"pieces_waiting":1,"pieces":[)"
+      R"({"job":3,"name":"gpt","chunk":2,"piece":0,"directory":"/mnt/a","offset":512,"error":"Input/output error","in_pool":true},)"
+      R"({"job":3,"name":"gpt","chunk":5,"piece":1,"directory":"/mnt/a","offset":1024,"error":"No space left on device","in_pool":false}]},)"
+      R"("late":[{"job":3,"name":"gpt","chunk":1,"piece":2,"directory":"/mnt/b","offset":2048,"write":true,"seconds":41.5,"lost":false}],)"
       R"("scrub":{"state":"running","seconds":1.5,"pieces":9,"pieces_checked":5,"bytes_checked":2048,"repetitions":1,"pieces_damaged":1,)"
       R"("damage":[{"job":3,"name":"gpt","chunk":4,"piece":1,"directory":"/mnt/a","offset":4096,"what":"its header is damaged"}]}})");
   EXPECT_THAT(BodyOf("/v1/status"), HasSubstr(R"("failed_directory":"","directories":["/mnt/a","/mnt/b"])"));

@@ -301,13 +301,6 @@ TEST_F(SpillFaults, ADeviceThatNeverReadsEndsTheJobByName) {
   EXPECT_NE(text_.find("read"), std::string::npos) << text_;
 }
 
-TEST_F(SpillFaults, ADeviceThatNeverWritesEndsTheJobByName) {
-  Start();
-  world_.disk().Arm(nvme::DiskFault::kNoSpace, 1);
-  EXPECT_EQ(Train(1), ErrorId::kNvmeIoFailed);
-  EXPECT_NE(text_.find("written"), std::string::npos) << text_;
-}
-
 TEST_F(SpillFaults, AFlushThatFailsAtAdmissionEndsTheJobByName) {
   world_.disk().Arm(nvme::DiskFault::kSyncError, 1);
   trainer_.JoinAll();

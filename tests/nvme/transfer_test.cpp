@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "nvme/transfer.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/sim_disk.h"
 
 namespace tidepool::nvme {
 namespace transfer_test {
@@ -156,6 +157,60 @@ TEST_F(TransferTest, BlocksThatTheDeviceKeepsAreCounted) {
   EXPECT_EQ(transfers_.Stalled(), 1u);
   RunToEnd();
   EXPECT_EQ(transfers_.Stalled(), 0u);
+}
+
+TEST_F(TransferTest, AnAnswerThatDoesNotComeIsToldOnceForEachLimitAndTakenWhenItComes) {
+  transfers_.Start({IoKind::kRead, 3, 8 * kPageBytes, memory_.data(), kPageBytes, 9});
+  transfers_.Progress();
+  const IoRequest kept = queue_.out.back();
+  queue_.out.clear();
+  TransferLate late;
+  clock_.Advance(29 * kNsPerSecond);
+  transfers_.Progress();
+  EXPECT_FALSE(transfers_.NextLate(&late));
+  for (const bool lost : {false, true}) {
+    clock_.Advance(lost ? 300 * kNsPerSecond : 5 * kNsPerSecond);
+    for (int i = 0; i < 3; ++i) transfers_.Progress();
+    ASSERT_TRUE(transfers_.NextLate(&late));
+    EXPECT_EQ(late.tag, 9u);
+    EXPECT_EQ(late.offset, 8 * kPageBytes);
+    EXPECT_EQ(late.lost, lost);
+    EXPECT_FALSE(transfers_.NextLate(&late)) << "once";
+  }
+  TransferDone done;
+  EXPECT_FALSE(transfers_.Next(&done)) << "its memory is the queue's";
+  queue_.out.push_back(kept);
+  done = RunToEnd();
+  EXPECT_EQ(done.error, 0);
+  EXPECT_TRUE(done.late);
+}
+
+// Depth 8 for two lines: a drive that hangs keeps four blocks, however much is asked of it.
+TEST(TransferLines, ALineThatHangsTakesNothingFromTheOther) {
+  FakeClock clock;
+  SimDisk disk(1, std::vector<uint64_t>(2, 64 * kPageBytes), 8);
+  TransferQueue transfers(&disk, &clock, {.transfers_max = 6, .block_bytes = kPageBytes, .files = 2, .files_per_line = 1});
+  std::vector<std::byte> memory(6 * 8 * kPageBytes);
+  disk.Hang(0);
+  for (uint64_t i = 0; i < 4; ++i) transfers.Start({IoKind::kWrite, 0, 8 * i * kPageBytes, &memory[8 * i * kPageBytes], 8 * kPageBytes, i});
+  transfers.Progress();
+  EXPECT_EQ(disk.requests(), 4u);
+  for (uint64_t i = 4; i < 6; ++i) transfers.Start({IoKind::kWrite, 1, 0, &memory[8 * i * kPageBytes], 8 * kPageBytes, i});
+  TransferDone done;
+  for (uint32_t ended = 0, turns = 0; ended < 2; ++turns) {
+    ASSERT_LT(turns, 10'000u) << "the other drive is waited for";
+    transfers.Progress();
+    while (transfers.Next(&done)) {
+      EXPECT_GE(done.tag, 4u);
+      ++ended;
+    }
+  }
+  disk.Wake();
+  for (uint32_t turns = 0; transfers.in_flight() > 0; ++turns) {
+    ASSERT_LT(turns, 10'000u);
+    transfers.Progress();
+    while (transfers.Next(&done)) EXPECT_EQ(done.error, 0);
+  }
 }
 
 }  // namespace transfer_test

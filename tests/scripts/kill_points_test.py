@@ -12,6 +12,7 @@ ELSEWHERE = {
     "server.piece_staged": ON_NVME,
     "server.piece_stored": ON_NVME,
     "server.piece_written": ON_NVME,
+    "server.stand_in_written": "only where a drive takes no states: unwritten_test.cpp",
     "keeper.given": "the memory dies with both: durability_test.cpp",
     "server.rank_queued": "campaigns have room for all: shared_pool_test.cpp",
     "keeper.respawning": "the memory dies with both: durability_test.cpp",
