@@ -268,9 +268,9 @@ TEST_F(AdminApiTest, NvmeShowsEachDirectoryAndTheScrub) {
       R"({"engine":"a simulated disk","repetitions":6,"transfers":0,"blocks_stalled":0,"directories":[)"
       R"({"path":"/mnt/a","bytes":8192,"bytes_used":4096,"bytes_free":4096,"bytes_read":512,"bytes_written":1024,"failed":false},)"
       R"({"path":"/mnt/b","bytes":8192,"bytes_used":0,"bytes_free":8192,"bytes_read":0,"bytes_written":0,"failed":true}],)"
-      R"("unwritten":{"writes_failed":2,"pieces_in_pool":1,"bytes_in_pool":4096,"pieces_waiting":1,"pieces":[)"
+      R"("unwritten":{"writes_failed":2,"pieces_in_pool":2,"bytes_in_pool":4096,"pieces_waiting":0,"pieces":[)"
       R"({"job":3,"name":"gpt","chunk":2,"piece":0,"directory":"/mnt/a","offset":512,"error":"Input/output error","in_pool":true},)"
-      R"({"job":3,"name":"gpt","chunk":5,"piece":1,"directory":"/mnt/a","offset":1024,"error":"No space left on device","in_pool":false}]},)"
+      R"({"job":3,"name":"gpt","chunk":5,"piece":1,"directory":"/mnt/a","offset":1024,"error":"No space left on device","in_pool":true}]},)"
       R"("late":[{"job":3,"name":"gpt","chunk":1,"piece":2,"directory":"/mnt/b","offset":2048,"write":true,"seconds":41.5,"lost":false}],)"
       R"("scrub":{"state":"running","seconds":1.5,"pieces":9,"pieces_checked":5,"bytes_checked":2048,"repetitions":1,"pieces_damaged":1,)"
       R"("damage":[{"job":3,"name":"gpt","chunk":4,"piece":1,"directory":"/mnt/a","offset":4096,"what":"its header is damaged"}]}})");
@@ -292,6 +292,26 @@ TEST_F(AdminApiTest, AScrubIsPostedAndNeverBegunByGet) {
 TEST_F(AdminApiTest, ProbesSayOkOnAReadyServer) {
   EXPECT_THAT(BodyOf("/livez"), HasSubstr(R"("status":"ok")"));
   EXPECT_THAT(BodyOf("/readyz"), HasSubstr(R"("status":"ok")"));
+}
+
+TEST(AdminApi, StatesThatADriveDoesNotTakeOrAnswerAreNamedByHealthAsWarningsAndErrors) {
+  for (const bool worse : {false, true}) {
+    Snapshot snapshot = TwoJobs();
+    snapshot.nvme.pieces_waiting = worse ? 1 : 0;
+    snapshot.nvme.unwritten[1].in_pool = !worse;
+    snapshot.nvme.late[0].lost = worse;
+    FakeLoop loop(snapshot);
+    AdminApi api(Facts(), &loop.source, &loop.to_loop);
+    const std::string body = api.Answer({"GET", "/v1/health", "", kAdmin}).body, severity = worse ? "error" : "warn";
+    EXPECT_THAT(body, HasSubstr(R"("code":"NVME_WRITE_FAILED","severity":")" + severity));
+    EXPECT_THAT(body, HasSubstr("job 3 (gpt), chunk 5, piece 1, /mnt/a at offset 1024: No space left on device" +
+                                std::string(worse ? "; the job waits" : "\"")));
+    EXPECT_THAT(body, HasSubstr(R"("code":"NVME_LATE","severity":")" + severity));
+    EXPECT_THAT(body, HasSubstr("job 3 (gpt), chunk 1, piece 2, /mnt/b at offset 2048: a write, for 41.5 s"));
+    // Another user's jobs are not named.
+    const AdminAnswer other = api.Answer({"GET", "/v1/health", "", {.uid = 4321, .level = AdminLevel::kUser}});
+    EXPECT_THAT(other.body, Not(HasSubstr("gpt")));
+  }
 }
 
 TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {

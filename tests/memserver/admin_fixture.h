@@ -79,11 +79,10 @@ inline Snapshot TwoJobs() {
   snapshot.nvme.directories = {{.path = "/mnt/a", .bytes = 8192, .bytes_used = 4096, .bytes_read = 512, .bytes_written = 1024},
                                {.path = "/mnt/b", .bytes = 8192, .failed = true}};
   snapshot.nvme.writes_failed = 2;
-  snapshot.nvme.pieces_in_pool = snapshot.nvme.pieces_waiting = 1;
+  snapshot.nvme.pieces_in_pool = 2;
   snapshot.nvme.bytes_in_pool = 4096;
-  snapshot.nvme.unwritten = {
-      {.job = 3, .name = "gpt", .chunk = 2, .piece = 0, .directory = "/mnt/a", .offset = 512, .error = EIO},
-      {.job = 3, .name = "gpt", .chunk = 5, .piece = 1, .directory = "/mnt/a", .offset = 1024, .error = ENOSPC, .in_pool = false}};
+  snapshot.nvme.unwritten = {{.job = 3, .name = "gpt", .chunk = 2, .piece = 0, .directory = "/mnt/a", .offset = 512, .error = EIO},
+                             {.job = 3, .name = "gpt", .chunk = 5, .piece = 1, .directory = "/mnt/a", .offset = 1024, .error = ENOSPC}};
   snapshot.nvme.late = {
       {.job = 3, .name = "gpt", .chunk = 1, .piece = 2, .directory = "/mnt/b", .offset = 2048, .write = true, .seconds = 41.5}};
   snapshot.nvme.scrub = {

@@ -1,0 +1,170 @@
+// Faults that come through the kernel: a mounted file system that fails (FUSE), and what anybody can do to a file behind its user's back.
+// By io_uring and by threads, with direct transfers: every fault is repaired or named, wrong bytes that were believed: none.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/unique_fd.h"
+#include "nvme/io_queue.h"
+#include "tests/fakes/fault_fs.h"
+#include "tests/nvme/many_times.h"
+#include "tests/nvme/places_under_faults.h"
+#include "tests/nvme/scratch_directory.h"
+
+namespace tidepool::nvme {
+namespace {
+
+constexpr uint64_t kFileBytes = kPlaces * kSampleBytes;
+
+UniqueFd OpenDirect(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  EXPECT_TRUE(fd.valid()) << path << ": " << std::strerror(errno);
+  return fd;
+}
+
+// A queue over a file, and the places in it.
+struct World {
+  World(int fd, bool uring, uint64_t seed)
+      : opened(OpenIoQueue({.depth = 8, .allow_uring = uring, .files = {fd}, .buffers = {}})),
+        places(seed, opened.queue.get(), &clock, [this] { clock.SleepNs(kNsPerMs / 20); }) {
+    EXPECT_EQ(opened.queue->Name().starts_with("io_uring"), uring) << opened.fallback;
+  }
+  SteadyClock clock;
+  OpenedIoQueue opened;
+  PlacesUnderFaults places;
+};
+
+void ExpectHonest(const Tally& tally) {
+  EXPECT_EQ(tally.wrong, 0u);
+  EXPECT_GT(tally.right, tally.reads / 4);
+  EXPECT_GT(tally.refused, 0u);
+  EXPECT_GT(tally.failed, 0u);
+}
+
+std::vector<uint32_t> Odds() {
+  std::vector<uint32_t> odds(static_cast<size_t>(DiskFault::kCount), 60);
+  odds[static_cast<size_t>(DiskFault::kReadError)] = odds[static_cast<size_t>(DiskFault::kWriteError)] = 4;
+  return odds;
+}
+
+// Machines without /dev/fuse, or without the right to mount, have the second test alone; any other reason is a failure.
+TEST(KernelFaults, AFileSystemThatFailsIsRepairedOrNamed) {
+  const ScratchDirectory directory;
+  const uint64_t faults = ManyTimes(500) / 2, seed = SeedOr(7);
+  for (const bool uring : {true, false}) {
+    std::string why;
+    const auto fs = FaultFs::Mount({directory.path(), kFileBytes, seed + (uring ? 1 : 2), Odds()}, &why);
+    if (fs == nullptr) {
+      EXPECT_TRUE(errno == EPERM || errno == EACCES || errno == ENOENT || errno == ENXIO || errno == ENODEV) << why;
+      GTEST_LOG_(WARNING) << "no file system of our own: " << why;
+      return;
+    }
+    const UniqueFd fd = OpenDirect(fs->file());
+    World world(fd.get(), uring, seed);
+    while (fs->faults() < faults && !HasFailure()) world.places.Step();
+    ExpectHonest(world.places.tally());
+    for (const auto fault : {DiskFault::kReadError, DiskFault::kWriteError, DiskFault::kShort, DiskFault::kFlipInAnswer}) {
+      EXPECT_GT(fs->faults(fault), 0u) << static_cast<int>(fault);
+    }
+  }
+}
+
+// What needs no rights: bits change at rest, a write is undone, the file is cut off, a limit refuses writes.
+class Mischief {
+ public:
+  Mischief(std::string path, uint64_t seed) : path_(std::move(path)), random_(seed), fd_(OpenDirect(path_)) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+  }
+  ~Mischief() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+  void Before() {
+    switch (random_.Below(12)) {
+      case 0: return Flip();
+      case 1: saved_ = Bytes(); return;
+      case 2: return Undo();
+      case 3: return CutOff();
+      case 4: return random_.Below(4) == 0 ? Limit() : void();
+      default: return;
+    }
+  }
+  // What was limited or cut off is not any more; what lay behind the end is lost.
+  void After() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    if (ftruncate(fd_.get(), kFileBytes) != 0) ADD_FAILURE() << std::strerror(errno);
+  }
+  uint64_t faults() const { return faults_; }
+
+ private:
+  std::span<std::byte> Bytes() {
+    EXPECT_EQ(pread(fd_.get(), memory_.bytes().data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes)) << std::strerror(errno);
+    return memory_.bytes();
+  }
+  void Put() {
+    EXPECT_EQ(pwrite(fd_.get(), memory_.bytes().data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes)) << std::strerror(errno);
+    ++faults_;
+  }
+  void Flip() {
+    Bytes()[random_.Below(kFileBytes)] ^= std::byte{1} << random_.Below(8);
+    Put();
+  }
+  void Undo() {
+    if (!saved_) return;
+    std::memcpy(memory_.bytes().data(), saved_->data(), kFileBytes);
+    Put();
+  }
+  void CutOff() {
+    if (ftruncate(fd_.get(), static_cast<off_t>(random_.Below(kFileBytes))) == 0) ++faults_;
+  }
+  void Limit() {
+    rlimit little = before_;
+    little.rlim_cur = random_.Below(kFileBytes);
+    if (setrlimit(RLIMIT_FSIZE, &little) == 0) ++faults_;
+  }
+
+  struct Copy : std::vector<std::byte> {
+    Copy(std::span<std::byte> from) : std::vector<std::byte>(from.begin(), from.end()) {}
+  };
+  const std::string path_;
+  SplitMix64 random_;
+  PageMemory memory_ = PageMemory::Map(kFileBytes).value();
+  const UniqueFd fd_;
+  rlimit before_{};
+  std::optional<Copy> saved_;
+  uint64_t faults_ = 0;
+};
+
+TEST(KernelFaults, AFileThatIsChangedCutOffAndLimitedIsRefusedOrNamed) {
+  const ScratchDirectory directory;
+  const std::string path = directory.path() + "/states";
+  const uint64_t faults = ManyTimes(500) / 2, seed = SeedOr(9);
+  for (const bool uring : {true, false}) {
+    close(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    std::filesystem::resize_file(path, kFileBytes);
+    Mischief mischief(path, seed + 1);
+    const UniqueFd fd = OpenDirect(path);
+    World world(fd.get(), uring, seed);
+    while (mischief.faults() < faults && !HasFailure()) {
+      mischief.Before();
+      world.places.Step();
+      mischief.After();
+    }
+    ExpectHonest(world.places.tally());
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::nvme
