@@ -1,23 +1,23 @@
 // bench_nvme: how fast pieces of states go to a drive and come back, checksums on, against fio on the same file system.
 //
 // Pairs of runs take turns, because drives are noisy: ours, then fio's with the same block size and depth, io_uring and direct transfers.
-// A row is the median over the pairs. CPU seconds a GiB are the process's own, and fio's as its report has them. fio is a program of
-// Debian's that need not be there: without it the rows stand alone.
+// A row is the median over the pairs. CPU seconds a GiB are the process's own, and fio's as its report has them (drive_peer.h). Whole
+// optimizer steps with a memserver: nvme_step.h.
 #include <poll.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "bench/drive_peer.h"
+#include "bench/nvme_step.h"
 #include "bench/row.h"
 #include "nvme/io_queue.h"
 #include "nvme/page_memory.h"
@@ -33,15 +33,12 @@ constexpr uint64_t kPayload = 3 * kMiB;
 constexpr uint64_t kPieceBytes = nvme::kPieceHeaderBytes + kPayload;
 constexpr uint32_t kSlots = 24, kDepth = 64;  // as memserver has them
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
-// Before each run: drives of virtual machines save up what they did not do, and fio takes its time to begin.
-constexpr int64_t kPauseNs = kNsPerSecond / 2;
 constexpr double kSpeedTarget = 0.95, kCpuTarget = 1;
 
 constexpr const char* kHelp =
-    "bench_nvme [--json FILE] [--pairs 15] [DIR]\n"
-    "Pieces of states to and from a directory of its own in DIR (default: the current one), checksums on, against fio; 1 s a run. Needs 2 "
-    "GiB "
-    "there.\n";
+    "bench_nvme [--json FILE] [--pairs 15] [--elements N] [DIR]\n"
+    "Pieces of states to and from a directory of its own in DIR (default: the current one), checksums on, against fio; 1 s a run. Then\n"
+    "whole optimizer steps of N parameters (default 64 Mi) with fp32 states there. Needs 4 GiB there, and 3 GiB of memory.\n";
 
 double CpuSeconds() {
   rusage usage{};
@@ -49,11 +46,6 @@ double CpuSeconds() {
   const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
-
-struct Speed {
-  double gib_per_second = 0;
-  double cpu_per_gib = 0;
-};
 
 // What the tier does with a drive, without a server around it; one thread stands for the serve loop and the workers.
 class Ours {
@@ -71,7 +63,7 @@ class Ours {
   std::string Name() const { return opened_.queue->Name(); }
 
   // For a second, and at least `pieces_min` of them.
-  Speed Run(nvme::IoKind kind, uint64_t pieces_min = 0) {
+  DriveSpeed Run(nvme::IoKind kind, uint64_t pieces_min = 0) {
     const double cpu = CpuSeconds();
     const int64_t begin = clock_.NowNs();
     uint64_t pieces = 0;
@@ -127,51 +119,17 @@ class Ours {
   uint64_t next_ = 0;
 };
 
-// The number behind the first `"key" :` after `section` in fio's report; nothing when it is not there.
-std::optional<double> NumberBehind(const std::string& text, const std::string& section, const std::string& key) {
-  const size_t from = text.find(section);
-  const size_t at = from == std::string::npos ? from : text.find("\"" + key + "\"", from);
-  const size_t colon = at == std::string::npos ? at : text.find(':', at);
-  if (colon == std::string::npos) return std::nullopt;
-  return std::strtod(text.c_str() + colon + 1, nullptr);
-}
-
-// What a program prints; nothing when it fails or is not there.
-std::optional<std::string> OutputOf(const std::string& command) {
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return std::nullopt;
-  std::string text;
-  std::array<char, 4096> piece{};
-  while (const size_t got = fread(piece.data(), 1, piece.size(), pipe)) text.append(piece.data(), got);
-  return pclose(pipe) == 0 ? std::optional(text) : std::nullopt;
-}
-
-std::optional<Speed> Fio(const std::string& path, const std::string& direction) {
-  const auto report = OutputOf("fio --name=tidepool --filename='" + path + "/fio.data' --size=1g --rw=" + direction +
-                               " --bs=1m --iodepth=" + std::to_string(kDepth) +
-                               " --ioengine=io_uring --direct=1 --time_based --runtime=1 --fixedbufs --registerfiles --output-format=json "
-                               "2>/dev/null");
-  if (!report) return std::nullopt;
-  const std::string section = "\"" + direction + "\" : {";  // the options name the direction too
-  const auto rate = NumberBehind(*report, section, "bw_bytes"), bytes = NumberBehind(*report, section, "io_bytes");
-  const auto runtime_ms = NumberBehind(*report, section, "runtime");
-  const auto user = NumberBehind(*report, section, "usr_cpu"), system = NumberBehind(*report, section, "sys_cpu");
-  if (!rate || !bytes || !runtime_ms || !user || !system || *rate <= 0 || *bytes <= 0) return std::nullopt;
-  const double cpu_seconds = (*user + *system) / 100 * *runtime_ms / 1000;
-  return Speed{*rate / static_cast<double>(kGiB), cpu_seconds / (*bytes / static_cast<double>(kGiB))};
-}
-
 void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pairs, RowPrinter* rows) {
   const bool reads = kind == nvme::IoKind::kRead;
   const std::string direction = reads ? "read" : "write", name = reads ? "fill" : "spill";
   std::vector<double> speeds, cpus, ratios, cpu_ratios;
   SteadyClock clock;
-  Fio(path, direction);  // not counted: its first writes allocate
+  MeasureFio(path, direction, kDepth);  // not counted: its first writes allocate
   for (uint64_t pair = 0; pair < pairs; ++pair) {
-    clock.SleepNs(kPauseNs);
-    const Speed own = ours->Run(kind);
-    clock.SleepNs(kPauseNs);
-    const auto other = Fio(path, direction);
+    clock.SleepNs(kDrivePauseNs);
+    const DriveSpeed own = ours->Run(kind);
+    clock.SleepNs(kDrivePauseNs);
+    const auto other = MeasureFio(path, direction, kDepth);
     speeds.push_back(own.gib_per_second);
     cpus.push_back(own.cpu_per_gib);
     if (!other) continue;
@@ -194,32 +152,21 @@ void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pa
   rows->Add(cpu, SpreadOf(cpu_ratios));
 }
 
-// Gone at the end, also where the program gives up.
-std::string& ScratchPath() {
-  static std::string path;
-  return path;
-}
-void RemoveScratch() {
-  std::error_code ignored;
-  std::filesystem::remove_all(ScratchPath(), ignored);
-}
-
 int Main(int argc, const char* const* argv) {
   RowPrinter rows(argc, argv, kHelp);
   const uint64_t pairs = rows.Number("--pairs", 15);
+  const uint64_t elements = rows.Number("--elements", uint64_t{64} << 20);
   const auto base = rows.arguments().empty() ? std::filesystem::current_path() : std::filesystem::canonical(rows.arguments().front());
-  std::string path = (base / "bench_nvme_XXXXXX").string();
-  if (mkdtemp(path.data()) == nullptr) Die("no directory can be made in " + base.string());
-  ScratchPath() = path;
-  std::atexit(RemoveScratch);
-  Ours ours(path);
+  const std::string path = ScratchIn(base.string());
+  auto own = std::make_unique<Ours>(path);
+  Ours& ours = *own;
   std::fprintf(stderr, "bench_nvme: %s\n", ours.Name().c_str());
-  if (!OutputOf("fio --version 2>/dev/null")) {
-    std::fprintf(stderr, "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows stand alone\n");
-  }
+  if (!HasFio()) std::fprintf(stderr, "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows stand alone\n");
   ours.Run(nvme::IoKind::kWrite, kPieces);  // so that every piece can be read
   Measure(&ours, path, nvme::IoKind::kWrite, pairs, &rows);
   Measure(&ours, path, nvme::IoKind::kRead, pairs, &rows);
+  own.reset();  // its lock is on the directory that the server is given next
+  MeasureOptimizerStep({path, kDepth, std::max<uint64_t>(1, pairs / 3), elements}, &rows);
   return rows.Finish();
 }
 

@@ -2,10 +2,12 @@
 //
 // One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters, prefetching. Rounds of two steps of each kind
 // alternate in one process on the same cores; the ratio is the median over the rounds. A served round ends when the server has updated
-// every chunk, so that no work of one kind falls into the time of the other. The other rows say where the rest goes. Other presets are for
-// trying the program out.
+// every chunk, so that no work of one kind falls into the time of the other. The other rows say where the rest goes. A third kind has all
+// its states on a drive; it is held against the one on the host, with the bound of what it moves. Other presets are for trying the program
+// out.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,8 +18,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "bench/drive_peer.h"
 #include "bench/row.h"
 #include "bench/server_process.h"
+#include "shm/spill.h"
 #include "trainer/engine.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/gpt_init.h"
@@ -32,9 +36,9 @@ constexpr int kStepsPerRound = 2;
 constexpr double kTarget = 0.95;
 constexpr double kLearningRate = 1e-4, kBeta1 = 0.9, kBeta2 = 0.95, kEps = 1e-8, kWeightDecay = 0.1;
 constexpr const char* kHelp =
-    "bench_step [--json FILE] [--preset NAME] [--rounds N]\n"
-    "Training steps of a model (default gpt2-124m) through a memory server against plain LibTorch, N times (default 5).\n"
-    "Needs about 6 GiB of memory.\n";
+    "bench_step [--json FILE] [--preset NAME] [--rounds N] [--nvme DIR]\n"
+    "Training steps of a model (default gpt2-124m) through a memory server against plain LibTorch, N times (default 5), and with all\n"
+    "states in a directory of its own in DIR (default: the current one). Needs about 8 GiB of memory, and 5 GiB there.\n";
 
 struct Tokens {
   at::Tensor inputs, targets;
@@ -153,34 +157,79 @@ Row RowOf(const char* name, double value, const char* unit) {
   return row;
 }
 
+struct Steps {
+  PlainStep* plain;
+  ServedStep *served, *on_drive;
+};
 struct Times {
-  std::vector<double> plain, served, ratios;
+  std::vector<double> plain, served, on_drive, ratios, drive_ratios;
 };
 
+// Seconds of one step.
+double ServedSeconds(ServedStep* served, const Tokens& tokens) {
+  return Seconds(SteadyClock(),
+                 [&] {
+                   for (int step = 0; step < kStepsPerRound; ++step) served->Run(tokens);
+                   served->Settle();
+                 }) /
+         kStepsPerRound;
+}
+
 // Seconds of one step, by round.
-Times Alternate(PlainStep* plain, ServedStep* served, const Tokens& tokens, int rounds) {
+Times Alternate(const Steps& steps, const Tokens& tokens, int rounds) {
   const SteadyClock clock;
   Times times;
   for (int round = 0; round < rounds; ++round) {
     const double plain_seconds = Seconds(clock, [&] {
-      for (int step = 0; step < kStepsPerRound; ++step) plain->Run(tokens);
-    });
-    const double served_seconds = Seconds(clock, [&] {
-      for (int step = 0; step < kStepsPerRound; ++step) served->Run(tokens);
-      served->Settle();
+      for (int step = 0; step < kStepsPerRound; ++step) steps.plain->Run(tokens);
     });
     times.plain.push_back(plain_seconds / kStepsPerRound);
-    times.served.push_back(served_seconds / kStepsPerRound);
-    times.ratios.push_back(plain_seconds / served_seconds);
+    times.served.push_back(ServedSeconds(steps.served, tokens));
+    times.on_drive.push_back(ServedSeconds(steps.on_drive, tokens));
+    times.ratios.push_back(times.plain.back() / times.served.back());
+    times.drive_ratios.push_back(times.served.back() / times.on_drive.back());
   }
   return times;
+}
+
+// The least that a step with its states on the drive can take: that of the host, and what it moves at fio's speed.
+std::optional<double> BoundSeconds(const std::string& directory, double gib_each_way, double host_seconds) {
+  constexpr uint32_t kDepth = 64;
+  double bound = host_seconds;
+  for (const char* direction : {"read", "write", "rw"}) {
+    const auto peer = MeasureFio(directory, direction, kDepth);
+    if (!peer) return std::nullopt;
+    bound = std::max(bound, (std::string(direction) == "rw" ? 2 : 1) * gib_each_way / peer->gib_per_second);
+  }
+  return bound;
+}
+
+void AddDriveRows(const Times& times, const std::string& directory, uint64_t drive_bytes, RowPrinter* printer) {
+  Row row = RowOf("step through memserver, all states on the drive", Median(times.on_drive), "s");
+  row.against = "the same, all states on the host";
+  row.ratio = Median(times.drive_ratios);
+  printer->Add(row, SpreadOf(times.drive_ratios));
+  const double gib_each_way = static_cast<double>(drive_bytes) / 2 / static_cast<double>(kGiB);
+  if (const auto bound = BoundSeconds(directory, gib_each_way, Median(times.served))) {
+    Row of_bound = RowOf("the bound of that step: the one on the host, its bytes at fio's speed", *bound, "s");
+    of_bound.against = "that step";
+    of_bound.ratio = Median(times.on_drive) / *bound;
+    printer->Add(of_bound);
+  }
+}
+
+ServerProcess StartServer(uint64_t pool, uint64_t rcache, const std::vector<std::string>& where) {
+  std::vector<std::string> flags{
+      "--pool", std::to_string(RoundUp(pool, kMiB)), "--rcache-limit", std::to_string(RoundUp(rcache, kMiB)), "--log-level", "warn"};
+  flags.insert(flags.end(), where.begin(), where.end());
+  return OrDie(ServerProcess::Start(flags));
 }
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   InitLog("bench_step", LogLevel::kWarn, LogFormat::kText);
   const int rounds = static_cast<int>(printer.Number("--rounds", 5));
-  const std::string preset = printer.Word("--preset", "gpt2-124m");
+  const std::string preset = printer.Word("--preset", "gpt2-124m"), base = printer.Word("--nvme", ".");
   printer.NoMoreArguments();
   at::set_num_threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   const trainer::GptShape shape = OrDie(trainer::FindGptPreset(preset));
@@ -188,16 +237,19 @@ int Main(int argc, char** argv) {
   options.rcache = "25%";
   options.clip = 0;
   const trainer::RunPlan plan = OrDie(trainer::MakeRunPlan(shape, options, 1, 0, "bench-step"));
-  const uint64_t pool = RoundUp(client::StateBytesOf(plan.spec).total(), kMiB);
-  ServerProcess server = OrDie(ServerProcess::Start(
-      {"--pool", std::to_string(pool), "--rcache-limit", std::to_string(RoundUp(plan.rcache.bytes, kMiB)), "--log-level", "warn"}));
+  const uint64_t drive_bytes = shm::NvmeBytesOf(plan.spec, 0);
+  const std::string directory = ScratchIn(base);
+  ServerProcess server = StartServer(client::StateBytesOf(plan.spec).total(), plan.rcache.bytes, {});
+  ServerProcess drive_server = StartServer(shm::HostStateBytesOf(plan.spec, 0).total(), plan.rcache.bytes,
+                                           {"--nvme", directory + ":" + std::to_string(RoundUp(drive_bytes, kMiB)), "--states-on", "nvme"});
   const Tokens tokens = MakeTokens(shape);
   PlainStep plain(shape);
-  ServedStep served(shape, server.socket_dir(), options);
-  Alternate(&plain, &served, tokens, 1);  // records the order, settles allocators
+  ServedStep served(shape, server.socket_dir(), options), on_drive(shape, drive_server.socket_dir(), options);
+  const Steps steps{&plain, &served, &on_drive};
+  Alternate(steps, tokens, 1);  // records the order, settles allocators
   const trainer::CacheCounters before = served.cache().counters();
   const int64_t seal_before = served.seal_ns();
-  const Times times = Alternate(&plain, &served, tokens, rounds);
+  const Times times = Alternate(steps, tokens, rounds);
   const trainer::CacheCounters after = served.cache().counters();
 
   const double tokens_per_step = static_cast<double>(tokens.inputs.numel());
@@ -216,6 +268,8 @@ int Main(int argc, char** argv) {
   printer.Add(RowOf("bytes device to host in a step", static_cast<double>(served.traffic().bytes_d2h), "bytes"));
   printer.Add(RowOf("rCache share of the non-resident parameters", served.rcache().fraction(), "share"));
   served.Close();
+  on_drive.Close();
+  AddDriveRows(times, directory, drive_bytes, &printer);
   return printer.Finish();
 }
 

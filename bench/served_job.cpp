@@ -89,6 +89,8 @@ void ServedJob::Step() {
   pipeline.Finish();
   for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk) pipeline.Add(rank.StartSubmitGradient(Shard(chunk, 0), version_, 0));
   pipeline.Finish();
+  const SteadyClock clock;
+  const int64_t begin = clock.NowNs();
   client::StepEnd end;
   end.version = version_;
   end.learning_rate = 1e-4F;
@@ -101,6 +103,7 @@ void ServedJob::Step() {
     pipeline.Add(rank.StartFetch(one, version_));
   }
   pipeline.Finish();
+  update_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
 }
 
 void ServedJob::Detach() {

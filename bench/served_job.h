@@ -32,6 +32,8 @@ class ServedJob {
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
   client::MemClient& rank(uint32_t rank) { return *ranks_[rank]; }
   Version version() const { return version_; }
+  // Of the last Step: from its end's request until every chunk was updated.
+  double update_seconds() const { return update_seconds_; }
   // One whole step of a job of one rank: fetches every chunk, hands every gradient in, ends the step, and waits until every chunk is
   // updated.
   void Step();
@@ -43,6 +45,7 @@ class ServedJob {
   const JobShape shape_;
   std::vector<std::unique_ptr<client::MemClient>> ranks_;
   Version version_ = 0;
+  double update_seconds_ = 0;
 };
 
 }  // namespace tidepool::bench

@@ -63,7 +63,7 @@ std::vector<uint32_t> Odds() {
 // Machines without /dev/fuse, or without the right to mount, have the second test alone; any other reason is a failure.
 TEST(KernelFaults, AFileSystemThatFailsIsRepairedOrNamed) {
   const ScratchDirectory directory;
-  const uint64_t faults = ManyTimes(500) / 2, seed = SeedOr(7);
+  const uint64_t faults = 250 * NumberIn("TIDEPOOL_NVME_TIMES", 1), seed = SeedOr(7);
   for (const bool uring : {true, false}) {
     std::string why;
     const auto fs = FaultFs::Mount({directory.path(), kFileBytes, seed + (uring ? 1 : 2), Odds()}, &why);
@@ -150,7 +150,7 @@ class Mischief {
 TEST(KernelFaults, AFileThatIsChangedCutOffAndLimitedIsRefusedOrNamed) {
   const ScratchDirectory directory;
   const std::string path = directory.path() + "/states";
-  const uint64_t faults = ManyTimes(500) / 2, seed = SeedOr(9);
+  const uint64_t faults = 250 * NumberIn("TIDEPOOL_NVME_TIMES", 1), seed = SeedOr(9);
   for (const bool uring : {true, false}) {
     close(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     std::filesystem::resize_file(path, kFileBytes);

@@ -1,0 +1,82 @@
+#include "bench/drive_peer.h"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "base/units.h"
+#include "bench/row.h"
+
+namespace tidepool::bench {
+namespace {
+
+// The number behind the first `"key" :` after `section` in fio's report; nothing when it is not there.
+std::optional<double> NumberBehind(const std::string& text, const std::string& section, const std::string& key) {
+  const size_t from = text.find(section);
+  const size_t at = from == std::string::npos ? from : text.find("\"" + key + "\"", from);
+  const size_t colon = at == std::string::npos ? at : text.find(':', at);
+  if (colon == std::string::npos) return std::nullopt;
+  return std::strtod(text.c_str() + colon + 1, nullptr);
+}
+
+// What a program prints; nothing when it fails or is not there.
+std::optional<std::string> OutputOf(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return std::nullopt;
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (const size_t got = fread(piece.data(), 1, piece.size(), pipe)) text.append(piece.data(), got);
+  return pclose(pipe) == 0 ? std::optional(text) : std::nullopt;
+}
+
+// Of one section of the report.
+std::optional<DriveSpeed> SpeedIn(const std::string& report, const std::string& direction, double cpu_share) {
+  const std::string section = "\"" + direction + "\" : {";  // the options name the direction too
+  const auto rate = NumberBehind(report, section, "bw_bytes"), bytes = NumberBehind(report, section, "io_bytes");
+  const auto runtime_ms = NumberBehind(report, section, "runtime");
+  if (!rate || !bytes || !runtime_ms || *rate <= 0 || *bytes <= 0) return std::nullopt;
+  const double cpu_seconds = cpu_share * *runtime_ms / 1000;
+  return DriveSpeed{*rate / static_cast<double>(kGiB), cpu_seconds / (*bytes / static_cast<double>(kGiB))};
+}
+
+std::string& ScratchPath() {
+  static std::string path;
+  return path;
+}
+void RemoveScratch() {
+  std::error_code ignored;
+  std::filesystem::remove_all(ScratchPath(), ignored);
+}
+
+}  // namespace
+
+bool HasFio() {
+  return OutputOf("fio --version 2>/dev/null").has_value();
+}
+
+std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, uint32_t depth) {
+  const auto report = OutputOf("fio --name=tidepool --filename='" + directory + "/fio.data' --size=1g --rw=" + direction +
+                               " --bs=1m --iodepth=" + std::to_string(depth) +
+                               " --ioengine=io_uring --direct=1 --time_based --runtime=1 --fixedbufs --registerfiles --output-format=json "
+                               "2>/dev/null");
+  if (!report) return std::nullopt;
+  const auto user = NumberBehind(*report, "{", "usr_cpu"), system = NumberBehind(*report, "{", "sys_cpu");
+  if (!user || !system) return std::nullopt;
+  const double cpu_share = (*user + *system) / 100;
+  if (direction != "rw") return SpeedIn(*report, direction, cpu_share);
+  const auto read = SpeedIn(*report, "read", cpu_share), write = SpeedIn(*report, "write", cpu_share);
+  if (!read || !write) return std::nullopt;
+  return DriveSpeed{read->gib_per_second + write->gib_per_second, 0};
+}
+
+std::string ScratchIn(const std::string& base) {
+  std::string path = (std::filesystem::canonical(base) / "bench_drive_XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr) Die("no directory can be made in " + base);
+  ScratchPath() = path;
+  std::atexit(RemoveScratch);
+  return path;
+}
+
+}  // namespace tidepool::bench

@@ -1,0 +1,30 @@
+// MeasureFio: how fast the program fio reads and writes on the file system of a directory, as what a benchmark of a drive is held against.
+//
+// One thread; it blocks. fio is a program of Debian's that need not be there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+
+namespace tidepool::bench {
+
+// Before each run: drives of virtual machines save up what they did not do, and fio takes its time to begin.
+inline constexpr int64_t kDrivePauseNs = kNsPerSecond / 2;
+
+struct DriveSpeed {
+  double gib_per_second = 0;
+  double cpu_per_gib = 0;  // seconds
+};
+
+bool HasFio();
+// A second of sequential blocks of 1 MiB, `depth` of them out, io_uring, direct, without checksums. `direction`: "read", "write", or "rw",
+// half of each, whose speed is the sum. Nothing where fio is missing or fails.
+std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, uint32_t depth);
+
+// A new directory in `base`, mode 0700, that is removed when the program ends, also where it gives up. Once a program.
+std::string ScratchIn(const std::string& base);
+
+}  // namespace tidepool::bench
