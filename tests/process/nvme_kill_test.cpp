@@ -1,6 +1,7 @@
 // Whole processes with states on NVMe: killed with transfers in flight, and saved from there; the bits are those of a run on the host.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -142,6 +143,29 @@ TEST_F(NvmeProcesses, WhereASeccompFilterDeniesIoUringThreadsServeAndALineSaysWh
   EXPECT_NE(server->Output().find("threads with pread and pwrite"), std::string::npos) << server->Output();
   const Process trainer = Train(Job({"--steps", "5"}));
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
+  EXPECT_EQ(HashIn(trainer->Output()), expected);
+  End(server);
+}
+
+// The kernel refuses what lies behind the limit (EFBIG): those pieces stay in the pool, also when the server is killed.
+TEST_F(NvmeProcesses, WritesThatTheKernelRefusesLeaveTheStatesInThePoolOverAKillAndChangeNoBit) {
+  const std::string expected = HashOnHost({"--steps", "60"});
+  Process server = Serve(OnNvme());
+  const Process trainer = Train(Job({"--steps", "60", "--pause-ms", "10", "--persistent"}));
+  ASSERT_TRUE(WaitForSteps(3));
+  const rlimit little{2 * kMiB + 512 * kKiB, RLIM_INFINITY};
+  ASSERT_EQ(prlimit(server->pid(), RLIMIT_FSIZE, &little, nullptr), 0);
+  SteadyClock clock;
+  const int64_t limit = clock.NowNs() + kLimit;
+  while (NumberIn(AskAdmin(directory_.path(), "/v1/nvme"), "pieces_in_pool") < 6 && clock.NowNs() < limit) clock.SleepNs(5 * kNsPerMs);
+  server->Signal(SIGKILL);
+  ASSERT_TRUE(server->Wait(kLimit).has_value());
+  EXPECT_NE(server->Output().find("they stay in the pool"), std::string::npos) << server->Output();
+  EXPECT_NE(server->Output().find("File too large"), std::string::npos) << server->Output();
+  server = Serve(OnNvme());
+  EXPECT_GE(NumberIn(AskAdmin(directory_.path(), "/v1/nvme"), "pieces_in_pool"), 6);
+  const auto end = trainer->Wait(2 * kLimit);
+  ASSERT_TRUE(end.has_value() && end->exit_code == 0) << trainer->Output();
   EXPECT_EQ(HashIn(trainer->Output()), expected);
   End(server);
 }
