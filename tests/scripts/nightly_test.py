@@ -12,7 +12,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTED = ("scripts/test", "scripts/fuzz", "scripts/planted", "scripts/bench", "tests/models/check_models.sh", "build/bin/sim_main",
-           "build/bin/bench_restart", "build/tests/optim_test", "build/tests/kill_campaign", "build/tests/nvme_test",
+           "build/bin/bench_restart", "build/tests/optim_test", "build/tests/kill_campaign", "build/tests/nvme_test", "build/tests/kernel_faults_test",
            "build/tests/process_nvme_kill_test", "build/tests/process_upgrade_test", "build/tests/trainer_campaign", "build/tests/failure_sweep")
 TOOLS = ("path/cmake", "path/ctest")
 # Notes how it was called; fails where it is told to.
@@ -88,6 +88,7 @@ class Nightly(unittest.TestCase):
                      "scripts/planted --all", f"tests/models/check_models.sh {self.repo}/out/nightly/models --large", "build/tests/failure_sweep --all",
                      f"scripts/bench all --json {self.repo}/out/nightly/bench.json",
                      "build/tests/nvme_test --gtest_brief=1 --gtest_filter=DiskFaults.Many*:Piece.OneFlippedBit*:PowerLoss.*",
+                     "build/tests/kernel_faults_test --gtest_brief=1",
                      "build/tests/process_nvme_kill_test --gtest_brief=1 --gtest_filter=*KilledWithTransfersInFlight*",
                      "build/tests/process_upgrade_test --gtest_filter=*RollingRestarts* --gtest_repeat=1 --gtest_brief=1"):
             self.assertIn(call + "\n", calls)
