@@ -28,7 +28,7 @@ nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& dire
   // A share for each drive, so that one that does not answer takes nothing from another.
   const auto drives = static_cast<uint32_t>(directories.size());
   options.depth = wanted.depth * drives;
-  options.threads *= drives;
+  options.files_per_line = 3;
   options.allow_uring = wanted.allow_uring;
   options.buffers = {staging};
   for (const auto& directory : directories) {

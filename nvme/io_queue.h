@@ -73,8 +73,9 @@ class IoQueue {
 struct IoQueueOptions {
   uint32_t depth = 64;
   bool allow_uring = true;
-  uint32_t threads = 4;                       // of the fallback
+  uint32_t threads = 4;                       // of the fallback, for each line of files
   std::vector<int> files;                     // outlive the queue
+  uint32_t files_per_line = 0;                // one behind the other, of one drive; 0: all are one line
   std::vector<std::span<std::byte>> buffers;  // registered where possible (1 GiB each at most); other memory may be used too
 };
 

@@ -4,9 +4,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/last_words.h"
+#include "base/units.h"
 
 namespace tidepool::nvme {
 namespace {
@@ -27,13 +29,17 @@ int32_t Execute(const IoRequest& request, int fd) {
 ThreadQueue::ThreadQueue(const IoQueueOptions& options)
     : depth_(options.depth),
       files_(options.files),
+      files_per_line_(std::max<uint32_t>(1, options.files_per_line == 0 ? static_cast<uint32_t>(files_.size()) : options.files_per_line)),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      waiting_(options.depth),
+      lines_(std::max<uint64_t>(1, DivideUp(files_.size(), files_per_line_))),
       ended_(options.depth) {
   if (!event_.valid()) EndForWantOf("descriptor for an event");
-  for (uint32_t i = 0; i < options.threads; ++i) {
-    threads_.emplace_back([this] { Main(); });
-    pthread_setname_np(threads_.back().native_handle(), "tp-disk");
+  for (Line& line : lines_) line.waiting.resize(depth_);
+  for (Line& line : lines_) {
+    for (uint32_t i = 0; i < options.threads; ++i) {
+      threads_.emplace_back([this, &line] { Main(&line); });
+      pthread_setname_np(threads_.back().native_handle(), "tp-disk");
+    }
   }
 }
 
@@ -42,25 +48,26 @@ ThreadQueue::~ThreadQueue() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  there_.notify_all();
+  for (Line& line : lines_) line.there.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void ThreadQueue::Submit(const IoRequest& request) {
+  Line& line = lines_[request.file / files_per_line_];
   {
     const std::lock_guard lock(mutex_);
-    TP_CHECK(waiting_end_ - waiting_begin_ < depth_, "no more requests are out than the queue has places");
-    waiting_[waiting_end_++ % depth_] = request;
+    TP_CHECK(line.end - line.begin < depth_, "no more requests are out than the queue has places");
+    line.waiting[line.end++ % depth_] = request;
   }
-  there_.notify_one();
+  line.there.notify_one();
 }
 
-void ThreadQueue::Main() {
+void ThreadQueue::Main(Line* line) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    there_.wait(lock, [this] { return stopping_ || waiting_begin_ < waiting_end_; });
+    line->there.wait(lock, [this, line] { return stopping_ || line->begin < line->end; });
     if (stopping_) return;
-    const IoRequest request = waiting_[waiting_begin_++ % depth_];
+    const IoRequest request = line->waiting[line->begin++ % depth_];
     lock.unlock();
     const int32_t value = Execute(request, files_[request.file]);
     lock.lock();

@@ -1,4 +1,5 @@
-// ThreadQueue: the IoQueue over pread and pwrite, for systems that deny io_uring: a few threads that block in the kernel.
+// ThreadQueue: the IoQueue over pread and pwrite, for systems that deny io_uring: a few threads that block in the kernel, some for each
+// line of files, so that a drive that holds its own up holds up no other's.
 //
 // One thread submits and reaps; the threads inside meet it at one lock, held for a few instructions. It allocates nothing after it was
 // made.
@@ -32,17 +33,22 @@ class ThreadQueue final : public IoQueue {
     uint64_t tag;
     int32_t value;
   };
-  void Main();
+  struct Line {
+    std::condition_variable there;
+    std::vector<IoRequest> waiting;  // ring of depth_ places
+    uint64_t begin = 0, end = 0;
+  };
+  void Main(Line* line);
 
   const uint32_t depth_;
   const std::vector<int> files_;
+  const uint32_t files_per_line_;
   UniqueFd event_;
   std::mutex mutex_;
-  std::condition_variable there_;
-  // Rings of depth_ places, guarded by mutex_.
-  std::vector<IoRequest> waiting_;
-  std::vector<Ended> ended_;
-  uint64_t waiting_begin_ = 0, waiting_end_ = 0, ended_begin_ = 0, ended_end_ = 0;
+  // Guarded by mutex_.
+  std::vector<Line> lines_;
+  std::vector<Ended> ended_;  // ring of depth_ places
+  uint64_t ended_begin_ = 0, ended_end_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

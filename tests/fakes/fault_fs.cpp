@@ -195,6 +195,13 @@ std::unique_ptr<FaultFs> FaultFs::Mount(const Options& options, std::string* why
   return std::unique_ptr<FaultFs>(new FaultFs(options.path, counts, child));
 }
 
+void FaultFs::Hang() const {
+  kill(child_, SIGSTOP);
+}
+void FaultFs::Wake() const {
+  kill(child_, SIGCONT);
+}
+
 FaultFs::~FaultFs() {
   umount2(path_.c_str(), MNT_DETACH);
   kill(child_, SIGKILL);

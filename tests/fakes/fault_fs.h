@@ -33,6 +33,9 @@ class FaultFs {
 
   // The file, whose directory is the mounted one.
   std::string file() const { return path_ + "/states"; }
+  // Nothing is answered until Wake.
+  void Hang() const;
+  void Wake() const;
   uint64_t faults() const { return shared_->faults.load(std::memory_order_acquire); }
   uint64_t faults(DiskFault fault) const { return shared_->by_fault[static_cast<size_t>(fault)].load(std::memory_order_acquire); }
 

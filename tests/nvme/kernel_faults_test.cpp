@@ -82,6 +82,60 @@ TEST(KernelFaults, AFileSystemThatFailsIsRepairedOrNamed) {
   }
 }
 
+// The kernel holds requests whose file system does not answer: they are told, another drive's go on, and late answers are taken.
+TEST(KernelFaults, AFileSystemThatHangsIsToldAndHoldsUpNoOther) {
+  constexpr int64_t kLateNs = 50 * kNsPerMs, kLimitNs = 30 * kNsPerSecond;
+  for (const bool uring : {true, false}) {
+    const ScratchDirectory mounted, plain;
+    std::string why;
+    const auto fs = FaultFs::Mount({mounted.path(), kFileBytes, 1, {}}, &why);
+    if (fs == nullptr) return;  // as above
+    const std::string path = plain.path() + "/states";
+    close(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    std::filesystem::resize_file(path, kFileBytes);
+    const UniqueFd hanging = OpenDirect(fs->file()), good = OpenDirect(path);
+    SteadyClock clock;
+    const PageMemory memory = PageMemory::Map(16 * kPageBytes).value();
+    const OpenedIoQueue opened = OpenIoQueue(
+        {.depth = 16, .allow_uring = uring, .threads = 2, .files = {hanging.get(), good.get()}, .files_per_line = 1, .buffers = {}});
+    TransferQueue transfers(opened.queue.get(), &clock,
+                            {.transfers_max = 16, .block_bytes = kPageBytes, .files = 2, .files_per_line = 1, .late_ns = kLateNs});
+    const auto start = [&](uint32_t file, uint64_t i) {
+      transfers.Start({IoKind::kRead, file, i * kPageBytes, memory.bytes().data() + (8 * file + i) * kPageBytes, kPageBytes, 8 * file + i});
+    };
+    uint32_t good_ones = 0, late_ones = 0, ended_late = 0;
+    const int64_t end = clock.NowNs() + kLimitNs;
+    const auto go_on = [&](auto done_with) {
+      while (!done_with() && clock.NowNs() < end) {
+        if (!transfers.Progress()) clock.SleepNs(kNsPerMs);
+        TransferDone done;
+        while (transfers.Next(&done)) {
+          EXPECT_EQ(done.error, 0);
+          (done.tag < 8 ? ended_late : good_ones) += done.tag < 8 ? (done.late ? 1u : 0u) : 1u;
+        }
+        TransferLate late;
+        while (transfers.NextLate(&late)) {
+          EXPECT_LT(late.tag, 8u);
+          ++late_ones;
+        }
+      }
+    };
+    // io_uring asks a file system of FUSE once, and waits, whether it knows poll: before it hangs.
+    start(0, 0);
+    go_on([&] { return transfers.in_flight() == 0; });
+    fs->Hang();
+    for (uint64_t i = 0; i < 8; ++i) start(0, i);
+    for (uint64_t i = 0; i < 8; ++i) start(1, i);
+    go_on([&] { return good_ones == 8 && late_ones == 8; });
+    EXPECT_EQ(good_ones, 8u) << opened.queue->Name();
+    EXPECT_EQ(late_ones, 8u) << opened.queue->Name();
+    EXPECT_EQ(transfers.in_flight(), 8u);
+    fs->Wake();
+    go_on([&] { return transfers.in_flight() == 0; });
+    EXPECT_EQ(ended_late, 8u) << opened.queue->Name();
+  }
+}
+
 // What needs no rights: bits change at rest, a write is undone, the file is cut off, a limit refuses writes.
 class Mischief {
  public:
