@@ -11,7 +11,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace late_test {
 
 using nvme::IoKind;
 using Weights = std::vector<std::vector<float>>;
@@ -108,7 +108,7 @@ TEST_F(Late, AReadThatNeverComesEndsItsJobByNameAndNobodyElse) {
   const auto over = world().TakeReply<SessionOver>();
   ASSERT_TRUE(over.has_value());
   EXPECT_EQ(over->why.id(), ErrorId::kNvmeStalled);
-  EXPECT_THAT(over->why.Line(), testing::AllOf(testing::HasSubstr("gpt"), testing::HasSubstr("chunk"), testing::HasSubstr("read")));
+  EXPECT_THAT(over->why.Line(), ::testing::AllOf(::testing::HasSubstr("gpt"), ::testing::HasSubstr("chunk"), ::testing::HasSubstr("read")));
   ASSERT_EQ(world().tables().jobs.size(), 1u) << "its memory is free at once";
   for (uint64_t seed = 1; seed <= 3; ++seed) Step(&other, seed);
   EXPECT_EQ(other.FetchAll(), OnHost(3));
@@ -206,10 +206,10 @@ TEST_F(Late, AScrubNamesWhatIsNotAnsweredAndGoesOn) {
   const ScrubRow scrub = Nvme().scrub;
   EXPECT_EQ(scrub.state, ScrubState::kDone);
   ASSERT_EQ(scrub.damaged, 1u);
-  EXPECT_THAT(scrub.damage[0].what, testing::HasSubstr("answer"));
+  EXPECT_THAT(scrub.damage[0].what, ::testing::HasSubstr("answer"));
   Step(&trainer, 1);
   EXPECT_EQ(trainer.FetchAll(), OnHost(1)) << "the job goes on";
 }
 
-}  // namespace
+}  // namespace late_test
 }  // namespace tidepool::memserver

@@ -16,7 +16,7 @@
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
-namespace {
+namespace unwritten_test {
 
 using nvme::DiskFault;
 using Weights = std::vector<std::vector<float>>;
@@ -342,5 +342,5 @@ TEST(Unwritten, ARecordThatDoesNotFitGivesTheJobUp) {
   }
 }
 
-}  // namespace
+}  // namespace unwritten_test
 }  // namespace tidepool::memserver

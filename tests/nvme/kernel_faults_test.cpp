@@ -25,7 +25,7 @@
 #include "tests/nvme/scratch_directory.h"
 
 namespace tidepool::nvme {
-namespace {
+namespace kernel_faults_test {
 
 constexpr uint64_t kFileBytes = kPlaces * kSampleBytes;
 
@@ -220,5 +220,5 @@ TEST(KernelFaults, AFileThatIsChangedCutOffAndLimitedIsRefusedOrNamed) {
   }
 }
 
-}  // namespace
+}  // namespace kernel_faults_test
 }  // namespace tidepool::nvme
