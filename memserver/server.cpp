@@ -15,6 +15,7 @@
 #include "base/event_queue.h"
 #include "base/last_words.h"
 #include "base/log.h"
+#include "base/loopback.h"
 #include "base/unique_fd.h"
 #include "device/host_device.h"
 #include "device/open_device.h"
@@ -198,7 +199,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
   AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir), .access = options.access};
   if (!options.metrics_listen.empty()) {
-    TP_ASSIGN_OR_RETURN(doors.metrics, ListenLoopback(options.metrics_listen));
+    TP_ASSIGN_OR_RETURN(doors.metrics, ListenLoopback(options.metrics_listen, "--metrics-listen"));
   }
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
   r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), &r.events);

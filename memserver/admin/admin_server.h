@@ -31,11 +31,9 @@ struct AdminLimits {
 struct AdminDoors {
   std::string socket_path;  // a file of that name is replaced, so the caller must hold the socket directory's lock
   Access access = PrivateAccess();
-  // A listening socket of the loopback (ListenLoopback) that answers GET /metrics of whoever on this machine asks, and nothing else.
+  // A listening socket of the loopback (base/loopback.h) that answers GET /metrics of whoever on this machine asks, and nothing else.
   UniqueFd metrics = {};
 };
-// "127.0.0.1:9465", "[::1]:9465". Errors: kConfigBadValue (no address of the loopback, or no port), kSocketFailed.
-Result<UniqueFd> ListenLoopback(const std::string& address);
 
 class AdminServer {
  public:

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/loopback.h"
 #include "base/random.h"
 #include "base/unique_fd.h"
 #include "tests/memserver/admin_fixture.h"
@@ -129,7 +130,7 @@ TEST_F(AdminServerTest, APathThatCannotBeASocketIsAnError) {
 }
 
 TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
-  auto listening = ListenLoopback("127.0.0.1:0");
+  auto listening = ListenLoopback("127.0.0.1:0", "--flag");
   ASSERT_TRUE(listening.ok()) << listening.status().Format();
   sockaddr_in address{};
   socklen_t length = sizeof address;
@@ -162,9 +163,9 @@ TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
 TEST_F(AdminServerTest, OnlyAddressesOfTheLoopbackAreListenedOn) {
   for (const char* address :
        {"0.0.0.0:9465", "10.1.2.3:9465", "[::]:9465", "localhost:9465", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", ":9465"}) {
-    EXPECT_EQ(ListenLoopback(address).status().id(), ErrorId::kConfigBadValue) << address;
+    EXPECT_EQ(ListenLoopback(address, "--flag").status().id(), ErrorId::kConfigBadValue) << address;
   }
-  EXPECT_TRUE(ListenLoopback("127.5.0.1:0").ok());
+  EXPECT_TRUE(ListenLoopback("127.5.0.1:0", "--flag").ok());
 }
 
 TEST_F(AdminServerTest, HeadGivesTheHeaderAlone) {

@@ -1,15 +1,17 @@
+#include "base/loopback.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <string>
 
-#include "memserver/admin/admin_server.h"
+#include "base/check.h"
 
-namespace tidepool::memserver {
+namespace tidepool {
 namespace {
 
 // "127.0.0.1:9465" and "[::1]:9465" as the system wants them. False for any other address.
@@ -38,21 +40,36 @@ bool ReadAddress(const std::string& text, sockaddr_storage* address, socklen_t* 
 
 }  // namespace
 
-Result<UniqueFd> ListenLoopback(const std::string& address) {
+Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& flag) {
   sockaddr_storage at{};
   socklen_t length = 0;
   if (!ReadAddress(address, &at, &length)) {
     return Status(ErrorId::kConfigBadValue, "'" + address + "' is no address of the loopback with a port")
-        .Where("--metrics-listen")
-        .Fix("give none, or an address like 127.0.0.1:9465; let a proxy that knows who asks serve other machines");
+        .Where(flag)
+        .Fix("give an address like 127.0.0.1:9465; let a proxy that knows who asks serve other machines");
   }
   UniqueFd fd(socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), length) != 0 || listen(fd.get(), 16) != 0) {
-    return Status(ErrorId::kSocketFailed, "cannot listen for readers of /metrics").Where(address).Why(std::strerror(errno));
+    return Status(ErrorId::kSocketFailed, "cannot listen on the loopback").Where(flag + " " + address).Why(std::strerror(errno));
   }
   return fd;
 }
 
-}  // namespace tidepool::memserver
+std::string AddressOf(const UniqueFd& listening) {
+  sockaddr_storage at{};
+  socklen_t length = sizeof at;
+  TP_CHECK(getsockname(listening.get(), reinterpret_cast<sockaddr*>(&at), &length) == 0, "a listening socket has an address");
+  std::array<char, INET6_ADDRSTRLEN> host{};
+  if (at.ss_family == AF_INET6) {
+    const auto* six = reinterpret_cast<const sockaddr_in6*>(&at);
+    inet_ntop(AF_INET6, &six->sin6_addr, host.data(), host.size());
+    return "[" + std::string(host.data()) + "]:" + std::to_string(ntohs(six->sin6_port));
+  }
+  const auto* four = reinterpret_cast<const sockaddr_in*>(&at);
+  inet_ntop(AF_INET, &four->sin_addr, host.data(), host.size());
+  return std::string(host.data()) + ":" + std::to_string(ntohs(four->sin_port));
+}
+
+}  // namespace tidepool

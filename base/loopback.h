@@ -1,0 +1,19 @@
+// Loopback: listening sockets that nobody on another machine reaches.
+//
+// Any thread.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tidepool {
+
+// "127.0.0.1:9465", "[::1]:9465"; port 0: any that is free. `flag` is named in errors: kConfigBadValue (no address of the loopback, or no
+// port), kSocketFailed.
+Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& flag);
+// Where such a socket listens, in the same form.
+std::string AddressOf(const UniqueFd& listening);
+
+}  // namespace tidepool
