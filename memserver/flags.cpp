@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/completion.h"
 #include "base/suggest.h"
 #include "memserver/config.h"
 
@@ -20,7 +21,7 @@ struct CommandEntry {
   std::string_view description;
 };
 
-constexpr std::array<CommandEntry, 6> kCommands{{
+constexpr std::array<CommandEntry, 7> kCommands{{
     {"run", Command::kRun, "serve trainers until SIGTERM or Ctrl-C (the default)"},
     {"check", Command::kCheck, "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad configuration, 9 unfit"},
     {"config", Command::kConfig, "print the settings that hold and their origins; --defaults: a commented file"},
@@ -28,6 +29,22 @@ constexpr std::array<CommandEntry, 6> kCommands{{
      "copy: how fast each way of copying is on this machine; --bytes SIZE of memory (2GiB); nvme DIR: which blocks suit a drive; -o json"},
     {"version", Command::kVersion, "print versions of program and protocol"},
     {"help", Command::kHelp, "print this text"},
+    {"completion", Command::kCompletion, "print what a shell completes this command line with: bash or zsh"},
+}};
+
+// Flags of one command, beside the settings.
+struct CommandFlag {
+  Command command;
+  std::string_view name, kind, description;  // kind: empty when it takes no value
+};
+constexpr std::array<CommandFlag, 7> kCommandFlags{{
+    {Command::kRun, "--no-respawn", "", "short for --respawn off"},
+    {Command::kRun, "--discard-kept", "", "start clean: give up the jobs that a keeper still holds"},
+    {Command::kRun, "--parent-pid", "PID", "for programs that start a private server: end when that process ends"},
+    {Command::kRun, "--end-with-fd", "N", "likewise: end when the other end of this inherited pipe is closed"},
+    {Command::kConfig, "--defaults", "", "a commented file with all settings as they are where nothing is given"},
+    {Command::kBench, "--bytes", "SIZE", "of memory, for `copy` (2GiB)"},
+    {Command::kBench, "--output", "table|json", "form of the result; short: -o"},
 }};
 
 constexpr std::string_view kExamples =
@@ -95,6 +112,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   app.add_flag("-h,--help", help);
   if (flags->command != Command::kVersion) app.add_option("--config", flags->config_file);
   if (flags->command == Command::kConfig) app.add_flag("--defaults", flags->defaults);
+  if (flags->command == Command::kCompletion) app.add_option("shell", flags->shell)->required()->check(CLI::IsMember({"bash", "zsh"}));
   std::string form = "table";
   if (flags->command == Command::kBench) {
     app.add_option("what", flags->bench_what)->required()->check(CLI::IsMember({"copy", "nvme"}));
@@ -161,13 +179,35 @@ std::string HelpText() {
             " (default " + std::string(setting.fallback) + ")\n";
   }
   text += "  quotas of users and jobs are [[jobs.quota]] tables of the file; `memserver config --defaults` shows one\n";
-  text += "\nof `run` alone:\n";
-  text += "  " + Padded("--no-respawn", 26) + "short for --respawn off\n";
-  text += "  " + Padded("--discard-kept", 26) + "start clean: give up the jobs that a keeper still holds\n";
-  text += "\nfor programs that start a private server:\n";
-  text += "  " + Padded("--parent-pid PID", 26) + "end when that process ends\n";
-  text += "  " + Padded("--end-with-fd N", 26) + "end when the other end of this inherited pipe is closed\n";
+  for (const CommandEntry& entry : kCommands) {
+    std::string flags;
+    for (const CommandFlag& flag : kCommandFlags) {
+      const std::string shown = std::string(flag.name) + (flag.kind.empty() ? "" : " ") + std::string(flag.kind);
+      if (flag.command == entry.command) flags += "  " + Padded(shown, 26) + std::string(flag.description) + "\n";
+    }
+    if (!flags.empty()) text += "\nof `" + std::string(entry.name) + "` alone:\n" + flags;
+  }
   return text;
+}
+
+std::string CompletionText(const std::string& shell) {
+  const auto flag_of = [](std::string_view name, std::string_view kind, std::string_view description) {
+    return CompletedFlag{{std::string(name)}, std::string(description), !kind.empty(), ValuesOfKind(kind)};
+  };
+  CompletedCommand whole{.path = "", .help = "", .flags = {}};
+  whole.flags = {flag_of("--help", "", "print commands and settings"), flag_of("--config", "FILE", "settings from this file")};
+  for (const Setting& setting : Settings()) whole.flags.push_back(flag_of(setting.flag, setting.value_kind, setting.description));
+  std::vector<CompletedCommand> commands{whole};
+  for (const CommandEntry& entry : kCommands) {
+    CompletedCommand command{.path = std::string(entry.name), .help = std::string(entry.description), .flags = {}};
+    for (const CommandFlag& flag : kCommandFlags) {
+      if (flag.command == entry.command) command.flags.push_back(flag_of(flag.name, flag.kind, flag.description));
+    }
+    if (entry.command == Command::kBench) command.arguments.words = {"copy", "nvme"};
+    if (entry.command == Command::kCompletion) command.arguments.words = {"bash", "zsh"};
+    commands.push_back(command);
+  }
+  return shell == "bash" ? BashCompletion("memserver", commands) : ZshCompletion("memserver", commands);
 }
 
 }  // namespace tidepool::memserver

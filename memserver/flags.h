@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-enum class Command { kRun, kCheck, kConfig, kBench, kVersion, kHelp, kKeep };
+enum class Command { kRun, kCheck, kConfig, kBench, kVersion, kHelp, kCompletion, kKeep };
 
 struct Flags {
   Command command = Command::kRun;
@@ -25,6 +25,7 @@ struct Flags {
   std::string bench_directory;                  // of `bench nvme`
   std::string bench_bytes = "2GiB";             // of `bench copy`
   bool json = false;                            // of `bench`
+  std::string shell;                            // of `completion`: "bash", "zsh"
   KeeperOptions keep;                           // of `keep`, which memserver alone calls
 };
 
@@ -32,5 +33,7 @@ struct Flags {
 Result<Flags> ParseFlags(int argc, const char* const* argv);
 // Examples first, then commands, then settings.
 std::string HelpText();
+// What `shell` completes the command line of memserver with.
+std::string CompletionText(const std::string& shell);
 
 }  // namespace tidepool::memserver

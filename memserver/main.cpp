@@ -103,6 +103,11 @@ int PrintHelp(const Flags&) {
   return kExitOk;
 }
 
+int PrintCompletion(const Flags& flags) {
+  std::cout << CompletionText(flags.shell);
+  return kExitOk;
+}
+
 int Keep(const Flags& flags) {
   const LastWords as_keeper("keeper");
   InitLog("keeper", flags.keep.log_level, flags.keep.log_format);
@@ -119,6 +124,7 @@ constexpr CommandAction kActions[] = {{Command::kRun, Run},
                                       {Command::kConfig, PrintConfig},
                                       {Command::kVersion, PrintVersion},
                                       {Command::kHelp, PrintHelp},
+                                      {Command::kCompletion, PrintCompletion},
                                       {Command::kKeep, Keep}};
 
 int Main(int argc, char** argv) {

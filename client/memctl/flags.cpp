@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/completion.h"
 #include "base/suggest.h"
 #include "base/units.h"
 #include "shm/socket_path.h"
@@ -81,7 +82,8 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   sub->callback([invocation, name = command.name] { invocation->command = name; });
   if (command.job) sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
   if (command.chunk_filters) {
-    sub->add_option("--state", invocation->state, "empty, resident, gradients, complete, update-due or updating")->type_name("STATE");
+    sub->add_option("--state", invocation->state, "Only chunks in this state")
+        ->type_name("empty|resident|gradients|complete|update-due|updating");
     sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")->type_name("N")->check(CLI::Range(1, 10'000));
     sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")->type_name("CURSOR");
   }
@@ -93,6 +95,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
 
 struct FieldFlag {
   const char* flag;  // "--limit" of the field "limit"
+  const char* kind;
   const char* help;
 };
 struct ActionFlags {
@@ -104,11 +107,11 @@ struct ActionFlags {
 constexpr auto kJobActions = std::to_array<ActionFlags>({
     {"quota",
      "Change what a job may have; until it ends, or memserver does",
-     {{{"--guarantee", "Pool memory that nobody else is given: a size, or a share of the pool"},
-       {"--limit", "Pool memory that it never exceeds: a size, a share of the pool, or none"},
-       {"--nvme-limit", "Bytes on NVMe that it never exceeds: a size, or none"},
-       {"--weight", "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
-       {"--priority", "low, normal or high"}}},
+     {{{"--guarantee", "SIZE|%", "Pool memory that nobody else is given"},
+       {"--limit", "SIZE|%|none", "Pool memory that it never exceeds"},
+       {"--nvme-limit", "SIZE|none", "Bytes on NVMe that it never exceeds"},
+       {"--weight", "N", "Its share of workers and copies, against jobs of the same priority (1 to 100)"},
+       {"--priority", "low|normal|high", "Who comes first"}}},
      5},
     {"suspend", "Serve it no longer: its ranks wait, and its memory is kept, until it is resumed", {}, 0},
     {"resume", "Serve it again", {}, 0},
@@ -131,8 +134,8 @@ void AddJobCommand(CLI::App* app, Invocation* invocation) {
     for (size_t i = 0; i < action.field_count; ++i) {
       std::string field = action.fields[i].flag + 2;
       std::replace(field.begin(), field.end(), '-', '_');
-      sub->add_option_function<std::string>(
-          action.fields[i].flag, [invocation, field](const std::string& text) { invocation->fields[field] = text; }, action.fields[i].help);
+      const auto take = [invocation, field](const std::string& text) { invocation->fields[field] = text; };
+      sub->add_option_function<std::string>(action.fields[i].flag, take, action.fields[i].help)->type_name(action.fields[i].kind);
     }
   }
 }
@@ -141,13 +144,13 @@ void AddJobCommand(CLI::App* app, Invocation* invocation) {
 void AddLogsCommand(CLI::App* app, Invocation* invocation) {
   CLI::App* logs = app->add_subcommand("logs", "Change what memserver logs: memctl logs level LEVEL");
   logs->require_subcommand(1)->fallthrough();
-  CLI::App* sub = logs->add_subcommand("level", "debug, info, warn or error");
+  CLI::App* sub = logs->add_subcommand("level", "From which level on");
   sub->fallthrough();
   sub->callback([invocation] { invocation->command = "logs"; });
   const auto field = [invocation](const char* name) {
     return [invocation, name](const std::string& text) { invocation->fields[name] = text; };
   };
-  sub->add_option_function<std::string>("level", field("level"))->required()->type_name("LEVEL");
+  sub->add_option_function<std::string>("level", field("level"))->required()->type_name("debug|info|warn|error");
   sub->add_option_function<std::string>("--for", field("for"), "Then the configured level comes back")->type_name("TIME");
 }
 
@@ -193,6 +196,26 @@ void AddNvmeCommand(CLI::App* app, Invocation* invocation) {
   add("scrub", "Check every piece of states while training goes on; returns at once");
 }
 
+// memctl completion SHELL
+void AddCompletionCommand(CLI::App* app, Invocation* invocation) {
+  CLI::App* sub =
+      app->add_subcommand("completion", "Print what a shell completes memctl's command line with: source <(memctl completion bash)");
+  sub->callback([invocation] { invocation->command = "completion"; });
+  sub->add_option("shell", invocation->target)->required()->check(CLI::IsMember({"bash", "zsh"}));
+}
+
+// Names of jobs are asked for when they are needed.
+void CompleteJobs(CompletedValues* values, const std::string& kind) {
+  if (kind == "JOB") values->lines_of = "memctl ps --no-header --no-color 2> /dev/null | awk '{print $2}'";
+}
+
+ParsedLine Completion(const CLI::App& app, const std::string& shell) {
+  std::vector<CompletedCommand> commands;
+  AppendCommands(app, "", CompleteJobs, &commands);
+  const std::string text = shell == "bash" ? BashCompletion("memctl", commands) : ZshCompletion("memctl", commands);
+  return {.invocation = std::nullopt, .text = text, .exit_code = kExitOk};
+}
+
 ParsedLine UsageError(const std::string& what) {
   return {.invocation = std::nullopt, .text = Status(ErrorId::kUsageError, what).Format() + "\n", .exit_code = kExitUsage};
 }
@@ -201,7 +224,7 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "nvme", "logs", "top", "events", "report", "explain"}) names.emplace_back(name);
+  for (const char* name : {"job", "nvme", "logs", "top", "events", "report", "explain", "completion"}) names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);
@@ -241,6 +264,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   AddLogsCommand(&app, &invocation);
   AddLookCommands(&app, &invocation);
   AddNvmeCommand(&app, &invocation);
+  AddCompletionCommand(&app, &invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -253,6 +277,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
     return UsageError(error.what());
   }
   if (const auto extras = app.remaining(true); !extras.empty() || invocation.command.empty()) return UsageError(WhyNotUnderstood(extras));
+  if (invocation.command == "completion") return Completion(app, invocation.target);
   const Status durations = ReadDurations(texts, app.count("--watch") > 0, &invocation);
   if (!durations.ok()) return {.invocation = std::nullopt, .text = durations.Format() + "\n", .exit_code = durations.exit_code()};
   invocation.json = texts.output == "json";
