@@ -28,6 +28,7 @@ Examples:
   memctl top                             what moves: bytes, updates and steps a second
   memctl events -f                       what memserver logs, as it comes
   memctl report run.html --for 1min      a minute of the run as one page
+  memctl page                            the same live, in a browser on this machine
   memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
   memctl nvme status                     the NVMe directories, and the last check of what lies there
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
@@ -174,6 +175,9 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
   report->add_option("file", invocation->target, "The page")->required()->type_name("FILE");
   const auto take_for = [invocation](const std::string& text) { invocation->fields["for"] = text; };
   report->add_option_function<std::string>("--for", take_for, "How long (10s), every --watch (250ms)")->type_name("TIME");
+  CLI::App* page = add("page", "Show what memserver does in a browser, until Ctrl-C; with the rights of whoever runs it");
+  page->add_option("--listen", invocation->listen, "Where: an address of the loopback; port 0: any that is free (127.0.0.1:8642)")
+      ->type_name("ADDRESS");
   add("explain", "What an error means and what to do: memctl explain TP2101")
       ->add_option("code", invocation->target, "A number or a name")
       ->required()
@@ -224,7 +228,7 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "nvme", "logs", "top", "events", "report", "explain", "completion"}) names.emplace_back(name);
+  for (const char* name : {"job", "nvme", "logs", "top", "events", "report", "page", "explain", "completion"}) names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);

@@ -25,8 +25,9 @@ struct Invocation {
   int64_t for_ns = 10 * kNsPerSecond;  // of `report`: how long it looks
   uint64_t rounds = 0;                 // of --watch; 0: until it is interrupted
   std::string job, state, cursor;
-  uint64_t limit = 0;          // of chunks and events; 0: the server's own
-  std::string method, target;  // of `api`; target also the error of `explain`, the file of `report`
+  uint64_t limit = 0;                     // of chunks and events; 0: the server's own
+  std::string method, target;             // of `api`; target also the error of `explain`, the file of `report`
+  std::string listen = "127.0.0.1:8642";  // of `page`
   // Of commands that change something: what to do, and the fields of the request that were given.
   std::string action;
   bool force = false;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "client/memctl/commands.h"
 #include "client/memctl/flags.h"
+#include "client/memctl/page_server.h"
 
 namespace {
 
@@ -59,6 +60,20 @@ int Watch(Invocation invocation) {
   }
 }
 
+// Until Ctrl-C. The address is the result: a script can read it.
+int ServePage(const Invocation& invocation) {
+  const auto server = tidepool::client::PageServer::Open(invocation);
+  if (!server.ok()) {
+    Print(server.status().Format() + "\n", stderr);
+    return server.status().exit_code();
+  }
+  Print("the page is for whoever has this address, all of it; Ctrl-C ends it\n", stderr);
+  if (!Print(server.value()->url() + "\n", stdout)) return tidepool::kExitFailed;
+  const auto ended = server.value()->Serve();
+  Print(ended.Format() + "\n", stderr);
+  return ended.exit_code();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -69,6 +84,7 @@ int main(int argc, char** argv) {
     return line.exit_code;
   }
   Invocation invocation = *line.invocation;
+  if (invocation.command == "page") return ServePage(invocation);
   const bool again = invocation.watch_ns.has_value() && invocation.command != "report";  // which looks again by itself
   return again ? Watch(invocation) : RunOnce(&invocation, false);
 }

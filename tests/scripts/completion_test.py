@@ -45,12 +45,12 @@ class Bash(unittest.TestCase):
 
     def test_commands_come_first(self):
         self.assertEqual(self.offered("memctl resi"), {"residency"})
-        self.assertLess({"status", "job", "completion"}, self.offered("memctl "))
+        self.assertLess({"status", "job", "page", "completion"}, self.offered("memctl "))
         self.assertEqual(self.offered("memctl job "), {"quota", "suspend", "resume", "release"})
         self.assertEqual(self.offered("memserver be"), {"bench"})
 
     def test_every_flag_of_help_is_offered(self):
-        for words in (("memctl",), ("memctl", "chunks"), ("memctl", "job", "quota"), ("memserver",)):
+        for words in (("memctl",), ("memctl", "chunks"), ("memctl", "job", "quota"), ("memctl", "page"), ("memserver",)):
             told = set(re.findall(r"(?m)^  (?:-\w,)?(--[\w-]+)", output_of(os.path.join(BIN, words[0]), *words[1:], "--help")))
             told -= {"--no-respawn", "--discard-kept", "--parent-pid", "--end-with-fd", "--defaults", "--bytes", "--output"} if words == ("memserver",) else set()
             self.assertGreater(len(told), 1, words)

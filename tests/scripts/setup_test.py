@@ -72,6 +72,13 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.apt_calls(), [])
         self.assertFalse(os.path.exists(os.path.join(self.folder.name, "deps")))
 
+    def test_a_browser_is_installed_where_it_is_asked_for(self):
+        self.assertNotIn("chromium", self.setup("--check", "--no-torch").stdout)
+        done = self.setup("--check", "--no-torch", "--browser")
+        self.assertEqual((done.returncode, done.stdout.strip()), (9, "setup: missing Debian packages: chromium"))
+        self.assertEqual(self.setup("--no-torch", "--browser").returncode, 0)
+        self.assertRegex(self.apt_calls()[-1], r"install -y --no-install-recommends --no-remove chromium$")
+
     def as_anybody(self, *arguments):
         """Setup with the tests for root made blind: what a user without rights meets."""
         with open(SETUP, encoding="utf-8") as file:

@@ -1,0 +1,296 @@
+// The page: asks `memctl page` what memserver says, twice a second, and shows it. Texts of others are set as text, never as HTML.
+import { PHASES, QUIET, foldOf, inkOf, lettersOf, paintRate, paintRow, paintRuler, paintSteps } from "/picture.js";
+
+const PAUSE_MS = 500, SAMPLES = 240, SHOWN_SECONDS = 120;
+const key = location.hash.slice(1);
+const state = { look: null, before: null, looks: 0, rates: new Map(), steps: new Map(), cards: new Map(), problem: "" };
+window.tidepool = state;  // for whoever wants to look closer, and for tests
+
+// h("p", {class: "soft"}, "text", node): an element.
+function h(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, value);
+  element.append(...children);
+  return element;
+}
+const $ = (id) => document.getElementById(id);
+
+// Numbers as memctl writes them; the exact one stays in the element.
+function bytesText(bytes) {
+  const names = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; bytes >= 1024 && unit + 1 < names.length; ++unit) bytes /= 1024;
+  return (unit === 0 || bytes >= 100 ? bytes.toFixed(0) : bytes >= 10 ? bytes.toFixed(1) : bytes.toFixed(2)) + " " + names[unit];
+}
+function secondsText(seconds) {
+  if (seconds < 1) return (seconds * 1000).toFixed(0) + " ms";
+  if (seconds < 60) return seconds.toFixed(1) + " s";
+  const whole = Math.round(seconds), two = (n) => String(n).padStart(2, "0");
+  return whole < 3600 ? `${Math.floor(whole / 60)}:${two(whole % 60)} min` : `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
+}
+function countText(count) {
+  const [unit, name] = count >= 1e9 ? [1e9, " G"] : count >= 1e6 ? [1e6, " M"] : count >= 1e4 ? [1e3, " k"] : [1, ""];
+  return unit === 1 ? count.toFixed(0) : (count / unit).toFixed(1) + name;
+}
+const number = (value, text, id) => h("data", id ? { value, "data-is": id } : { value }, text);
+const bytes = (value, id) => number(value, bytesText(value), id);
+
+function bar(parts, marks = []) {
+  const spans = parts.map(([kind, share]) => {
+    const span = h("span", { class: kind });
+    span.style.width = Math.max(0, Math.min(1, share)) * 100 + "%";
+    return span;
+  });
+  const lines = marks.map(([share, title]) => {
+    const line = h("span", { class: "mark", title });
+    line.style.left = `calc(${Math.min(1, share) * 100}% - 1px)`;
+    line.style.width = "2px";
+    return line;
+  });
+  return h("div", { class: "bar" }, ...spans, ...lines);
+}
+const share = (part, whole) => (whole > 0 ? part / whole : 0);
+
+// Rates lie between two looks of one memserver; a counter that began anew counts as none.
+function rate(name, now, before, seconds) {
+  const values = state.rates.get(name) || [];
+  state.rates.set(name, values);
+  values.push(before === undefined || now < before || seconds <= 0 ? 0 : (now - before) / seconds);
+  if (values.length > SAMPLES / 2) values.shift();
+  return values;
+}
+
+function memoryTile(name, id, used, whole) {
+  return h("div", { class: "tile" }, h("h2", {}, name), h("p", { class: "big" }, bytes(used, id)), bar([["own", share(used, whole)]]),
+    h("p", { class: "soft" }, "of ", bytes(whole, id + "-limit"), ` · ${(share(used, whole) * 100).toFixed(0)} %`));
+}
+function rateTile(name, id, values, text) {
+  const canvas = h("canvas", { role: "img", "aria-label": name + " over the last minute" }), now = values[values.length - 1];
+  return [h("div", { class: "tile" }, h("h2", {}, name), h("p", { class: "big" }, number(now, text(now), id)), canvas), canvas, values];
+}
+
+function showTiles(status, before) {
+  const seconds = before ? status.uptime_seconds - before.uptime_seconds : 0, perSecond = (value) => bytesText(value) + "/s";
+  const tiles = [memoryTile("Host pool", "pool", status.pool.bytes_used, status.pool.bytes), memoryTile("rCaches", "rcache", status.rcache.bytes_used, status.rcache.bytes_limit)];
+  if (status.nvme.bytes > 0) tiles.push(memoryTile("NVMe", "nvme", status.nvme.bytes_used, status.nvme.bytes));
+  const rates = [["To ranks", "to-ranks", (s) => s.transfers.host_to_device_bytes, perSecond], ["From ranks", "from-ranks", (s) => s.transfers.device_to_host_bytes, perSecond],
+    ["Parameters updated", "updates", (s) => s.optimizer.parameters_updated, (value) => countText(value) + "/s"]];
+  if (status.nvme.bytes > 0) rates.push(["NVMe read", "nvme-read", (s) => s.nvme.bytes_read, perSecond], ["NVMe written", "nvme-written", (s) => s.nvme.bytes_written, perSecond]);
+  const painted = rates.map(([name, id, of, text]) => rateTile(name, id, rate(id, of(status), before ? of(before) : undefined, seconds), text));
+  $("tiles").replaceChildren(...tiles, ...painted.map(([tile]) => tile));
+  for (const [, canvas, values] of painted) paintRate(canvas, values, SAMPLES / 2);
+}
+
+function showServer(status, health) {
+  const worst = { ready: "ok", draining: "warn", starting: "warn" }[status.state] || "error";
+  $("server").replaceChildren(h("span", { class: "badge " + worst, "data-is": "state" }, status.state), `memserver ${status.version} · ${status.socket_dir} · up `,
+    number(status.uptime_seconds, secondsText(status.uptime_seconds), "uptime"), ` · ${status.jobs} ${status.jobs === 1 ? "job" : "jobs"}, ${status.sessions} ${status.sessions === 1 ? "rank" : "ranks"}`);
+  document.title = `${health.status === "ok" ? "" : "⚠ "}Tidepool · ${status.state} · ${status.jobs} ${status.jobs === 1 ? "job" : "jobs"}`;
+}
+
+const SIGN = { ok: "✓", warn: "▲", error: "✕" };
+function checkItem(check) {
+  return h("li", { class: check.severity }, h("span", { class: "name" }, `${SIGN[check.severity]} ${check.code}`), ` ${check.summary}` + (check.detail.length ? ` (${check.detail.join(", ")})` : ""),
+    ...(check.severity === "ok" ? [] : [h("div", { class: "soft" }, "→ " + check.remedy)]));
+}
+function showHealth(health) {
+  const open = $("health").querySelector("details")?.open, wrong = health.checks.filter((check) => check.severity !== "ok");
+  const text = health.status === "ok" ? `all ${health.checks.length} checks are well` : `${wrong.length} of ${health.checks.length} checks ask for attention`;
+  const rest = h("details", open ? { open: "" } : {}, h("summary", {}, "all checks"), h("ul", {}, ...health.checks.filter((check) => check.severity === "ok").map(checkItem)));
+  $("health").replaceChildren(h("div", { class: "card" }, h("div", { class: "all" }, h("h2", {}, "Health"), h("span", { class: health.status, "data-is": "health" }, `${SIGN[health.status]} ${text}`)),
+    ...(wrong.length ? [h("ul", {}, ...wrong.map(checkItem))] : []), rest));
+}
+
+// The parts of a job's card that stay while the numbers in them change.
+function newCard(id) {
+  const part = (name, tag = "div") => h(tag, { class: name });
+  const card = { root: h("article", { class: "card job", "data-job": id }), head: part("head"), bars: part("bars"), map: part("map"), under: part("under"), hint: h("span"), legend: part("legend", "ul"),
+    steps: h("canvas", { role: "img", "aria-label": "steps over the last two minutes" }), stepsText: h("span", { class: "soft" }), rows: [], pointed: null };
+  const phases = h("ul", { class: "legend" }, ...PHASES.map(([name, ink]) => legendItem("", ink, name)), legendItem("", "soft", "time of a step"), legendItem("", "due", "its share of fetches that waited"));
+  card.root.append(card.head, card.bars, card.map, card.under, card.legend, h("div", { class: "lane" }, h("h3", {}, "Steps ", card.stepsText), card.steps, phases));
+  card.map.addEventListener("mousemove", (event) => pointAt(card, event));
+  card.map.addEventListener("mouseleave", () => { card.pointed = null; showPointed(card); });
+  return card;
+}
+function legendItem(letter, ink, text) {
+  const box = h("i", {}, letter);
+  box.style.background = `var(--${ink})`;
+  if (ink === "nvme") box.style.color = "#ffffff";
+  return h("li", {}, box, text);
+}
+
+function pointAt(card, event) {
+  const canvas = card.rows.length ? card.rows[0].canvas.getBoundingClientRect() : null;
+  const at = canvas && canvas.width > 0 ? (event.clientX - canvas.left) / canvas.width : -1;
+  const fold = card.rows.length ? foldOf(card.chunks, canvas.width) : 1, columns = Math.ceil(card.chunks / fold);
+  card.pointed = at >= 0 && at < 1 ? Math.floor(at * columns) * fold : null;
+  showPointed(card);
+}
+function showPointed(card) {
+  if (card.pointed === null || card.pointed >= card.chunks) {
+    card.hint.textContent = card.resting;
+    return;
+  }
+  const says = (row) => (row.kind === "rcache" && row.letters[card.pointed] === "." ? "not held" : card.names[row.letters[card.pointed]] || row.letters[card.pointed]);
+  card.hint.textContent = `chunk ${card.pointed}: ` + card.rows.map((row) => `${row.name} ${says(row)}`).join(" · ");
+}
+
+const placeName = (row) => (row.kind === "rcache" ? `rank ${row.rank} rCache` : row.kind === "nvme" ? "NVMe" : "host pool");
+function placeUse(row) {
+  return row.kind === "rcache" ? [number(row.chunks_held, `${row.chunks_held} held`, "held-" + row.rank), " / ", bytes(row.bytes_limit)] : [bytes(row.bytes_used), " / ", bytes(row.bytes_limit)];
+}
+
+function showMap(card, seen, legend) {
+  card.chunks = seen.chunks;
+  card.names = legend;
+  const ruler = h("canvas", { class: "ruler", "aria-hidden": "true" });
+  card.rows = seen.rows.map((row) => ({ kind: row.kind, name: placeName(row), letters: lettersOf(row.runs), canvas: h("canvas", { role: "img" }), use: h("span", { class: "use" }, ...placeUse(row)) }));
+  card.map.replaceChildren(h("span"), ruler, h("span"), ...card.rows.flatMap((row) => [h("span", {}, row.name), row.canvas, row.use]));
+  if (seen.chunks > 0) paintRuler(ruler, seen.chunks);
+  let fold = 1;
+  for (const row of card.rows) if (row.letters) fold = paintRow(row.canvas, row.letters, row.kind).fold;
+  card.resting = `${seen.chunks} chunks of up to ${bytesText(seen.chunk_bytes_max)}` + (fold > 1 ? `; a column is ${fold} chunks and shows what moves most` : "; point at one to see where it is");
+  const last = seen.last_step, fetched = last.fetches ? `last step: ${last.fetches} fetches, ${bytesText(last.bytes_fetched)} to ranks; ${last.fetches_waited} waited for their update` : "";
+  card.under.replaceChildren(card.hint, h("span", {}, fetched));
+  showPointed(card);
+  card.legend.replaceChildren(...Object.entries(legend).map(([letter, name]) => legendItem(QUIET.includes(letter) ? "" : letter, inkOf(letter, "host_pool"), name)), legendItem("", "absent", "not held by the rank"));
+}
+
+function showBars(card, job, status, account) {
+  const limit = job.quota.limit_bytes ?? status.pool.bytes, others = Math.max(0, (account?.bytes_used ?? job.pool_bytes) - job.pool_bytes), guarantee = job.quota.guarantee_bytes;
+  const whose = job.quota.limit_bytes === null ? "of the pool's " : "of its limit of ";
+  const marks = guarantee > 0 ? [[share(guarantee, limit), "guaranteed: " + bytesText(guarantee)]] : [];
+  const parts = [h("div", {}, h("h3", {}, `Host pool, account ${job.account}`), bar([["own", share(job.pool_bytes, limit)], ["rest", share(others, limit)]], marks),
+    h("p", {}, bytes(job.pool_bytes, "job-pool"), " ", whose, bytes(limit, "job-limit"), ...(others ? [" · others of the account ", bytes(others)] : []), ...(guarantee ? [" · guaranteed ", bytes(guarantee)] : []))),
+  h("div", {}, h("h3", {}, "rCaches"), bar([["own", share(job.rcache_bytes, status.rcache.bytes_limit)]]), h("p", {}, bytes(job.rcache_bytes, "job-rcache"), " of ", bytes(status.rcache.bytes_limit)))];
+  const room = job.quota.nvme_limit_bytes ?? status.nvme.bytes;
+  if (room > 0) parts.push(h("div", {}, h("h3", {}, "NVMe"), bar([["own", share(job.nvme_bytes, room)]]), h("p", {}, bytes(job.nvme_bytes, "job-nvme"), " of ", bytes(room), ` · ${job.chunks_spilled} chunks`)));
+  card.bars.replaceChildren(...parts);
+}
+
+function showHead(card, job, seen) {
+  const phase = seen.step.phase && seen.step.phase !== job.state ? " · " + seen.step.phase : "";
+  const micro = seen.step.micro_batches > 1 ? `, micro-batch ${seen.step.micro_batch}/${seen.step.micro_batches}` : "";
+  const lasted = job.step_seconds > 0 ? [" · ", number(job.step_seconds, secondsText(job.step_seconds), "job-seconds"), " a step"] : [];
+  const skipped = job.steps_skipped > 0 ? [` · ${job.steps_skipped} skipped`] : [];
+  card.head.replaceChildren(h("h2", {}, job.name), h("span", { class: "badge " + (job.suspended || job.ranks_attached < job.world ? "warn" : "ok"), "data-is": "job-state" }, job.suspended ? "suspended" : job.state + phase),
+    h("span", { class: "facts" }, "step ", number(job.version, String(job.version), "job-step"), micro, ...lasted, " · ranks ", number(job.ranks_attached, `${job.ranks_attached}/${job.world}`, "job-ranks"),
+      ` · ${countText(job.parameters)} parameters in ${job.dtype} · user ${job.uid} · weight ${job.quota.weight}, ${job.quota.priority} priority`, ...skipped));
+}
+
+function showSteps(card, job, seen, uptime) {
+  const samples = state.steps.get(job.id) || [], last = seen.last_step;
+  state.steps.set(job.id, samples);
+  if (samples.length && samples[samples.length - 1].at > uptime) samples.length = 0;  // memserver began anew
+  samples.push({ at: uptime, version: job.version, phase: seen.step.phase, stepSeconds: job.step_seconds, waited: share(last.fetches_waited, last.fetches) });
+  while (samples.length > 2 && samples[1].at < uptime - SHOWN_SECONDS) samples.shift();
+  const steps = samples[samples.length - 1].version - samples[0].version, seconds = uptime - samples[0].at, shown = Math.max(20, Math.min(SHOWN_SECONDS, Math.ceil(seconds)));
+  card.stepsText.textContent = `of the last ${shown} s, as seen twice a second` + (steps > 0 && seconds > 0 ? ` · ${(steps / seconds).toFixed(2)} a second` : "");
+  paintSteps(card.steps, samples, shown);
+}
+
+function showJobs(look) {
+  const accounts = new Map(look.quotas.accounts.map((account) => [account.account, account])), there = new Set(), jobs = $("jobs");
+  if (look.jobs.jobs.length === 0) {
+    state.cards.clear();
+    const start = `trainer run --socket-dir ${look.status.socket_dir}`;
+    jobs.replaceChildren(h("div", { class: "card emptyroom" }, h("h2", {}, "No job yet"), h("p", {}, "Start one with ", h("code", {}, start)), h("p", { class: "soft" }, "It appears here by itself, with every chunk of its model.")));
+    return;
+  }
+  if (state.cards.size === 0) jobs.replaceChildren();
+  for (const job of look.jobs.jobs) {
+    const seen = look.residency.jobs.find((each) => each.id === job.id);
+    if (!seen) continue;  // it came between two of the reports
+    there.add(job.id);
+    if (!state.cards.has(job.id)) {
+      state.cards.set(job.id, newCard(job.id));
+      jobs.append(state.cards.get(job.id).root);
+    }
+    const card = state.cards.get(job.id);
+    showHead(card, job, seen);
+    showBars(card, job, look.status, accounts.get(job.account));
+    showMap(card, seen, look.residency.legend);
+    showSteps(card, job, seen, look.status.uptime_seconds);
+  }
+  for (const [id, card] of state.cards) {
+    if (there.has(id)) continue;
+    card.root.remove();
+    state.cards.delete(id);
+    state.steps.delete(id);
+  }
+}
+
+function table(titles, rows, texts) {
+  const cell = (tag) => (value, i) => h(tag, i < texts ? { class: "text" } : {}, value);
+  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ...titles.map(cell("th")))), h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map(cell("td")))))));
+}
+function showAccounts(quotas) {
+  const limit = (value) => (value === null ? "none" : bytes(value));
+  const rows = quotas.accounts.map((each) => [each.account, bytes(each.bytes_used, "account-used"), bytes(each.bytes_room), bytes(each.guarantee_bytes), limit(each.limit_bytes), bytes(each.nvme_bytes_used), limit(each.nvme_limit_bytes), String(each.weight), each.priority]);
+  const cards = [];
+  if (quotas.waiting.length) {
+    const waiting = quotas.waiting.map((each) => [each.name, each.account, each.why, String(each.rank), bytes(each.pool_bytes), bytes(each.rcache_bytes), secondsText(each.waited_seconds), each.priority]);
+    cards.push(h("div", { class: "card" }, h("h2", {}, "Waiting for room"), table(["job", "account", "why", "rank", "host pool", "rCache", "waited", "priority"], waiting, 3)));
+  }
+  if (rows.length) cards.push(h("div", { class: "card" }, h("h2", {}, "Accounts"), table(["account", "used", "room for one more job", "guarantee", "limit", "NVMe used", "NVMe limit", "weight", "priority"], rows, 1)));
+  $("accounts").replaceChildren(...cards);
+}
+
+function showProblem(title, detail, remedy) {
+  state.problem = title;
+  document.body.classList.toggle("stale", title !== "");
+  $("banner").hidden = title === "";
+  if (title === "") return;
+  const badge = $("server").querySelector(".badge");
+  badge?.setAttribute("class", "badge error");
+  badge?.replaceChildren("no answer");
+  $("banner").replaceChildren(h("strong", {}, title), h("div", {}, detail), h("div", {}, "→ " + remedy));
+  document.title = "✕ Tidepool · " + title;
+}
+
+function show(look) {
+  const before = state.look && look.status.uptime_seconds >= state.look.status.uptime_seconds ? state.look.status : null;
+  state.look = look;
+  $("asof").textContent = "as of " + new Date().toLocaleTimeString();
+  document.querySelector("main").hidden = false;
+  showServer(look.status, look.health);
+  showTiles(look.status, before);
+  showHealth(look.health);
+  showJobs(look);
+  showAccounts(look.quotas);
+  ++state.looks;
+}
+
+async function poll() {
+  let answer;
+  try {
+    answer = await fetch("/look", { headers: { Authorization: "Bearer " + key }, cache: "no-store" });
+  } catch {
+    showProblem("memctl page has ended", "Nothing answers at " + location.host + ". What is shown is old.", "start it again, and open the address that it prints");
+    return;
+  }
+  const look = await answer.json();
+  if (!answer.ok) {
+    showProblem("this page is not for whoever has this address", look.detail, look.remedy);
+  } else if (look.problem) {
+    const { code, name, detail, where, remedy } = look.problem;
+    showProblem("memserver does not answer", `${code} ${name}: ${detail}${where ? " (" + where + ")" : ""}`, remedy);
+  } else {
+    try {
+      show(look);
+      showProblem("");
+    } catch (error) {
+      console.error(error);
+      showProblem("this memserver says other things than this page knows", String(error), "use memctl and memserver of one release");
+    }
+  }
+}
+
+async function forever() {
+  for (;;) {
+    if (!document.hidden) await poll();
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  }
+}
+window.addEventListener("hashchange", () => location.reload());
+forever();

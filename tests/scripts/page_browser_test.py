@@ -1,0 +1,102 @@
+#!/usr/bin/env -S /usr/bin/python3 -B
+"""The page of `memctl page` in headless Chromium: no error on the console, nothing from elsewhere, numbers that are the API's.
+
+usage: page_browser_test.py BUILD_FOLDER [PICTURES_FOLDER]
+
+PICTURES_FOLDER is given screenshots. Needs chromium (scripts/setup --browser).
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+from chromium import Chromium
+from page_server import PageServer
+
+BUILD = sys.argv[1]
+PICTURES = sys.argv[2] if len(sys.argv) > 2 else ""
+PROGRAM = shutil.which("chromium")
+# What each <data> element of the page is, as [{"is": ..., "value": ..., "text": ...}].
+SHOWN = "[...document.querySelectorAll('[data-is]')].map(e => ({is: e.dataset.is, value: Number(e.value), text: e.textContent}))"
+PAINTED = "[...document.querySelectorAll('.map canvas:not(.ruler)')].map(canvas => canvas.toDataURL()).join()"
+
+
+class InABrowser(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if PROGRAM is None:
+            raise RuntimeError("there is no chromium: scripts/setup --browser installs it")
+        cls.page = PageServer(os.path.join(BUILD, "bin"))
+        cls.addClassCleanup(cls.page.close)
+        cls.browser = Chromium(PROGRAM)
+        cls.addClassCleanup(cls.browser.close)
+        cls.trainer = None
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.trainer:
+            cls.trainer.kill()
+            cls.trainer.wait(60)
+            cls.trainer.stdout.close()
+
+    def photograph(self, name):
+        if PICTURES:
+            os.makedirs(PICTURES, exist_ok=True)
+            self.browser.screenshot(os.path.join(PICTURES, name + ".png"))
+
+    def start_job(self):
+        words = ["--socket-dir", self.page.folder.name, "--name", "gpt", "--steps", "40", "--chunks", "24", "--elements", "16384", "--pause-ms", "5", "--stay"]
+        type(self).trainer = subprocess.Popen([os.path.join(BUILD, "tests", "thin_trainer"), *words], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        self.assertIn("stays", self.trainer.stdout.readline())
+
+    def shown(self):
+        return {each["is"]: each for each in self.browser.evaluate(SHOWN)}
+
+    def check_numbers(self):
+        """The job is at rest: what the page shows is what the API says, exactly."""
+        job, status, quotas = self.page.report("jobs")["jobs"][0], self.page.report("status"), self.page.report("quotas")
+        seen = self.page.report("residency")["jobs"][0]
+        self.browser.wait_for(f"tidepool.look.jobs.jobs.length === 1 && tidepool.look.jobs.jobs[0].version === {job['version']} && tidepool.looks > 3")
+        expected = {"pool": status["pool"]["bytes_used"], "pool-limit": status["pool"]["bytes"], "rcache": status["rcache"]["bytes_used"], "rcache-limit": status["rcache"]["bytes_limit"],
+                    "job-step": job["version"], "job-ranks": job["ranks_attached"], "job-pool": job["pool_bytes"], "job-rcache": job["rcache_bytes"], "job-limit": job["quota"]["limit_bytes"] or status["pool"]["bytes"],
+                    "job-seconds": job["step_seconds"], "held-0": seen["rows"][0]["chunks_held"], "account-used": quotas["accounts"][0]["bytes_used"]}
+        shown = self.shown()
+        self.assertEqual({name: shown[name]["value"] for name in expected}, expected)
+        for name in ("pool", "pool-limit", "job-pool"):
+            self.assertIn(shown[name]["text"], self.page.memctl("ps") + self.page.memctl("status"), "as memctl writes it")
+        self.assertEqual(shown["state"]["text"], "ready")
+        self.assertEqual(self.browser.evaluate("document.querySelectorAll('.map canvas:not(.ruler)').length"), len(seen["rows"]))
+        letters = {letter: sum(count for kind, count in seen["rows"][-1]["runs"] if kind == letter) for letter, _ in seen["rows"][-1]["runs"]}
+        said = self.browser.evaluate("[...document.querySelectorAll('.map canvas:not(.ruler)')].at(-1).getAttribute('aria-label')")
+        self.assertEqual(said, ", ".join(f"{letter} {count}" for letter, count in letters.items()))
+
+    def test_from_an_empty_server_to_one_that_is_gone(self):
+        browser = self.browser
+        browser.call("Page.navigate", url=self.page.url)
+        browser.wait_for("window.tidepool?.looks > 1")
+        self.assertIn(f"trainer run --socket-dir {self.page.folder.name}", browser.evaluate("document.querySelector('#jobs').textContent"))
+        self.photograph("empty")
+        self.start_job()
+        self.check_numbers()
+        self.assertEqual(browser.evaluate("document.querySelector('article h2').textContent"), "gpt")
+        self.photograph("light")
+        browser.evaluate(f"void (window.light = {PAINTED})")
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        browser.wait_for(f"{PAINTED} !== light")
+        self.photograph("dark")
+        self.assertEqual(browser.complaints, [])
+        self.assertEqual({url.split("#")[0].split("/")[2] for url in browser.requests if not url.startswith("data:")}, {f"127.0.0.1:{self.page.port}"})
+        self.page.server.send_signal(signal.SIGKILL)
+        browser.wait_for("tidepool.problem === 'memserver does not answer'")
+        self.assertIn("memserver run", browser.evaluate("document.querySelector('#banner').textContent"))
+        self.assertTrue(browser.evaluate("document.querySelector('#banner').checkVisibility()"))
+        self.assertEqual(self.shown()["state"]["text"], "no answer")
+        self.photograph("gone")
+        self.assertEqual(browser.complaints, [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
