@@ -37,6 +37,9 @@ std::string NameOf(const DrainJobs& command) {
 std::string NameOf(const StartScrub&) {
   return "scrub of NVMe";
 }
+std::string NameOf(const MuteCheck& command) {
+  return command.for_ns == 0 ? "unmute check " + command.code : "mute check " + command.code + " for " + FormatNs(command.for_ns);
+}
 std::string NameOf(const ChangeLogLevel& command) {
   constexpr std::array<const char*, 4> kLevels{"debug", "info", "warn", "error"};
   const std::string level = kLevels[static_cast<size_t>(command.level)];
@@ -105,6 +108,13 @@ Status JobDesk::Do(const AdminCaller&, const DrainJobs& command) {
 Status JobDesk::Do(const AdminCaller&, const ChangeLogLevel& command) {
   SetLogLevel(command.level);
   tables_->log_level_until_ns = command.for_ns == 0 ? 0 : parts_.clock->NowNs() + command.for_ns;
+  return Status();
+}
+
+Status JobDesk::Do(const AdminCaller&, const MuteCheck& command) {
+  const int64_t now = parts_.clock->NowNs();
+  std::erase_if(tables_->mutes, [&](const Mute& mute) { return mute.code == command.code || mute.until_ns <= now; });
+  if (command.for_ns > 0) tables_->mutes.push_back({command.code, now + command.for_ns});
   return Status();
 }
 

@@ -59,6 +59,7 @@ class JobDesk {
   Status Do(const AdminCaller& caller, const ReleaseJob& command);
   Status Do(const AdminCaller& caller, const DrainJobs& command);
   Status Do(const AdminCaller& caller, const ChangeLogLevel& command);
+  Status Do(const AdminCaller& caller, const MuteCheck& command);
   Status Do(const AdminCaller& caller, const StartScrub& command);
   bool TendLogLevel();
 

@@ -258,6 +258,9 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
     }
   }
   for (const WaitingRank& rank : tables.waiting) snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
+  for (const Mute& mute : tables.mutes) {
+    if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0) snapshot->mutes.push_back({mute.code, left});
+  }
   snapshot->accounts = AccountRows(BuildLedger(parts, options, tables), tables);
   return snapshot;
 }

@@ -72,6 +72,12 @@ struct WaitingRank {
   Status why;
 };
 
+// A check of health that an admin has muted.
+struct Mute {
+  std::string code;
+  int64_t until_ns = 0;
+};
+
 struct Tables {
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
@@ -83,6 +89,7 @@ struct Tables {
   SessionId last_session = 0;
   bool draining = false;
   bool closed = false;             // by an admin: no new jobs
+  std::vector<Mute> mutes;         // one a check at most; those whose time is over count for nothing
   int64_t log_level_until_ns = 0;  // when the configured level comes back; 0: it holds
   bool restarting = false;         // draining, and another server is to follow: who comes now is told to wait for it
   bool handing_over = false;       // that server takes the jobs: nothing new is begun

@@ -140,6 +140,19 @@ Result<Shown> RunLogs(const Invocation& invocation, const Style&) {
   return Apply(invocation, {"PUT", "/v1/log", "log level changed"});
 }
 
+// Mutes, unmutes, or shows.
+Result<Shown> RunHealthCommand(const Invocation& invocation, const Style& style) {
+  if (const auto unmuted = invocation.fields.find("unmute"); unmuted != invocation.fields.end()) {
+    Invocation plain = invocation;
+    plain.fields.clear();
+    return Apply(plain, {"DELETE", Target("/v1/health/mutes", {{"check", unmuted->second}}), unmuted->second + " counts again"});
+  }
+  if (!invocation.fields.contains("check")) return RunHealth(invocation, style);
+  Invocation muting = invocation;
+  const std::string length = muting.fields.emplace("for", "1h").first->second;
+  return Apply(muting, {"PUT", "/v1/health/mutes", muting.fields["check"] + " is muted for " + length});
+}
+
 Result<Shown> RunNvme(const Invocation& invocation, const Style& style) {
   if (invocation.action == "scrub") {
     return Apply(invocation, {"POST", "/v1/nvme/scrub", "states on NVMe are being checked; memctl nvme status shows how far it is"});
@@ -195,13 +208,27 @@ struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
 };
-constexpr auto kCommands =
-    std::to_array<Command>({{"status", RunStatus},   {"ps", RunPs},         {"residency", RunResidency}, {"chunks", RunChunks},
-                            {"topo", RunTopo},       {"quotas", RunQuotas}, {"nvme", RunNvme},           {"job", RunJob},
-                            {"health", RunHealth},   {"doctor", RunDoctor}, {"explain", RunExplain},     {"events", RunEvents},
-                            {"top", RunTop},         {"report", RunReport}, {"report", RunReport},       {"drain", RunDrain},
-                            {"undrain", RunUndrain}, {"logs", RunLogs},     {"version", RunVersion},     {"wait-ready", RunWaitReady},
-                            {"api", RunApi}});
+constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
+                                                   {"ps", RunPs},
+                                                   {"residency", RunResidency},
+                                                   {"chunks", RunChunks},
+                                                   {"topo", RunTopo},
+                                                   {"quotas", RunQuotas},
+                                                   {"nvme", RunNvme},
+                                                   {"job", RunJob},
+                                                   {"health", RunHealthCommand},
+                                                   {"doctor", RunDoctor},
+                                                   {"explain", RunExplain},
+                                                   {"events", RunEvents},
+                                                   {"top", RunTop},
+                                                   {"report", RunReport},
+                                                   {"report", RunReport},
+                                                   {"drain", RunDrain},
+                                                   {"undrain", RunUndrain},
+                                                   {"logs", RunLogs},
+                                                   {"version", RunVersion},
+                                                   {"wait-ready", RunWaitReady},
+                                                   {"api", RunApi}});
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "base/error_catalog.h"
 #include "base/json_writer.h"
 #include "base/suggest.h"
+#include "base/units.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/table.h"
 #include "shm/socket_path.h"
@@ -29,7 +30,8 @@ std::string Joined(const std::vector<std::string>& texts, const char* between) {
 std::string Rendered(const HealthView& health, const Style& style) {
   Table table({{"CHECK"}, {"STATE"}, {"WHAT"}});
   for (const HealthCheckView& check : health.checks) {
-    table.Add({check.code, check.severity, check.summary + (check.detail.empty() ? "" : " (" + Joined(check.detail, ", ") + ")")});
+    const std::string muted = check.muted_seconds > 0 ? ", muted for " + FormatDuration(check.muted_seconds) : "";
+    table.Add({check.code, check.severity + muted, check.summary + (check.detail.empty() ? "" : " (" + Joined(check.detail, ", ") + ")")});
     if (!check.remedy.empty()) table.Add({"", "", "fix: " + check.remedy});
   }
   return Joined(table.Lines(style.header), "\n") + "\n";
@@ -42,16 +44,18 @@ HealthCheckView CheckDirectory(const std::string& path) {
             kError,
             path + ": " + std::strerror(errno),
             {},
-            "start a memserver (memserver run), or name the directory of one that runs (-s, TIDEPOOL_SOCKET_DIR)"};
+            "start a memserver (memserver run), or name the directory of one that runs (-s, TIDEPOOL_SOCKET_DIR)",
+            0};
   }
   if (access(path.c_str(), X_OK) != 0) {
     return {"SOCKET_DIR",
             kError,
             path + " is not open to you: it belongs to user " + std::to_string(about.st_uid) + " and group " + std::to_string(about.st_gid),
             {},
-            "a private memserver serves its own user; of a service, join the group (usermod --append --groups), then log in again"};
+            "a private memserver serves its own user; of a service, join the group (usermod --append --groups), then log in again",
+            0};
   }
-  return {"SOCKET_DIR", kOk, path, {}, ""};
+  return {"SOCKET_DIR", kOk, path, {}, "", 0};
 }
 
 HealthCheckView CheckSockets(const std::string& path) {
@@ -60,9 +64,13 @@ HealthCheckView CheckSockets(const std::string& path) {
     struct stat about {};
     if (stat(socket.c_str(), &about) != 0 || !S_ISSOCK(about.st_mode)) missing.push_back(socket);
   }
-  if (missing.empty()) return {"SOCKETS", kOk, "both sockets are there", {}, ""};
-  return {"SOCKETS", kError, "sockets are missing", missing,
-          "memserver is starting, or has ended: see its log (journalctl -u tidepool-memserver)"};
+  if (missing.empty()) return {"SOCKETS", kOk, "both sockets are there", {}, "", 0};
+  return {"SOCKETS",
+          kError,
+          "sockets are missing",
+          missing,
+          "memserver is starting, or has ended: see its log (journalctl -u tidepool-memserver)",
+          0};
 }
 
 // Also where the server is drained or still: its checks tell more.
@@ -70,10 +78,10 @@ void AddServer(const Invocation& invocation, HealthView* health) {
   auto body = GetBody(invocation, "/v1/health");
   auto found = body.ok() ? ReadHealth(*body) : Result<HealthView>(body.status());
   if (!found.ok()) {
-    health->checks.push_back({"MEMSERVER", kError, found.status().what(), {}, found.status().fix()});
+    health->checks.push_back({"MEMSERVER", kError, found.status().what(), {}, found.status().fix(), 0});
     return;
   }
-  health->checks.push_back({"MEMSERVER", kOk, "it answers", {}, ""});
+  health->checks.push_back({"MEMSERVER", kOk, "it answers", {}, "", 0});
   std::move(found->checks.begin(), found->checks.end(), std::back_inserter(health->checks));
 }
 
@@ -88,7 +96,7 @@ std::string JsonOf(const HealthView& health) {
         .Key("detail")
         .BeginArray();
     for (const std::string& each : check.detail) json.String(each);
-    json.EndArray().Field("remedy", check.remedy).EndObject();
+    json.EndArray().Field("remedy", check.remedy).Field("muted_seconds", check.muted_seconds).EndObject();
   }
   return json.EndArray().EndObject().Take() + "\n";
 }
@@ -96,6 +104,7 @@ std::string JsonOf(const HealthView& health) {
 std::string WorstOf(const HealthView& health) {
   std::string worst = kOk;
   for (const HealthCheckView& check : health.checks) {
+    if (check.muted_seconds > 0) continue;
     if (check.severity == kError || (check.severity == kWarn && worst == kOk)) worst = check.severity;
   }
   return worst;

@@ -51,7 +51,6 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"chunks", "A table of chunks: state, version, who has fetched them", true, true, false},
     {"topo", "The machine: NUMA nodes, GPUs and drives, and where pool and workers are", false, false, false},
     {"quotas", "What each user or job may have of the pool and has, and the jobs that wait for room", false, false, false},
-    {"health", "memserver's own checks; exit code 0 all is well, 1 warnings, 2 errors", false, false, false},
     {"doctor", "What is wrong and what to do: the way to memserver, and its checks; exit code 9 when something does not work", false, false,
      false},
     {"drain", "Take no new jobs; those that are there go on", false, false, false},
@@ -166,6 +165,15 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* top = add("top", "Rates of copies, updates and jobs, again every --watch (1s)");
   top->add_flag("-b,--batch", invocation->batch, "One behind the other instead of in place");
   top->add_option("-n,--rounds", invocation->rounds, "So many times; else until Ctrl-C")->type_name("N")->check(CLI::PositiveNumber);
+  CLI::App* health = add("health", "memserver's own checks; exit code 0 all is well, 1 warnings, 2 errors");
+  const auto take = [invocation](const char* field) {
+    return [invocation, field](const std::string& text) { invocation->fields[field] = text; };
+  };
+  CLI::Option* mute =
+      health->add_option_function<std::string>("--mute", take("check"), "For --for, this check counts for nothing in the whole");
+  mute->type_name("CHECK");
+  health->add_option_function<std::string>("--for", take("for"), "How long (1h); 30 days at most")->type_name("TIME")->needs(mute);
+  health->add_option_function<std::string>("--unmute", take("unmute"), "It counts again")->type_name("CHECK")->excludes(mute);
   CLI::App* events = add("events", "What memserver has logged; -o json: an object a line");
   events->add_flag_callback(
       "-f,--follow", [invocation] { invocation->watch_ns = kNsPerSecond / 2; }, "Go on with what comes");
@@ -228,7 +236,8 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "nvme", "logs", "top", "events", "report", "page", "explain", "completion"}) names.emplace_back(name);
+  for (const char* name : {"job", "nvme", "logs", "health", "top", "events", "report", "page", "explain", "completion"})
+    names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
     return "there is no command '" + word + "'" + DidYouMean(word, names);

@@ -351,6 +351,7 @@ Result<HealthView> ReadHealth(std::string_view text) {
       HealthCheckView& check = view->checks.emplace_back();
       Fields row(value, fields.wrong());
       row.Read("code", &check.code).Read("severity", &check.severity).Read("summary", &check.summary).Read("remedy", &check.remedy);
+      row.Read("muted_seconds", &check.muted_seconds);
       row.Array("detail", [&](const json::value& each) {
         if (each.is_string()) check.detail.emplace_back(each.get_string());
       });

@@ -164,6 +164,7 @@ struct HealthCheckView {
   std::string code, severity, summary;  // severity: "ok", "warn", "error"
   std::vector<std::string> detail;
   std::string remedy;  // empty when it is ok
+  double muted_seconds = 0;
 };
 
 struct HealthView {

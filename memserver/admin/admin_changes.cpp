@@ -7,12 +7,15 @@
 
 #include "base/json_writer.h"
 #include "base/units.h"
+#include "memserver/admin/health_report.h"
 #include "memserver/admin/request_body.h"
 
 namespace tidepool::memserver {
 namespace {
 
 using Command = decltype(AdminCommand::what);
+
+constexpr int64_t kMuteMaxNs = 30ll * 24 * 3600 * kNsPerSecond;
 
 // What a row of the table is given.
 struct ChangeAsk {
@@ -75,6 +78,36 @@ Result<Command> ReadLogLevel(const ChangeAsk& ask) {
   return Status(ErrorId::kAdminBadRequest, "'" + name + "' is no level of the log").Fix("give debug, info, warn or error");
 }
 
+Status KnowsCheck(const Snapshot& snapshot, const std::string& code) {
+  std::string all;
+  for (const HealthCheck& check : CheckHealth({.snapshot = std::make_shared<Snapshot>(snapshot)})) {
+    if (code == check.code) return Status();
+    all += (all.empty() ? "" : ", ") + std::string(check.code);
+  }
+  return Status(ErrorId::kAdminBadRequest, "no check of health is called '" + code + "'").Fix("checks are: " + all);
+}
+
+Result<Command> ReadMute(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({"check", "for"}));
+  TP_ASSIGN_OR_RETURN(const std::string code, ask.body.Text("check"));
+  TP_ASSIGN_OR_RETURN(const std::string text, ask.body.Text("for"));
+  TP_RETURN_IF_ERROR(KnowsCheck(ask.snapshot, code));
+  const auto duration = ParseDurationNs(text);
+  if (!duration.ok()) return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what());
+  if (duration.value() <= 0 || duration.value() > kMuteMaxNs) {
+    return Status(ErrorId::kAdminBadRequest, "a check is muted for some time, and for 30 days at most, not for '" + text + "'");
+  }
+  return Command(MuteCheck{code, duration.value()});
+}
+
+Result<Command> ReadUnmute(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  const std::string* code = ask.target.Find("check");
+  if (code == nullptr) return Status(ErrorId::kAdminBadRequest, "the parameter check is missing");
+  TP_RETURN_IF_ERROR(KnowsCheck(ask.snapshot, *code));
+  return Command(MuteCheck{*code, 0});
+}
+
 Result<Command> ReadStartScrub(const ChangeAsk& ask) {
   TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
   return Command(StartScrub{});
@@ -95,6 +128,8 @@ constexpr auto kChanges = std::to_array<ChangeRoute>({
     {"POST", {"v1", "jobs", "*", "resume"}, 4, AdminLevel::kUser, ReadResume},
     {"DELETE", {"v1", "jobs", "*"}, 3, AdminLevel::kUser, ReadRelease, "force"},
     {"POST", {"v1", "nvme", "scrub"}, 3, AdminLevel::kOperator, ReadStartScrub},
+    {"PUT", {"v1", "health", "mutes"}, 3, AdminLevel::kOperator, ReadMute},
+    {"DELETE", {"v1", "health", "mutes"}, 3, AdminLevel::kOperator, ReadUnmute, "check"},
     {"POST", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadDrain},
     {"DELETE", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadUndrain},
     {"PUT", {"v1", "log"}, 2, AdminLevel::kAdmin, ReadLogLevel},

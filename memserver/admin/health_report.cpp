@@ -21,7 +21,7 @@ const char* NameOf(Severity severity) {
 }
 
 HealthCheck Of(const char* code, Severity if_bad, bool bad, const std::string& summary, const char* remedy) {
-  return {.code = code, .severity = bad ? if_bad : Severity::kOk, .summary = summary, .detail = {}, .remedy = remedy};
+  return {.code = code, .severity = bad ? if_bad : Severity::kOk, .summary = summary, .detail = {}, .remedy = remedy, .muted_ns = 0};
 }
 
 // Names of the rows that `bad` says of; a check that is not ok where there are some.
@@ -128,20 +128,28 @@ std::vector<HealthCheck> CheckHealth(const SnapshotLook& look) {
   checks.push_back(PoolNotHuge(now));
   AddNvme(now.nvme, &checks);
   AddJobs(now, &checks);
+  for (HealthCheck& check : checks) {
+    for (const MuteRow& mute : now.mutes) {
+      if (mute.code == check.code) check.muted_ns = mute.left_ns;
+    }
+  }
   return checks;
 }
 
 std::string HealthReport(const SnapshotLook& look) {
   const std::vector<HealthCheck> checks = CheckHealth(look);
   Severity worst = Severity::kOk;
-  for (const HealthCheck& check : checks) worst = std::max(worst, check.severity);
+  for (const HealthCheck& check : checks) {
+    if (check.muted_ns == 0) worst = std::max(worst, check.severity);
+  }
   JsonWriter json;
   json.BeginObject().Field("status", NameOf(worst)).Key("checks").BeginArray();
   for (const HealthCheck& check : checks) {
     json.BeginObject().Field("code", check.code).Field("severity", NameOf(check.severity)).Field("summary", check.summary);
     json.Key("detail").BeginArray();
     for (const std::string& each : check.detail) json.String(each);
-    json.EndArray().Field("remedy", check.severity == Severity::kOk ? "" : check.remedy).EndObject();
+    json.EndArray().Field("remedy", check.severity == Severity::kOk ? "" : check.remedy);
+    json.Field("muted_seconds", static_cast<double>(check.muted_ns) / kNsPerSecond).EndObject();
   }
   return json.EndArray().EndObject().Take();
 }

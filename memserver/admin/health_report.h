@@ -18,10 +18,11 @@ struct HealthCheck {
   std::string summary;              // one sentence
   std::vector<std::string> detail;  // names of jobs and directories
   const char* remedy = "";          // for when it is not ok
+  int64_t muted_ns = 0;             // for so long it counts for nothing in the whole
 };
 
 std::vector<HealthCheck> CheckHealth(const SnapshotLook& look);
-// {"status":"warn","checks":[...]}: the status is that of the worst check.
+// {"status":"warn","checks":[...]}: the status is that of the worst check that is not muted.
 std::string HealthReport(const SnapshotLook& look);
 
 }  // namespace tidepool::memserver

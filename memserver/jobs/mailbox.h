@@ -103,12 +103,17 @@ struct ChangeLogLevel {
   LogLevel level = LogLevel::kInfo;
   int64_t for_ns = 0;
 };
+// A check of health counts for nothing in the whole for `for_ns`; 0: from now on it counts again.
+struct MuteCheck {
+  std::string code;
+  int64_t for_ns = 0;
+};
 // All states on NVMe are to be read and checked.
 struct StartScrub {};
 struct AdminCommand {
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
-  std::variant<SetJobQuota, SuspendJob, ReleaseJob, DrainJobs, ChangeLogLevel, StartScrub> what;
+  std::variant<SetJobQuota, SuspendJob, ReleaseJob, DrainJobs, ChangeLogLevel, MuteCheck, StartScrub> what;
 };
 
 // Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are

@@ -173,6 +173,12 @@ struct AccountRow {
   uint64_t nvme_used = 0;
 };
 
+// A check of health that is muted.
+struct MuteRow {
+  std::string code;
+  int64_t left_ns = 0;
+};
+
 struct Snapshot {
   int64_t uptime_ns = 0;
   bool ready = false, draining = false;
@@ -190,6 +196,7 @@ struct Snapshot {
   std::vector<JobRow> jobs;
   std::vector<WaitingRow> waiting;  // in the order in which they are served
   std::vector<AccountRow> accounts;
+  std::vector<MuteRow> mutes;
 };
 
 }  // namespace tidepool::memserver

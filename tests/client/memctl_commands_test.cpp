@@ -150,6 +150,20 @@ TEST_F(Memctl, HealthHasAnExitCode) {
   EXPECT_THAT(ResultOf({"health", "-o", "json"}), StartsWith("{\"status\":\"warn\""));
 }
 
+TEST_F(Memctl, ChecksOfHealthAreMutedAndUnmuted) {
+  Serve();
+  EXPECT_EQ(ResultOf({"health", "--mute", "LEASE_STALE"}), "LEASE_STALE is muted for 1h\n");
+  EXPECT_EQ(ResultOf({"health", "--mute", "DRAINING", "--for", "2min"}), "DRAINING is muted for 2min\n");
+  EXPECT_EQ(ResultOf({"health", "--unmute", "DRAINING"}), "DRAINING counts again\n");
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 3u);
+  EXPECT_EQ(std::get<memserver::MuteCheck>(commands[0].what).for_ns, 3600 * kNsPerSecond);
+  EXPECT_EQ(std::get<memserver::MuteCheck>(commands[1].what).code, "DRAINING");
+  EXPECT_EQ(std::get<memserver::MuteCheck>(commands[2].what).for_ns, 0);
+  EXPECT_EQ(Run({"health", "--mute", "NO_SUCH"}).status().exit_code(), kExitUsage);
+  EXPECT_EQ(Run({"health", "--for", "1h"}).status().id(), ErrorId::kUsageError) << "of what?";
+}
+
 TEST_F(Memctl, TheDoctorLooksAtTheWayToo) {
   auto without = Run({"doctor"});
   ASSERT_TRUE(without.ok());

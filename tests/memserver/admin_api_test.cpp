@@ -174,6 +174,23 @@ TEST_F(AdminApiTest, TheServerIsDrainedAndItsLogLevelChanged) {
   EXPECT_EQ(std::get<ChangeLogLevel>(commands[2].what).for_ns, 10 * kNsPerSecond);
 }
 
+TEST_F(AdminApiTest, ChecksOfHealthAreMutedByNameForATime) {
+  EXPECT_EQ(Ask("PUT", "/v1/health/mutes", R"({"check":"DRAINING","for":"1h"})").status, 200u);
+  EXPECT_EQ(Ask("DELETE", "/v1/health/mutes?check=DRAINING").status, 200u);
+  for (const char* body : {R"({"check":"DRAINED","for":"1h"})", R"({"check":"DRAINING"})", R"({"check":"DRAINING","for":"0s"})",
+                           R"({"check":"DRAINING","for":"721h"})", R"({"check":"DRAINING","for":"soon"})", R"({"for":"1h"})"}) {
+    EXPECT_EQ(Ask("PUT", "/v1/health/mutes", body).status, 400u) << body;
+  }
+  EXPECT_EQ(Ask("DELETE", "/v1/health/mutes").status, 400u);
+  EXPECT_EQ(Ask("DELETE", "/v1/health/mutes?check=no").status, 400u);
+  EXPECT_EQ(Ask("PUT", "/v1/health/mutes", R"({"check":"DRAINING","for":"1h"})", AdminLevel::kUser).status, 403u);
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 2u);
+  EXPECT_EQ(std::get<MuteCheck>(commands[0].what).code, "DRAINING");
+  EXPECT_EQ(std::get<MuteCheck>(commands[0].what).for_ns, 3600 * kNsPerSecond);
+  EXPECT_EQ(std::get<MuteCheck>(commands[1].what).for_ns, 0);
+}
+
 TEST_F(AdminApiTest, OtherMethodsAreRefusedWithTheOnesAllowed) {
   for (const char* method : {"POST", "PUT", "PATCH", "OPTIONS", "BREW"}) {
     const AdminAnswer answer = Ask(method, "/v1/jobs/3");

@@ -130,6 +130,27 @@ TEST(Commands, AUserHandlesItsOwnJobsAlone) {
   EXPECT_TRUE(t.world.tables().jobs[0]->suspended);
 }
 
+TEST(MuteCommand, EndsByItselfOrWhenItIsTakenBack) {
+  ServeWorld world;
+  const auto muted = [&world] {
+    world.Post(SnapshotWanted{});
+    world.loop().Turn();
+    return world.TakeReply<SnapshotReady>()->snapshot->mutes;
+  };
+  EXPECT_TRUE(world.Command(MuteCheck{"DRAINING", kNsPerSecond}).ok());
+  EXPECT_TRUE(world.Command(MuteCheck{"DRAINING", 3 * kNsPerSecond}).ok());
+  EXPECT_TRUE(world.Command(MuteCheck{"NVME_SLOW", kNsPerSecond}).ok());
+  ASSERT_EQ(muted().size(), 2u) << "the last word counts";
+  EXPECT_EQ(muted()[0].left_ns, 3 * kNsPerSecond);
+  world.clock().Advance(kNsPerSecond);
+  ASSERT_EQ(muted().size(), 1u);
+  EXPECT_EQ(muted()[0].code, "DRAINING");
+  EXPECT_EQ(muted()[0].left_ns, 2 * kNsPerSecond);
+  EXPECT_TRUE(world.Command(MuteCheck{"DRAINING", 0}).ok());
+  EXPECT_TRUE(muted().empty());
+  EXPECT_TRUE(world.tables().mutes.empty());
+}
+
 TEST(LogLevelCommand, TheConfiguredLevelComesBack) {
   ServeWorld world;
   EXPECT_TRUE(world.Command(ChangeLogLevel{LogLevel::kWarn, kNsPerSecond}).ok());

@@ -90,13 +90,14 @@ function showServer(status, health) {
 
 const SIGN = { ok: "✓", warn: "▲", error: "✕" };
 function checkItem(check) {
-  return h("li", { class: check.severity }, h("span", { class: "name" }, `${SIGN[check.severity]} ${check.code}`), ` ${check.summary}` + (check.detail.length ? ` (${check.detail.join(", ")})` : ""),
+  const muted = check.muted_seconds > 0 ? ` · muted for ${secondsText(check.muted_seconds)}` : "";
+  return h("li", { class: check.severity }, h("span", { class: "name" }, `${SIGN[check.severity]} ${check.code}${muted}`), ` ${check.summary}` + (check.detail.length ? ` (${check.detail.join(", ")})` : ""),
     ...(check.severity === "ok" ? [] : [h("div", { class: "soft" }, "→ " + check.remedy)]));
 }
 function showHealth(health) {
-  const open = $("health").querySelector("details")?.open, wrong = health.checks.filter((check) => check.severity !== "ok");
-  const text = health.status === "ok" ? `all ${health.checks.length} checks are well` : `${wrong.length} of ${health.checks.length} checks ask for attention`;
-  const rest = h("details", open ? { open: "" } : {}, h("summary", {}, "all checks"), h("ul", {}, ...health.checks.filter((check) => check.severity === "ok").map(checkItem)));
+  const open = $("health").querySelector("details")?.open, counts = (check) => check.severity !== "ok" && check.muted_seconds === 0, wrong = health.checks.filter(counts);
+  const text = health.status === "ok" ? `all ${health.checks.length} checks are well` + (health.checks.some((check) => check.muted_seconds > 0) ? ", or muted" : "") : `${wrong.length} of ${health.checks.length} checks ask for attention`;
+  const rest = h("details", open ? { open: "" } : {}, h("summary", {}, "all checks"), h("ul", {}, ...health.checks.filter((check) => !counts(check)).map(checkItem)));
   $("health").replaceChildren(h("div", { class: "card" }, h("div", { class: "all" }, h("h2", {}, "Health"), h("span", { class: health.status, "data-is": "health" }, `${SIGN[health.status]} ${text}`)),
     ...(wrong.length ? [h("ul", {}, ...wrong.map(checkItem))] : []), rest));
 }
