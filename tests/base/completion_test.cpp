@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 namespace tidepool {
-namespace {
+namespace completion_test {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(Completion, KindsTellWhatMayStandThere) {
   EXPECT_THAT(ValuesOfKind("FORM:{table,json}").words, ElementsAre("table", "json"));
@@ -30,7 +30,7 @@ std::vector<CompletedCommand> Commands() {
 
 TEST(Completion, TextsOfHelpAreQuotedForTheShell) {
   const std::string zsh = ZshCompletion("prog", Commands());
-  EXPECT_THAT(zsh, testing::StartsWith("#compdef prog\n"));
+  EXPECT_THAT(zsh, ::testing::StartsWith("#compdef prog\n"));
   EXPECT_THAT(zsh, HasSubstr("commands=('look:look at it: don'\\''t touch' 'job:jobs')"));
   EXPECT_THAT(zsh, HasSubstr("flags=('--all:everything')"));
   EXPECT_THAT(zsh, HasSubstr("compadd -- table json; return"));
@@ -44,5 +44,5 @@ TEST(Completion, CommandsBelowOthersAreFoundInBothShells) {
   }
 }
 
-}  // namespace
+}  // namespace completion_test
 }  // namespace tidepool

@@ -12,15 +12,15 @@
 #include "tests/memserver/admin_fixture.h"
 
 namespace tidepool::client {
-namespace {
+namespace page_desk_test {
 
 using memserver::AdminApi;
 using memserver::AdminServer;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
-class Desk : public testing::Test {
+class Desk : public ::testing::Test {
  protected:
   PageAnswer Ask(const PageQuestion& question) { return desk_.Answer(question); }
 
@@ -129,5 +129,5 @@ TEST(PageKey, IsLongAndAnotherOneEachTime) {
   EXPECT_EQ(keys.size(), 100u);
 }
 
-}  // namespace
+}  // namespace page_desk_test
 }  // namespace tidepool::client

@@ -108,11 +108,11 @@ TEST(Health, WhatIsMutedIsShownAndCountsForNothing) {
   now.draining = true;
   now.mutes = {{"DRAINING", 1500 * kNsPerMs}};
   const std::string muted = HealthReport({.snapshot = std::make_shared<Snapshot>(now)});
-  EXPECT_THAT(muted, testing::StartsWith(R"({"status":"ok")"));
+  EXPECT_THAT(muted, ::testing::StartsWith(R"({"status":"ok")"));
   EXPECT_THAT(muted, HasSubstr(R"("code":"DRAINING","severity":"warn")"));
   EXPECT_THAT(muted, HasSubstr(R"("muted_seconds":1.5})"));
   now.mutes = {{"POOL_NEAR_FULL", kNsPerSecond}};
-  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(now)}), testing::StartsWith(R"({"status":"warn")")) << "another one";
+  EXPECT_THAT(HealthReport({.snapshot = std::make_shared<Snapshot>(now)}), ::testing::StartsWith(R"({"status":"warn")")) << "another one";
 }
 
 TEST(Events, AreForOperators) {
