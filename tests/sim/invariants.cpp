@@ -80,16 +80,17 @@ void CompareTiles(const Chunk& chunk, const SimJob& model, ChunkId id, Version s
   }
 }
 
-// As the next server would read it.
-void CheckPieceOnDrive(ServeWorld* world, const Job& job, const nvme::PieceName& name, const JobTwin::Planes& planes) {
+// As the next server would read it: from the pool where a place there stands in, else from the drive.
+void CheckSpilledPiece(ServeWorld* world, const Job& job, const nvme::PieceName& name, const JobTwin::Planes& planes) {
   const Chunk& chunk = job.states->chunk(name.chunk);
   const uint64_t first = name.piece * shm::kPieceElements;
   const uint64_t elements = std::min(shm::kPieceElements, chunk.elements - first);
-  const std::span<std::byte> file = world->disk().bytes(3 * chunk.spill.directory);
+  const std::byte* image = job.states->stand_ins().Find(name.chunk, name.piece, name.epoch);
+  if (image == nullptr) image = world->disk().bytes(3 * chunk.spill.directory).data() + name.place;
   nvme::PieceHeader header;
-  std::memcpy(&header, file.data() + name.place, sizeof header);
-  const auto payload = file.subspan(name.place + sizeof header, shm::SpilledPieceBytes(job.spec(), elements));
-  TP_CHECK(nvme::VerifyPiece(header, name, payload).ok(), "a piece of a published version lies whole on its drive");
+  std::memcpy(&header, image, sizeof header);
+  const std::span<const std::byte> payload(image + sizeof header, shm::SpilledPieceBytes(job.spec(), elements));
+  TP_CHECK(nvme::VerifyPiece(header, name, payload).ok(), "a piece of a published version lies whole where it is looked for");
   const StateForm form = job.spec().optimizer.states;
   const shm::SpilledPiece at = shm::SpilledPieceOf(job.spec(), elements);
   const auto same = [&](uint64_t begin, const std::vector<std::byte>& plane, uint64_t plane_begin, uint64_t bytes) {
@@ -117,7 +118,7 @@ void CheckSpilled(ServeWorld* world, const Job& job, const SimJob& model, ChunkI
     const uint64_t place = chunk.spill.offset + epoch % 2 * chunk.spill.slot_bytes + shm::PieceOffset(job.spec(), piece);
     const uint64_t store = world->tier().store_nonce(chunk.spill.directory);
     const nvme::PieceName name{.store = store, .job = job.nonce, .chunk = id, .piece = piece, .epoch = epoch, .place = place};
-    CheckPieceOnDrive(world, job, name, model.twin().planes(id, due ? 1 : 0));
+    CheckSpilledPiece(world, job, name, model.twin().planes(id, due ? 1 : 0));
   }
   if (due) return;
   const auto copy = model.twin().ParameterBytes(id, 0);
