@@ -60,7 +60,8 @@ std::vector<uint32_t> Odds() {
   return odds;
 }
 
-// Machines without /dev/fuse, without the right to mount, or whose root is no mount (chroot), have the second test alone; any other reason is a failure.
+// Machines without /dev/fuse, without the right to mount, or whose root is no mount (chroot), have the second test alone; any other reason
+// is a failure.
 TEST(KernelFaults, AFileSystemThatFailsIsRepairedOrNamed) {
   const ScratchDirectory directory;
   const uint64_t faults = 250 * NumberIn("TIDEPOOL_NVME_TIMES", 1), seed = SeedOr(7);
