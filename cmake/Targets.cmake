@@ -101,7 +101,7 @@ endfunction()
 
 # tidepool_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [DEFINES A=b ...] [NEEDS target ...] [LABELS x] [TIMEOUT s] [SECONDS s] [ALONE]
 #               [OWN] [ONE_THREAD] [PROGRAMS]): tests of one subject, as one ctest.
-# All subjects of a folder are one program, whose files are compiled several at once: each alone takes three times as long (docs/decisions/017).
+# All subjects of a folder are one program, whose files are compiled several at once: alone they take more than twice as long (docs/decisions/017).
 # tests/NAME in the build folder runs the subject in it. NEEDS: what else must be built. OWN: it is a program of its own, a target of its name.
 # ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out. PROGRAMS: its threads are those of
 # programs that it starts, which tests in one process and the campaign have as well: that suite leaves it to the night (TIDEPOOL_NIGHT).

@@ -1,5 +1,5 @@
 // The main function of a program that holds the tests of a folder: `--files=a_test.cpp,b_test.cpp` runs those of these files, by the usual
-// flags of GoogleTest. Files are compiled together, several at once, which takes a third of the time (docs/decisions/017).
+// flags of GoogleTest. Files are compiled together, several at once, which takes less than half of the time (docs/decisions/017).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
