@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
+#include <cstddef>
+#include <cstring>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
@@ -20,10 +21,12 @@ namespace tidepool::shm {
 
 namespace {
 
-using Payload = std::array<uint64_t, kPayloadWords>;
-
 // The first client position of a batch is published at the latest after this many items.
 constexpr uint64_t kPublishEvery = kRingEntries / 4;
+// So many requests of a batch reach the server at once; more would leave it idle.
+constexpr uint64_t kBatchMax = 16;
+// Distance of the client's prefetch; measured, with bench_ring.
+constexpr uint64_t kSlotsAhead = 32;
 // Words that the other side seldom changes are read once in so many looks at an empty ring, and before each sleep: each look would fetch a
 // line that it just wrote.
 constexpr uint32_t kLooksPerSideLook = 64;
@@ -39,19 +42,36 @@ RingSlot* SlotAt(const Segment& segment, uint64_t position) {
   return reinterpret_cast<RingSlot*>(segment.data() + kRingOffset) + position % kRingEntries;
 }
 
-// The words are atomics because the other process may write them at any time; relaxed, because the sequence orders an honest writer.
+// The words are atomics because the other process may write them at any time; relaxed, because the sequence orders an honest writer. Word
+// by word from the shared line to the item and back, without a copy between: read in other widths, that one would have to wait for its
+// stores.
 template <typename T>
-T LoadPayload(const RingSlot& slot) {
-  Payload words;
-  for (uint32_t i = 0; i < kPayloadWords; ++i) words[i] = SharedLoad(slot.words[i], std::memory_order_relaxed);
-  return std::bit_cast<T>(words);
+void LoadPayload(const RingSlot& slot, T* item) {
+  static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
+#pragma GCC unroll 7
+  for (uint32_t i = 0; i < kPayloadWords; ++i) {
+    const uint64_t word = SharedLoad(slot.words[i], std::memory_order_relaxed);
+    std::memcpy(reinterpret_cast<std::byte*>(item) + i * sizeof word, &word, sizeof word);
+  }
 }
 
 template <typename T>
-void StoreItem(RingSlot* slot, uint64_t position, const T& item, std::memory_order order) {
-  const auto words = std::bit_cast<Payload>(item);
-  for (uint32_t i = 0; i < kPayloadWords; ++i) slot->words[i].store(words[i], std::memory_order_relaxed);
-  slot->sequence.store(position + 1, order);
+void StorePayload(RingSlot* slot, const T& item) {
+  static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
+#pragma GCC unroll 7
+  for (uint32_t i = 0; i < kPayloadWords; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, reinterpret_cast<const std::byte*>(&item) + i * sizeof word, sizeof word);
+    slot->words[i].store(word, std::memory_order_relaxed);
+  }
+}
+
+// Takes the line from the other side's cache before it is written: else each of its stores waits in turn. Where the CPU does not know the
+// instruction, it does nothing.
+void PrefetchForWrite([[maybe_unused]] const RingSlot* slot) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*slot));
+#endif
 }
 
 void Pause() {
@@ -83,7 +103,7 @@ PopResult ServerPort::Pop(Request* request) {
   const RingSlot* slot = SlotAt(*submission_, submissions_popped_);
   const uint64_t sequence = SharedLoad(slot->sequence, std::memory_order_seq_cst);
   if (sequence == submissions_popped_ + 1) {
-    *request = LoadPayload<Request>(*slot);
+    LoadPayload(*slot, request);
     ++submissions_popped_;
     if (submissions_popped_ - submissions_published_ >= kPublishEvery) PublishPopped();
     return PopResult::kItem;
@@ -113,9 +133,10 @@ bool ServerPort::Push(const Completion& completion) {
   if (completions_pushed_ - completions_consumed_ >= kRingEntries) {
     if (!ReadConsumed() || completions_pushed_ - completions_consumed_ >= kRingEntries) return false;
   }
+  RingSlot* slot = SlotAt(*completion_, completions_pushed_);
+  StorePayload(slot, completion);
   // Release is enough: Wake orders it before its look at the client.
-  StoreItem(SlotAt(*completion_, completions_pushed_), completions_pushed_, completion, std::memory_order_release);
-  ++completions_pushed_;
+  slot->sequence.store(++completions_pushed_, std::memory_order_release);
   return true;
 }
 
@@ -160,21 +181,33 @@ Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueF
 
 bool ClientPort::Push(const Request& request, More more) {
   if (!HasRoom()) {
-    if (std::exchange(ring_owed_, false)) {
-      auto& last = SlotAt(*submission_, submissions_pushed_ - 1)->sequence;
-      last.store(submissions_pushed_, std::memory_order_seq_cst);
-      RingForSleep();
-    }
+    PublishBatch();
     return false;
   }
-  ring_owed_ = more == More::kYes;
-  // Before the doorbell sequentially consistent, not only release: this side next looks whether the server sleeps, and the server looks at
-  // this word after it said that it will sleep. One of the two must see the other.
-  StoreItem(SlotAt(*submission_, submissions_pushed_), submissions_pushed_, request,
-            ring_owed_ ? std::memory_order_release : std::memory_order_seq_cst);
-  ++submissions_pushed_;
-  if (!ring_owed_) RingForSleep();
+  PrefetchForWrite(SlotAt(*submission_, submissions_pushed_ + kSlotsAhead));
+  const uint64_t position = submissions_pushed_++;
+  // The server looks at one slot only, the next that it will read, which is the first of the batch: nothing is written there before the
+  // others are, so that it fetches none of these lines too early.
+  if (position == submissions_published_) {
+    first_ = request;
+  } else {
+    RingSlot* slot = SlotAt(*submission_, position);
+    StorePayload(slot, request);
+    slot->sequence.store(position + 1, std::memory_order_release);
+  }
+  if (more == More::kNo || submissions_pushed_ - submissions_published_ == kBatchMax) PublishBatch();
   return true;
+}
+
+void ClientPort::PublishBatch() {
+  if (submissions_published_ == submissions_pushed_) return;
+  RingSlot* slot = SlotAt(*submission_, submissions_published_);
+  StorePayload(slot, first_);
+  // Sequentially consistent, not only release: this side next looks whether the server sleeps, and the server looks at this word after it
+  // said that it will sleep. One of the two must see the other.
+  slot->sequence.store(submissions_published_ + 1, std::memory_order_seq_cst);
+  submissions_published_ = submissions_pushed_;
+  RingForSleep();
 }
 
 bool ClientPort::HasRoom() {
@@ -198,7 +231,7 @@ bool ClientPort::CompletionThere() const {
 
 bool ClientPort::Pop(Completion* completion) {
   if (!CompletionThere()) return false;
-  *completion = LoadPayload<Completion>(*SlotAt(*completion_, completions_popped_));
+  LoadPayload(*SlotAt(*completion_, completions_popped_), completion);
   ++completions_popped_;
   Submission(*submission_)->completions_consumed.store(completions_popped_, std::memory_order_release);
   return true;

@@ -22,7 +22,7 @@
 namespace tidepool::shm {
 
 enum class PopResult { kEmpty, kItem, kViolation };
-// Whether another request follows at once; then that one's Push rings the doorbell for both.
+// Whether another request follows at once; then that one's Push hands both over.
 enum class More { kNo, kYes };
 
 class alignas(64) ServerPort {
@@ -66,8 +66,8 @@ class alignas(64) ClientPort {
   static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell,
                                                  uint32_t protocol = kOwnProtocols.highest);
 
-  // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in this sleep; where more follows, the last
-  // Push of the batch does, or the one that finds the ring full.
+  // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in this sleep. Where more follows, the
+  // server sees nothing before the last Push of the batch, the one that finds the ring full, or each 16th.
   bool Push(const Request& request, More more = More::kNo);
   bool Pop(Completion* completion);
   // Returns when a completion may be there, the session has ended, or `timeout_ns` has passed; spins for `spin_ns` first.
@@ -79,13 +79,15 @@ class alignas(64) ClientPort {
   ClientPort() = default;
   bool CompletionThere() const;
   bool HasRoom();
+  void PublishBatch();
   void RingForSleep();
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
   uint64_t submissions_pushed_ = 0, completions_popped_ = 0;
-  uint64_t submissions_consumed_ = 0;  // last read value of the server's position
-  bool ring_owed_ = false;             // the last Push said that more follows
-  uint32_t rung_sleep_ = 0;            // number of the sleep that the doorbell was last rung for
+  uint64_t submissions_published_ = 0;  // the first request that the server cannot see: what follows it is a batch without its end
+  Request first_{};                     // of that batch: written last
+  uint64_t submissions_consumed_ = 0;   // last read value of the server's position
+  uint32_t rung_sleep_ = 0;             // number of the sleep that the doorbell was last rung for
 };
 
 }  // namespace tidepool::shm

@@ -59,20 +59,6 @@ end:
   od
 }
 
-/* StoreItem of port.cpp: the words, then the sequence. */
-inline StoreItem(to, word, sequence, position, item, ordered) {
-#ifdef TWIN_SEQUENCE_FIRST
-  SEQ_CST(to, sequence, position + 1);
-  BUFFERED(to, word, item)
-#else
-  BUFFERED(to, word, item);
-  if
-  :: ordered -> SEQ_CST(to, sequence, position + 1)
-  :: !ordered -> BUFFERED(to, sequence, position + 1)
-  fi
-#endif
-}
-
 /* A worker finishes a request and puts it into the done queue (base/event_queue.h): the event is written when the queue was empty. */
 active proctype WorkerThread() {
 end:
@@ -97,40 +83,65 @@ inline RingDoorbell() {
 }
 
 #ifdef TWIN_SEQUENCE_RELEASE
-#define ORDERED(more) false
+#define PUBLISH(position) BUFFERED(client_stores, SUB_SEQUENCE(position), (position) + 1)
 #else
-#define ORDERED(more) !(more)
+#define PUBLISH(position) SEQ_CST(client_stores, SUB_SEQUENCE(position), (position) + 1)
 #endif
+
+/* ClientPort::PublishBatch: the first request of the batch, which is written last. */
+inline PublishBatch() {
+  if
+  :: visible != pushed ->
+#ifdef TWIN_DOORBELL_BEFORE_ITEM
+     RingDoorbell();
+#endif
+#ifdef TWIN_SEQUENCE_FIRST
+     PUBLISH(visible);
+     BUFFERED(client_stores, SUB_WORD(visible), visible + 1);
+#else
+     BUFFERED(client_stores, SUB_WORD(visible), visible + 1);
+     PUBLISH(visible);
+#endif
+#ifndef TWIN_DOORBELL_BEFORE_ITEM
+     RingDoorbell();
+#endif
+     visible = pushed
+  :: else
+  fi
+}
 
 /* ClientPort::Push, when there is room. Any request but the last that may be in flight can be one of a batch: then another Push follows. */
 inline ClientPush() {
-#ifdef TWIN_DOORBELL_BEFORE_ITEM
-  RingDoorbell();
-#endif
   if
   :: more = false
   :: pushed + 1 < ITEMS && tickets + 1 < TICKETS -> more = true
   fi;
-  StoreItem(client_stores, SUB_WORD(pushed), SUB_SEQUENCE(pushed), pushed, pushed + 1, ORDERED(more));
-  d_step { in_flight = in_flight | (1 << pushed); tickets++; pushed++ };
-#ifndef TWIN_DOORBELL_BEFORE_ITEM
   if
-  :: !more -> RingDoorbell()
+  :: pushed != visible ->
+#ifdef TWIN_BATCH_PUBLISHED_EARLY
+     BUFFERED(client_stores, SUB_WORD(visible), visible + 1);
+     PUBLISH(visible);
+     BUFFERED(client_stores, SUB_SEQUENCE(pushed), pushed + 1);
+     BUFFERED(client_stores, SUB_WORD(pushed), pushed + 1)
+#else
+     BUFFERED(client_stores, SUB_WORD(pushed), pushed + 1);
+     BUFFERED(client_stores, SUB_SEQUENCE(pushed), pushed + 1)
+#endif
+  :: else
+  fi;
+  d_step { in_flight = in_flight | (1 << pushed); tickets++; pushed++ };
+  if
+  :: !more -> PublishBatch()
   :: more
   fi
-#endif
 }
 
-/* ClientPort::Push that finds no room: the doorbell of the batch before it, if it is owed. */
-inline RingWhatIsOwed() {
-#ifndef TWIN_BATCH_NOT_RUNG
-  if
-  :: more -> SEQ_CST(client_stores, SUB_SEQUENCE(pushed - 1), pushed); more = false; RingDoorbell()
-  :: !more
-  fi
-#else
-  more = false
+/* ClientPort::Push that finds no room: the batch before it is handed over. */
+inline PublishWhatIsHeldBack() {
+#ifndef TWIN_BATCH_NOT_PUBLISHED
+  PublishBatch();
 #endif
+  more = false
 }
 
 /* ClientPort::Pop until it finds nothing, with what MemClient::TakeCompletions checks. */
@@ -197,6 +208,7 @@ inline WaitForCompletion() {
 
 active proctype Client() {
   byte pushed, taken; /* submissions_pushed_, completions_popped_ */
+  byte visible;       /* submissions_published_ */
   byte tickets;       /* requests without an answer, and which: a bit each */
   byte in_flight;
   byte counter, seen;
@@ -205,7 +217,7 @@ active proctype Client() {
   :: !ended && pushed < ITEMS && tickets < TICKETS ->
      if /* an older value, where it shows room, decides the same */
      :: pushed - mem[SUBMISSIONS_CONSUMED] < ENTRIES -> ClientPush()
-     :: else -> RingWhatIsOwed(); WaitForCompletion(); TakeCompletions() /* MemClient::PushWhenRoom */
+     :: else -> PublishWhatIsHeldBack(); WaitForCompletion(); TakeCompletions() /* MemClient::PushWhenRoom */
      fi
   :: !ended && tickets > 0 && !more -> WaitForCompletion(); TakeCompletions()
   :: !ended && pushed == ITEMS && tickets == 0 -> assert(taken == ITEMS && in_flight == 0); break
@@ -235,7 +247,13 @@ inline ServerPush() {
   :: answered - consumed >= ENTRIES -> ReadConsumed(); assert(answered - consumed < ENTRIES)
   :: else
   fi;
-  StoreItem(server_stores, COMP_WORD(answered), COMP_SEQUENCE(answered), answered, item, false);
+#ifdef TWIN_ANSWER_SEQUENCE_FIRST
+  BUFFERED(server_stores, COMP_SEQUENCE(answered), answered + 1);
+  BUFFERED(server_stores, COMP_WORD(answered), item);
+#else
+  BUFFERED(server_stores, COMP_WORD(answered), item);
+  BUFFERED(server_stores, COMP_SEQUENCE(answered), answered + 1);
+#endif
   d_step { answered++; wake_due = true }
 }
 

@@ -111,22 +111,43 @@ TEST_F(PortTest, TheDoorbellRingsOnlyForASleepingServer) {
   EXPECT_TRUE(DoorbellRang());
 }
 
-TEST_F(PortTest, TheDoorbellRingsOnceForABatch) {
+TEST_F(PortTest, ABatchIsHandedOverAtItsEnd) {
   server_->SetSleeping(true);
   for (uint64_t i = 1; i < 4; ++i) {
     ASSERT_TRUE(client_->Push(RequestOf(i), More::kYes));
     EXPECT_FALSE(DoorbellRang()) << i;
+    EXPECT_EQ(server_->Pop(&request_), PopResult::kEmpty) << i;
   }
   ASSERT_TRUE(client_->Push(RequestOf(4)));
   EXPECT_TRUE(DoorbellRang());
+  for (uint64_t i = 1; i <= 4; ++i) {
+    ASSERT_EQ(server_->Pop(&request_), PopResult::kItem);
+    EXPECT_EQ(request_.counter, i);
+  }
+  EXPECT_EQ(server_->Pop(&request_), PopResult::kEmpty);
 }
 
-TEST_F(PortTest, ABatchThatFindsTheRingFullRingsTheDoorbell) {
+TEST_F(PortTest, ALongBatchIsHandedOverInParts) {
+  uint64_t seen = 0;
+  for (uint64_t i = 1; i <= 40; ++i) {
+    ASSERT_TRUE(client_->Push(RequestOf(i), More::kYes));
+    while (server_->Pop(&request_) == PopResult::kItem) EXPECT_EQ(request_.counter, ++seen);
+    EXPECT_EQ(seen, i / 16 * 16);
+  }
+  ASSERT_TRUE(client_->Push(RequestOf(41)));
+  while (server_->Pop(&request_) == PopResult::kItem) EXPECT_EQ(request_.counter, ++seen);
+  EXPECT_EQ(seen, 41U);
+}
+
+TEST_F(PortTest, ABatchThatFindsTheRingFullIsHandedOver) {
+  constexpr uint64_t kAlone = 3;  // so that the ring is full in the middle of a part
+  for (uint64_t i = 1; i <= kRingEntries; ++i) ASSERT_TRUE(client_->Push(RequestOf(i), i <= kAlone ? More::kNo : More::kYes));
   server_->SetSleeping(true);
-  for (uint64_t i = 1; i <= kRingEntries; ++i) ASSERT_TRUE(client_->Push(RequestOf(i), More::kYes));
-  EXPECT_FALSE(DoorbellRang());
   EXPECT_FALSE(client_->Push(RequestOf(0), More::kYes));
   EXPECT_TRUE(DoorbellRang());
+  uint64_t seen = 0;
+  while (server_->Pop(&request_) == PopResult::kItem) EXPECT_EQ(request_.counter, ++seen);
+  EXPECT_EQ(seen, kRingEntries);
 }
 
 // True once for each write of the doorbell or several.
