@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -30,6 +31,7 @@ class EventQueue {
       const std::lock_guard lock(mutex_);
       was_empty = items_.empty();
       items_.push_back(std::move(item));
+      filled_.store(true, std::memory_order_release);
     }
     if (was_empty) Notify();
   }
@@ -37,7 +39,10 @@ class EventQueue {
   // Moves everything that was pushed into `out` (cleared first); true when there was something.
   bool TakeAll(std::vector<T>* out) {
     out->clear();
+    // Who looks often finds nothing most of the time. A push that this look misses has made, or will make, the event readable.
+    if (!filled_.load(std::memory_order_acquire)) return false;
     const std::lock_guard lock(mutex_);
+    filled_.store(false, std::memory_order_relaxed);
     items_.swap(*out);
     return !out->empty();
   }
@@ -57,7 +62,8 @@ class EventQueue {
 
   UniqueFd event_;
   std::mutex mutex_;
-  std::vector<T> items_;  // guarded by mutex_
+  std::vector<T> items_;             // guarded by mutex_
+  std::atomic<bool> filled_{false};  // items_ is not empty; changed under mutex_
 };
 
 }  // namespace tidepool

@@ -229,6 +229,7 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
   const bool behind = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient) && session.waiting().holds_gradients();
   if (!behind && !StartOrWait(seat, request)) return;
   session.waiting().Add(request);
+  seat->job->states->chunk(request.chunk).awaited = true;
   ++session.requests_parked;
   TP_POINT("server.request_parked");
 }
@@ -244,6 +245,7 @@ bool Dispatcher::RetryParked(Seat* seat) {
     const uint64_t fetches = seat->job->open_traffic.fetches;
     const bool waits = StartOrWait(seat, request);
     seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
+    if (waits) seat->job->states->chunk(request.chunk).awaited = true;
     return waits;
   });
   return true;

@@ -190,8 +190,9 @@ bool JobDesk::ExpelViolators() {
 
 // Ranks of the server before this one that neither come back nor are seen to have ended (no process identity is known across a container).
 bool JobDesk::TendAwaited(Job* job) {
-  if (job->phase != JobPhase::kOpen || parts_.clock->NowNs() - job->awaiting_since_ns < std::max(options_.lease_ns, options_.await_ns_min))
-    return false;
+  const bool complete = std::none_of(job->seats.begin(), job->seats.end(), [](const Seat* seat) { return seat == nullptr; });
+  if (job->phase != JobPhase::kOpen || complete) return false;  // as in nearly all turns
+  if (parts_.clock->NowNs() - job->awaiting_since_ns < std::max(options_.lease_ns, options_.await_ns_min)) return false;
   bool lost = false;
   for (Rank rank = 0; rank < job->seats.size() && job->phase == JobPhase::kOpen; ++rank) {
     if (!job->IsAwaited(rank)) continue;

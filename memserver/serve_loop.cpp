@@ -167,16 +167,17 @@ bool ServeLoop::RunInlineWork() {
 }
 
 void ServeLoop::Run() {
-  int64_t idle_since = parts_.clock->NowNs();
+  int64_t idle_since = 0;
   uint32_t idle_turns = 0;
   while (!tables_.stopped) {
     if (Turn()) {
       idle_turns = 0;
       continue;
     }
-    if (idle_turns++ == 0) idle_since = parts_.clock->NowNs();
-    if (idle_turns % kIdleTurnsPerClockRead != 0) continue;
-    if (parts_.clock->NowNs() - idle_since < spin_.ns()) continue;
+    if (++idle_turns % kIdleTurnsPerClockRead != 0) continue;
+    const int64_t now = parts_.clock->NowNs();
+    if (idle_turns == kIdleTurnsPerClockRead) idle_since = now;
+    if (now - idle_since < spin_.ns()) continue;
     Sleep();
     spin_.Woke(parts_.clock->NowNs() - idle_since);
     idle_turns = 0;

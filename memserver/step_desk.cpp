@@ -76,10 +76,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   switch (done.name.kind) {
     case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
     case WorkKind::kUpdate:
-      if (job->updates.EndWork(done)) {
-        ++job->changes;
-        CountUpdated(*job, done.name.chunk);
-      }
+      if (job->updates.EndWork(done)) NoteUpdated(job, done.name.chunk);
       break;
     case WorkKind::kStage:
     case WorkKind::kUnstage: job->spills.EndWork(done); break;
@@ -90,8 +87,11 @@ void StepDesk::EndWork(const WorkDone& done) {
   }
 }
 
-void StepDesk::CountUpdated(const Job& job, ChunkId chunk) {
-  for (const ParameterRun& run : job.states->runs(job.states->chunk(chunk))) tables_->counters.parameters_updated += run.count;
+// Parked requests are asked again only when one of them names this chunk: a job has many chunks, and may wait for the last of them.
+void StepDesk::NoteUpdated(Job* job, ChunkId id) {
+  Chunk& chunk = job->states->chunk(id);
+  if (std::exchange(chunk.awaited, false)) ++job->changes;
+  for (const ParameterRun& run : job->states->runs(chunk)) tables_->counters.parameters_updated += run.count;
 }
 
 bool StepDesk::TakeStoredAndUpdated(Job* job) {
@@ -100,11 +100,11 @@ bool StepDesk::TakeStoredAndUpdated(Job* job) {
   while (job->spills.TakeFinished(&finished)) {
     if (finished.updated) {
       job->updates.EndSpilled(finished.chunk);
-      CountUpdated(*job, finished.chunk);
+      NoteUpdated(job, finished.chunk);
     } else {
       job->states->MarkLoaded(&job->states->chunk(finished.chunk));
+      ++job->changes;
     }
-    ++job->changes;
     worked = true;
   }
   return worked;

@@ -30,7 +30,7 @@ class StepDesk {
   bool TendScrub();
   void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
-  void CountUpdated(const Job& job, ChunkId chunk);
+  void NoteUpdated(Job* job, ChunkId id);
 
   const Parts parts_;
   Tables* const tables_;

@@ -85,6 +85,7 @@ struct Chunk {
   uint32_t shards_stored = 0;  // gradients of the open step's last micro-batch in
   uint32_t pieces_left = 0;    // of a running update
   uint32_t readers = 0;
+  bool awaited = false;  // a parked request names it
   uint64_t ranks_cached = 0;
   uint64_t fetches = 0;
   Version version = kNoVersion;  // as the record's stamp says

@@ -76,6 +76,7 @@ struct WorkDone {
   WorkName name;
   bool finite = true;  // kScan
   bool intact = true;  // of a staged piece that was read: false when it is not what it should be; then nothing was done
+  uint64_t bytes = 0;  // BytesTouched of the work
 };
 
 }  // namespace tidepool::memserver

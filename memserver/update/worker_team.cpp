@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/planted.h"
+#include "base/units.h"
 #include "optim/float_mode.h"
 
 namespace tidepool::memserver {
@@ -21,6 +22,9 @@ constexpr uint32_t kLooksPerClockRead = 32;
 // As the serve loop: where cores are few, spinning takes them from the trainers.
 constexpr int64_t kSpinNsMany = 100'000, kSpinNsFew = 20'000;
 constexpr uint32_t kFewCpus = 4;
+// What a worker touches in about 100 us: while all have less in hand, more items than `ahead` may wait, up to so many.
+constexpr uint64_t kSmallBytes = 4 * kMiB;
+constexpr uint32_t kSmallAhead = 64;
 // Queues of work that may be begun before their ends are taken.
 constexpr uint32_t kTurnsAhead = 4;
 
@@ -45,9 +49,10 @@ uint64_t WorkerTeam::UndoBytes(uint32_t threads) {
 
 WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> undo)
     : kernels_(optim::SelectKernels(options.isa)),
-      queue_max_(WorkersOf(options) * (1 + options.ahead)),
+      queue_min_(WorkersOf(options) * (1 + options.ahead)),
+      queue_max_(options.threads == 0 ? queue_min_ : std::max(queue_min_, options.threads * kSmallAhead)),
       spin_ns_(SpinNs(options.spin_ns)),
-      done_(kTurnsAhead * queue_max_),
+      done_(std::max(kTurnsAhead * queue_min_, 2 * queue_max_)),
       ring_(queue_max_) {
   TP_CHECK(undo.size() >= UndoBytes(WorkersOf(options)), "the undo areas fit the memory given");
   TP_CHECK(reinterpret_cast<uintptr_t>(undo.data()) % alignof(optim::UndoArea) == 0, "undo areas start on a cache line");
@@ -87,13 +92,15 @@ uint32_t WorkerTeam::waiting() const {
 }
 
 bool WorkerTeam::HasRoom() const {
-  const bool room = waiting() < queue_max_ && in_hand_ < done_.capacity() && (is_inline() || ring_.HasRoom());
+  const bool small = bytes_in_hand_ < WorkersOf(threads()) * kSmallBytes;
+  const bool room = waiting() < (small ? queue_max_ : queue_min_) && in_hand_ < done_.capacity() && (is_inline() || ring_.HasRoom());
   return room && !TP_BUGGIFY("team.full");
 }
 
 void WorkerTeam::Push(const Work& work) {
   TP_CHECK(waiting() < queue_max_ && in_hand_ < done_.capacity(), "Push only when the team has room");
   ++in_hand_;
+  bytes_in_hand_ += BytesTouched(work);
   if (is_inline()) {
     queue_.push_back(work);
     return;
@@ -107,6 +114,7 @@ void WorkerTeam::Push(const Work& work) {
 bool WorkerTeam::TakeDone(std::vector<WorkDone>* done) {
   if (!done_.TakeAll(done)) return false;
   in_hand_ -= static_cast<uint32_t>(done->size());
+  for (const WorkDone& one : *done) bytes_in_hand_ -= one.bytes;
   return true;
 }
 

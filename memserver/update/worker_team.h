@@ -30,7 +30,7 @@ struct WorkerTeamOptions {
   std::vector<uint32_t> cpus = {};  // worker i runs on cpus[i]; workers beyond the end where the system puts them
   optim::IsaLevel isa = optim::BestIsa();
   // Work items a worker that may wait in the queue: enough that no worker idles for the length of a turn, few enough that the loop
-  // decides late what comes next.
+  // decides late what comes next. Threads get more while what they have in hand is small (kSmallBytes), as of jobs with many small chunks.
   uint32_t ahead = 2;
   // How long a worker without work looks for some before it sleeps; a sleeper is woken by a futex. Negative: automatic.
   int64_t spin_ns = -1;
@@ -77,7 +77,8 @@ class WorkerTeam {
 
   // Fixed after construction.
   const optim::Kernels& kernels_;
-  const uint32_t queue_max_;
+  const uint32_t queue_min_;  // items that may wait whatever they are
+  const uint32_t queue_max_;  // items that may wait
   const int64_t spin_ns_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::thread> threads_;
@@ -85,6 +86,7 @@ class WorkerTeam {
   optim::Tuning tuning_;
   std::vector<Work> queue_;  // of an inline team: oldest first, at most queue_max_
   uint32_t in_hand_ = 0;     // pushed, and its end not taken yet
+  uint64_t bytes_in_hand_ = 0;
   // Guard themselves.
   DoneQueue done_;
   BoundedRing<Work> ring_;  // of a team with threads: at most queue_max_

@@ -156,19 +156,29 @@ TEST(WorkerTeam, InlineDoesNothingUntilAskedAndInAnyOrder) {
   EXPECT_EQ(team.waiting(), 1u);
 }
 
-TEST(WorkerTeam, ThreadsDoAllWorkAndTheQueueIsBounded) {
+// Two workers add one to `count` arrays of `elements`; the most items that ever waited for them.
+uint32_t MostWaiting(size_t count, size_t elements) {
   Undo undo;
   WorkerTeam team({.threads = 2, .cpus = {0, 65535}}, undo.bytes);
-  const std::vector<float> one(1000, 1.0F);
-  std::vector<std::vector<float>> sums(50, std::vector<float>(1000, 0.0F));
+  const std::vector<float> one(elements, 1.0F);
+  std::vector<std::vector<float>> sums(count, std::vector<float>(elements, 0.0F));
   std::vector<WorkDone> done;
   size_t pushed = 0, finished = 0;
-  while (finished < sums.size()) {
-    while (pushed < sums.size() && team.HasRoom()) team.Push(Accumulation(&sums[pushed++], one));
-    EXPECT_LE(team.waiting(), 6u);
+  uint32_t most = 0;
+  while (finished < count) {
+    while (pushed < count && team.HasRoom()) team.Push(Accumulation(&sums[pushed++], one));
+    most = std::max(most, team.waiting());
     if (team.TakeDone(&done)) finished += done.size();
   }
   for (const auto& sum : sums) EXPECT_EQ(sum, one);
+  return most;
+}
+
+TEST(WorkerTeam, ThreadsDoAllWorkAndTheQueueIsBounded) {
+  EXPECT_LE(MostWaiting(16, size_t{1} << 18), 6U);  // 3 MiB of memory traffic each
+  const uint32_t small = MostWaiting(1000, 1000);
+  EXPECT_GT(small, 6U);
+  EXPECT_LE(small, 128U);
 }
 
 TEST(WorkerTeam, TreatsDenormalsAsZeroInEveryMode) {
