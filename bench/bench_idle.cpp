@@ -2,6 +2,10 @@
 //
 // The peer is a bare futex: a thread that sleeps on a word, is woken, and answers by another word. Both sides of either way are left to the
 // system's scheduler; both clients spin for the answer, so that each round trip has one wake-up.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -9,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "bench/row.h"
 #include "bench/served_job.h"
 #include "bench/server_process.h"
@@ -62,6 +67,50 @@ class FutexEcho {
   std::thread thread_;
 };
 
+// The same with an eventfd and epoll, by which one thread can be woken for many reasons, as the serve loop.
+class EventEcho {
+ public:
+  EventEcho() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+    epoll_event all{};
+    all.events = EPOLLIN | EPOLLET;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &all) != 0) Die("no epoll");
+    thread_ = std::thread([this] { Echo(); });
+  }
+  ~EventEcho() {
+    stopping_.store(true);
+    Ring();
+    thread_.join();
+  }
+  EventEcho(const EventEcho&) = delete;
+  EventEcho& operator=(const EventEcho&) = delete;
+
+  void RoundTrip() {
+    Ring();
+    while (answer_.load(std::memory_order_acquire) != rung_) __builtin_ia32_pause();
+  }
+
+ private:
+  void Ring() {
+    word_.store(++rung_);
+    const uint64_t one = 1;
+    if (write(event_.get(), &one, sizeof one) != sizeof one) Die("no eventfd");
+  }
+  void Echo() {
+    while (!stopping_.load()) {
+      epoll_event ready{};
+      epoll_wait(epoll_.get(), &ready, 1, 1000);
+      answer_.store(word_.load(std::memory_order_acquire), std::memory_order_release);
+    }
+  }
+
+  const UniqueFd event_, epoll_;
+  uint32_t rung_ = 0;
+  alignas(64) std::atomic<uint32_t> word_{0};
+  alignas(64) std::atomic<uint32_t> answer_{0};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
 double IdleShare(const ServerProcess& server, double seconds) {
   SteadyClock clock;
   const double before = server.CpuSeconds();
@@ -89,8 +138,9 @@ int Main(int argc, char** argv) {
                .against = "0.5 % of a core",
                .ratio = kShareMax / std::max(share, 1e-6),
                .target = 1.0});
-  std::vector<double> first, futex;
+  std::vector<double> first, futex, event;
   FutexEcho echo;
+  EventEcho event_echo;
   const auto time = [&](const auto& round_trip) {
     clock.SleepNs(kPauseNs);
     const int64_t start = clock.NowNs();
@@ -103,6 +153,7 @@ int Main(int argc, char** argv) {
       OrDie(job.rank(0).Wait(OrDie(job.rank(0).StartFetch(range, 0))).status());
     }));
     futex.push_back(time([&] { echo.RoundTrip(); }));
+    event.push_back(time([&] { event_echo.RoundTrip(); }));
   }
   printer.Add({.bench = "idle",
                .row = "first request after a pause, p50",
@@ -117,6 +168,13 @@ int Main(int argc, char** argv) {
                .unit = "us",
                .against = "a bare futex wake, p99",
                .ratio = Percentile(futex, 0.99) / Percentile(first, 0.99),
+               .target = {}});
+  printer.Add({.bench = "idle",
+               .row = "a bare wake by eventfd and epoll, p50",
+               .value = Median(event),
+               .unit = "us",
+               .against = "a bare futex wake, p50",
+               .ratio = Median(futex) / Median(event),
                .target = {}});
   job.Detach();
   return printer.Finish();
