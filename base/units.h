@@ -15,6 +15,7 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 inline constexpr uint64_t kPageBytes = 4 * kKiB;      // blocks and slots are aligned to this
+inline constexpr uint64_t kHugePageBytes = 2 * kMiB;  // what the system grants instead, on request
 inline constexpr uint64_t kParameterAlignBytes = 64;  // parameters inside a chunk are aligned to this on the host
 
 // "4096", "64KiB", "1.5GiB", "2GB" (decimal). Errors: kConfigBadValue.

@@ -9,8 +9,6 @@
 namespace tidepool::device {
 namespace {
 
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
-
 std::vector<uint32_t> NodeIds(const Topology& topology, bool with_cpus) {
   std::vector<uint32_t> ids;
   for (const NumaNode& node : topology.nodes) {

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "memserver/residency/pool_pages.h"
 #include "nvme/io_queue.h"
 
 namespace tidepool::memserver {
@@ -50,9 +51,15 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock
   auto tier = std::make_unique<StateTier>(
       queue.queue.get(), clock, std::move(parts), staging.bytes(),
       TierOptions{.block_bytes = options.block_bytes, .late_ns = options.deadline_ns, .lost_ns = kDeadlinesMax * options.deadline_ns});
+  const uint64_t huge = HugePageBytes(staging.bytes().data(), staging.bytes().size());
+  if (huge < staging.bytes().size() / 2) {
+    LogWarn("the staging of states on NVMe has pages of 4 KiB: transfers are slower, and take more CPU time",
+            {{"in_pages_of_2mib", FormatBytes(huge)}, {"fix", "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"}});
+  }
   LogInfo("NVMe tier", {{"directories", opened.size()},
                         {"capacity", FormatBytes(tier->capacity_bytes())},
                         {"staging", FormatBytes(staging.bytes().size())},
+                        {"huge_pages", FormatBytes(huge)},
                         {"io", queue.queue->Name()}});
   return std::make_unique<NvmeTier>(NvmeTier{std::move(opened), std::move(staging), std::move(queue.queue), std::move(tier)});
 }

@@ -15,7 +15,9 @@ namespace tidepool::nvme {
 
 class PageMemory {
  public:
-  // With `touch` every page is there at once (0.3 to 3 s/GiB), so that none is missing later. Errors: kMemoryMapFailed.
+  // At least `bytes`. With `touch` every page is there at once (0.3 to 3 s/GiB), so that none is missing later, and they are pages of 2 MiB
+  // where the system grants them: a transfer into one is one run of memory for the drive, not 64 a request, at half the system's CPU time.
+  // Errors: kMemoryMapFailed.
   static Result<PageMemory> Map(uint64_t bytes, bool touch = true);
   PageMemory(PageMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
   PageMemory& operator=(PageMemory&&) = delete;

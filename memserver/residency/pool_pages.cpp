@@ -79,8 +79,8 @@ uint64_t HugePageBytes(const std::byte* data, uint64_t bytes) {
     unsigned long long low = 0, high = 0, kib = 0;
     if (std::sscanf(line.c_str(), "%llx-%llx ", &low, &high) == 2) inside = low >= first && low < first + bytes;
     if (!inside) continue;
-    // The first for pages put together on request, the others for reserved ones.
-    for (const char* form : {"ShmemPmdMapped: %llu kB", "Shared_Hugetlb: %llu kB", "Private_Hugetlb: %llu kB"}) {
+    // The first two for pages put together on request, of shared and of private memory, the others for reserved ones.
+    for (const char* form : {"ShmemPmdMapped: %llu kB", "AnonHugePages: %llu kB", "Shared_Hugetlb: %llu kB", "Private_Hugetlb: %llu kB"}) {
       if (std::sscanf(line.c_str(), form, &kib) == 1) sum += kib * kKiB;
     }
   }

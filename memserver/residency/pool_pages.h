@@ -15,8 +15,6 @@
 
 namespace tidepool::memserver {
 
-inline constexpr uint64_t kHugePageBytes = 2 * kMiB;
-
 // A memfd that can be sealed; with `reserved`, of the huge pages that the administrator has set aside (vm.nr_hugepages), which a mapping
 // then takes or fails. Invalid when the system refuses.
 UniqueFd CreatePoolFile(bool reserved);
