@@ -13,6 +13,8 @@ namespace {
 // EAGAIN again and again is a device that does not take requests any more.
 constexpr uint32_t kPausesMax = 1000;
 constexpr int64_t kPauseNs = kNsPerMs / 10;
+// A rest that is smaller than such a part of a block goes with the block before: the page of a piece is no request of its own.
+constexpr uint32_t kRestPart = 8;
 
 int64_t BackOffNs(uint32_t errors) {
   int64_t pause = kNsPerMs;
@@ -83,7 +85,8 @@ bool TransferQueue::IssueNew(int64_t now, Line* line) {
     }
     const uint32_t block = free_blocks_.back();
     free_blocks_.pop_back();
-    blocks_[block] = {.slot = index, .begin = slot.issued, .bytes = static_cast<uint32_t>(std::min<uint64_t>(left, options_.block_bytes))};
+    const uint64_t most = left < options_.block_bytes + options_.block_bytes / kRestPart ? left : options_.block_bytes;
+    blocks_[block] = {.slot = index, .begin = slot.issued, .bytes = static_cast<uint32_t>(most)};
     slot.issued += blocks_[block].bytes;
     ++slot.open_blocks;
     ++line->out;

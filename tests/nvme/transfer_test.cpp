@@ -81,6 +81,22 @@ TEST_F(TransferTest, IsCutIntoBlocks) {
   EXPECT_EQ(transfers_.bytes_read(), 10 * kPageBytes);
 }
 
+TEST_F(TransferTest, ASmallRestGoesWithTheBlockBefore) {
+  TransferQueue large(&queue_, &clock_, {.transfers_max = 4, .block_bytes = 16 * kPageBytes, .files = 4});
+  large.Start({IoKind::kRead, 3, 0, memory_.data(), 33 * kPageBytes, 1});
+  large.Start({IoKind::kRead, 3, 64 * kPageBytes, memory_.data(), 18 * kPageBytes, 2});
+  TransferDone done;
+  for (int i = 0; i < 4; ++i) large.Progress();
+  ASSERT_EQ(queue_.seen.size(), 4u);
+  EXPECT_EQ(queue_.seen[0].bytes, 16 * kPageBytes);
+  EXPECT_EQ(queue_.seen[1].bytes, 17 * kPageBytes);
+  EXPECT_EQ(queue_.seen[2].bytes, 16 * kPageBytes);
+  EXPECT_EQ(queue_.seen[3].bytes, 2 * kPageBytes) << "an eighth of a block is a request of its own";
+  EXPECT_TRUE(large.Next(&done) && done.error == 0);
+  EXPECT_TRUE(large.Next(&done) && done.error == 0);
+  EXPECT_EQ(large.bytes_read(), 51 * kPageBytes);
+}
+
 TEST_F(TransferTest, GoesOnAfterShortAnswersAtAPage) {
   queue_.answers = {static_cast<int32_t>(kPageBytes + 512)};
   EXPECT_EQ(Run(IoKind::kWrite, 4 * kPageBytes).error, 0);
