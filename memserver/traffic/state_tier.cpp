@@ -13,7 +13,7 @@ namespace tidepool::memserver {
 namespace {
 
 // Of the staging slots, for each other directory, whatever one of them holds; and at least so many for each.
-constexpr uint32_t kLeftToOthers = 2, kTakenMin = 8;
+constexpr uint32_t kLeftToOthers = 4, kTakenMin = 8;
 
 constexpr uint64_t kStagingBytes = StateTier::kPieceBytesMax;
 static_assert(kStagingBytes % kPageBytes == 0);

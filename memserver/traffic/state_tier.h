@@ -65,8 +65,8 @@ struct TierOptions {
 
 class StateTier {
  public:
-  // Pieces in staging: enough to read, update and write at once at the speed of several drives; 72 MiB.
-  static constexpr uint32_t kStagingSlots = 24;
+  // Pieces in staging: enough to read, update and write at once at the speed of several drives, which need some 64 MiB out; 144 MiB.
+  static constexpr uint32_t kStagingSlots = 48;
   // Of one piece with its header; of one staging slot.
   static constexpr uint64_t kPieceBytesMax = nvme::kPieceHeaderBytes + shm::kSpilledPlanesMax * shm::kPieceElements * sizeof(float);
   static uint64_t MemoryBytes(size_t directories);

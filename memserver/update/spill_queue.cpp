@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kNone = StateTier::kStagingSlots;
 // Of the staging slots, for one job: another always finds some.
-constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 2;
+constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 3 * 2;
 
 }  // namespace
 
