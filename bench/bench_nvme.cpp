@@ -1,8 +1,8 @@
 // bench_nvme: how fast pieces of states go to a drive and come back, checksums on, against fio on the same file system.
 //
-// Pairs of runs take turns, because drives are noisy: ours, then fio's with the same block size and depth, io_uring and direct transfers.
-// A row is the median over the pairs. CPU seconds a GiB are the process's own, and fio's as its report has them (drive_peer.h). Whole
-// optimizer steps with a memserver: nvme_step.h.
+// Pairs of runs take turns, because drives are noisy: ours, then fio's with the block size and depth that are best for it, io_uring, direct
+// transfers and pages of 2 MiB. A row is the median over the pairs. CPU seconds a GiB are the process's own, and fio's as its report has
+// them (drive_peer.h). What the transfers and the checksums cost by themselves stands beside it. Whole optimizer steps: nvme_step.h.
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -11,14 +11,17 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/units.h"
 #include "bench/drive_peer.h"
 #include "bench/nvme_step.h"
 #include "bench/row.h"
+#include "memserver/traffic/state_tier.h"
 #include "nvme/io_queue.h"
 #include "nvme/page_memory.h"
 #include "nvme/piece.h"
@@ -31,9 +34,10 @@ namespace {
 constexpr uint64_t kFileBytes = kGiB;
 constexpr uint64_t kPayload = 3 * kMiB;
 constexpr uint64_t kPieceBytes = nvme::kPieceHeaderBytes + kPayload;
-constexpr uint32_t kSlots = 24, kDepth = 64;  // as memserver has them
+constexpr uint32_t kSlots = memserver::StateTier::kStagingSlots, kDepth = 64;  // as memserver has them
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
 constexpr double kSpeedTarget = 0.95, kCpuTarget = 1;
+constexpr uint64_t kPairsPerPart = 3;  // the parts alone are measured in each third pair
 
 constexpr const char* kHelp =
     "bench_nvme [--json FILE] [--pairs 15] [--elements N] [DIR]\n"
@@ -62,15 +66,15 @@ class Ours {
   }
   std::string Name() const { return opened_.queue->Name(); }
 
-  // For a second, and at least `pieces_min` of them.
-  DriveSpeed Run(nvme::IoKind kind, uint64_t pieces_min = 0) {
+  // For a second, and at least `pieces_min` of them. Without checksums what was written cannot be read with them.
+  DriveSpeed Run(nvme::IoKind kind, bool checksums, uint64_t pieces_min = 0) {
+    checksums_ = checksums;
     const double cpu = CpuSeconds();
     const int64_t begin = clock_.NowNs();
     uint64_t pieces = 0;
     next_ = 0;
     for (uint32_t slot = 0; slot < kSlots; ++slot) Start(kind, slot);
     while (transfers_->in_flight() > 0) {
-      opened_.queue->ClearEvent();
       if (!transfers_->Progress()) Wait();
       nvme::TransferDone done;
       while (transfers_->Next(&done)) {
@@ -84,6 +88,13 @@ class Ours {
     const double gib = static_cast<double>(pieces * kPieceBytes) / static_cast<double>(kGiB);
     return {gib / seconds, (CpuSeconds() - cpu) / gib};
   }
+  // CPU seconds for the checksums of a GiB that lies in memory.
+  double ChecksumsAlone() const {
+    constexpr uint32_t kPasses = 32;
+    const double cpu = CpuSeconds();
+    for (uint32_t i = 0; i < kPasses * kSlots; ++i) (void)Crc32c(PayloadOf(i % kSlots));
+    return (CpuSeconds() - cpu) / (static_cast<double>(kPasses * kSlots * kPayload) / static_cast<double>(kGiB));
+  }
 
  private:
   nvme::PieceHeader* HeaderOf(uint32_t slot) const {
@@ -95,17 +106,19 @@ class Ours {
   void Start(nvme::IoKind kind, uint32_t slot) {
     const uint64_t piece = next_++ % kPieces;
     names_[slot] = {.store = 1, .job = 1, .chunk = 0, .piece = static_cast<uint32_t>(piece), .epoch = 1, .place = piece * kPieceBytes};
-    if (kind == nvme::IoKind::kWrite) nvme::SealPiece(names_[slot], PayloadOf(slot), HeaderOf(slot));
+    if (checksums_ && kind == nvme::IoKind::kWrite) nvme::SealPiece(names_[slot], PayloadOf(slot), HeaderOf(slot));
     transfers_->Start({kind, 0, piece * kPieceBytes, memory_.bytes().data() + slot * kPieceBytes, kPieceBytes, slot});
   }
   void End(nvme::IoKind kind, const nvme::TransferDone& done) const {
     const auto slot = static_cast<uint32_t>(done.tag);
     if (done.error != 0) Die("a transfer failed");
-    const bool checked = kind == nvme::IoKind::kRead;
+    const bool checked = checksums_ && kind == nvme::IoKind::kRead;
     if (checked && !nvme::VerifyPiece(*HeaderOf(slot), names_[slot], PayloadOf(slot)).ok()) Die("a piece is damaged");
   }
   // As the serve loop sleeps.
-  void Wait() const {
+  void Wait() {
+    opened_.queue->ClearEvent();
+    if (transfers_->Progress()) return;
     pollfd event{opened_.queue->event_fd(), POLLIN, 0};
     poll(&event, 1, 1);
   }
@@ -117,39 +130,52 @@ class Ours {
   std::unique_ptr<nvme::TransferQueue> transfers_;
   std::array<nvme::PieceName, kSlots> names_{};
   uint64_t next_ = 0;
+  bool checksums_ = true;
 };
+
+struct Series {
+  std::vector<double> values, ratios;  // CPU seconds a GiB, and fio's in parts of them
+
+  void Add(double value, const std::optional<DriveSpeed>& peer) {
+    values.push_back(value);
+    if (peer) ratios.push_back(peer->cpu_per_gib / value);
+  }
+};
+
+void AddRow(const std::string& name, const Series& series, const char* unit, std::optional<double> target, RowPrinter* rows) {
+  Row row{"nvme", name, Median(series.values), unit, "", {}, {}};
+  if (series.ratios.empty()) return rows->Add(row);
+  row.against = "fio, without checksums";
+  row.ratio = Median(series.ratios);
+  row.target = target;
+  rows->Add(row, SpreadOf(series.ratios));
+}
 
 void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pairs, RowPrinter* rows) {
   const bool reads = kind == nvme::IoKind::kRead;
   const std::string direction = reads ? "read" : "write", name = reads ? "fill" : "spill";
-  std::vector<double> speeds, cpus, ratios, cpu_ratios;
+  Series speed, cpu, transfers, checksums;
   SteadyClock clock;
-  MeasureFio(path, direction, kDepth);  // not counted: its first writes allocate
+  MeasureFio(path, direction);  // not counted: its first writes allocate
+  const FioWay way = BestFioWay(path, direction);
+  std::fprintf(stderr, "bench_nvme: %s: fio is best with blocks of %s, %u of them out\n", direction.c_str(), way.block, way.depth);
   for (uint64_t pair = 0; pair < pairs; ++pair) {
     clock.SleepNs(kDrivePauseNs);
-    const DriveSpeed own = ours->Run(kind);
+    const DriveSpeed own = ours->Run(kind, true);
     clock.SleepNs(kDrivePauseNs);
-    const auto other = MeasureFio(path, direction, kDepth);
-    speeds.push_back(own.gib_per_second);
-    cpus.push_back(own.cpu_per_gib);
-    if (!other) continue;
-    ratios.push_back(own.gib_per_second / other->gib_per_second);
-    cpu_ratios.push_back(other->cpu_per_gib / own.cpu_per_gib);
+    const auto other = MeasureFio(path, direction, way);
+    speed.values.push_back(own.gib_per_second);
+    if (other) speed.ratios.push_back(own.gib_per_second / other->gib_per_second);
+    cpu.Add(own.cpu_per_gib, other);
+    if (pair % kPairsPerPart != 0) continue;
+    clock.SleepNs(kDrivePauseNs);
+    transfers.Add(ours->Run(kind, false).cpu_per_gib, other);
+    checksums.Add(ours->ChecksumsAlone(), other);
   }
-  Row speed{"nvme", name + ", checksums on", Median(speeds), "GiB/s", "", {}, {}};
-  Row cpu{"nvme", name + ", CPU", Median(cpus), "s a GiB", "", {}, {}};
-  if (ratios.empty()) {
-    rows->Add(speed);
-    rows->Add(cpu);
-    return;
-  }
-  speed.against = cpu.against = "fio, without checksums";
-  speed.ratio = Median(ratios);
-  speed.target = kSpeedTarget;
-  cpu.ratio = Median(cpu_ratios);
-  cpu.target = kCpuTarget;
-  rows->Add(speed, SpreadOf(ratios));
-  rows->Add(cpu, SpreadOf(cpu_ratios));
+  AddRow(name + ", checksums on", speed, "GiB/s", kSpeedTarget, rows);
+  AddRow(name + ", CPU", cpu, "s a GiB", kCpuTarget, rows);
+  AddRow(name + ", CPU of the transfers alone", transfers, "s a GiB", {}, rows);
+  AddRow(name + ", CPU of the checksums alone", checksums, "s a GiB", {}, rows);
 }
 
 int Main(int argc, const char* const* argv) {
@@ -162,11 +188,12 @@ int Main(int argc, const char* const* argv) {
   Ours& ours = *own;
   std::fprintf(stderr, "bench_nvme: %s\n", ours.Name().c_str());
   if (!HasFio()) std::fprintf(stderr, "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows stand alone\n");
-  ours.Run(nvme::IoKind::kWrite, kPieces);  // so that every piece can be read
+  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // allocates
   Measure(&ours, path, nvme::IoKind::kWrite, pairs, &rows);
+  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // so that every piece can be read
   Measure(&ours, path, nvme::IoKind::kRead, pairs, &rows);
   own.reset();  // its lock is on the directory that the server is given next
-  MeasureOptimizerStep({path, kDepth, std::max<uint64_t>(1, pairs / 3), elements}, &rows);
+  MeasureOptimizerStep({path, std::max<uint64_t>(1, pairs / 3), elements}, &rows);
   return rows.Finish();
 }
 

@@ -194,10 +194,9 @@ Times Alternate(const Steps& steps, const Tokens& tokens, int rounds) {
 
 // The least that a step with its states on the drive can take: that of the host, and what it moves at fio's speed.
 std::optional<double> BoundSeconds(const std::string& directory, double gib_each_way, double host_seconds) {
-  constexpr uint32_t kDepth = 64;
   double bound = host_seconds;
   for (const char* direction : {"read", "write", "rw"}) {
-    const auto peer = MeasureFio(directory, direction, kDepth);
+    const auto peer = MeasureFio(directory, direction);
     if (!peer) return std::nullopt;
     bound = std::max(bound, (std::string(direction) == "rw" ? 2 : 1) * gib_each_way / peer->gib_per_second);
   }

@@ -56,9 +56,10 @@ bool HasFio() {
   return OutputOf("fio --version 2>/dev/null").has_value();
 }
 
-std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, uint32_t depth) {
-  const auto report = OutputOf("fio --name=tidepool --filename='" + directory + "/fio.data' --size=1g --rw=" + direction +
-                               " --bs=1m --iodepth=" + std::to_string(depth) +
+std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, const FioWay& way) {
+  // The C library takes pages of 2 MiB for fio's buffers then, as memserver does for its staging.
+  const auto report = OutputOf("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory +
+                               "/fio.data' --size=1g --rw=" + direction + " --bs=" + way.block + " --iodepth=" + std::to_string(way.depth) +
                                " --ioengine=io_uring --direct=1 --time_based --runtime=1 --fixedbufs --registerfiles --output-format=json "
                                "2>/dev/null");
   if (!report) return std::nullopt;
@@ -69,6 +70,21 @@ std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::st
   const auto read = SpeedIn(*report, "read", cpu_share), write = SpeedIn(*report, "write", cpu_share);
   if (!read || !write) return std::nullopt;
   return DriveSpeed{read->gib_per_second + write->gib_per_second, 0};
+}
+
+FioWay BestFioWay(const std::string& directory, const std::string& direction) {
+  constexpr std::array<FioWay, 4> kWays{{{"1m", 64}, {"1m", 16}, {"4m", 16}, {"256k", 64}}};
+  SteadyClock clock;
+  FioWay best = kWays.front();
+  double most = 0;
+  for (const FioWay& way : kWays) {
+    clock.SleepNs(kDrivePauseNs);
+    const auto speed = MeasureFio(directory, direction, way);
+    if (!speed || speed->gib_per_second <= most) continue;
+    best = way;
+    most = speed->gib_per_second;
+  }
+  return best;
 }
 
 std::string ScratchIn(const std::string& base) {

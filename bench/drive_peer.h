@@ -19,10 +19,17 @@ struct DriveSpeed {
   double cpu_per_gib = 0;  // seconds
 };
 
+struct FioWay {
+  const char* block = "1m";
+  uint32_t depth = 64;  // blocks that are out
+};
+
 bool HasFio();
-// A second of sequential blocks of 1 MiB, `depth` of them out, io_uring, direct, without checksums. `direction`: "read", "write", or "rw",
-// half of each, whose speed is the sum. Nothing where fio is missing or fails.
-std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, uint32_t depth);
+// A second of sequential blocks, io_uring, direct, registered buffers in pages of 2 MiB, without checksums. `direction`: "read", "write",
+// or "rw", half of each, whose speed is the sum. Nothing where fio is missing or fails.
+std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, const FioWay& way = {});
+// The fastest of four ways, a second each.
+FioWay BestFioWay(const std::string& directory, const std::string& direction);
 
 // A new directory in `base`, mode 0700, that is removed when the program ends, also where it gives up. Once a program.
 std::string ScratchIn(const std::string& base);

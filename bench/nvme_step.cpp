@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +25,7 @@ constexpr uint64_t kStagingMax = 256 * kMiB;
 
 JobShape ShapeOf(const OptimizerStepTask& task, const std::string& name) {
   JobShape shape{.name = name};
+  shape.spin_ns = client::ClientOptions().spin_ns;
   shape.chunk_elements = std::min(kChunkElements, RoundUp(task.elements, 16));
   shape.chunks = static_cast<uint32_t>(DivideUp(task.elements, shape.chunk_elements));
   shape.rcache_bytes = RoundUp(shape.chunk_elements * sizeof(float), kPageBytes);
@@ -52,17 +55,26 @@ class StepSide {
 };
 
 // The least that a step can take: what it moves at fio's speed, each way and both at once, and the update itself.
-double BoundSeconds(const OptimizerStepTask& task, double gib_each_way, double host_seconds) {
-  SteadyClock clock;
-  double bound = host_seconds;
-  for (const char* direction : {"read", "write", "rw"}) {
-    clock.SleepNs(kDrivePauseNs);
-    const auto peer = MeasureFio(task.directory, direction, task.depth);
-    const double gib = std::string(direction) == "rw" ? 2 * gib_each_way : gib_each_way;
-    if (peer) bound = std::max(bound, gib / peer->gib_per_second);
+class Bound {
+ public:
+  explicit Bound(const std::string& directory) : directory_(directory) {
+    for (const char* direction : {"read", "write", "rw"}) ways_.emplace_back(direction, BestFioWay(directory, direction));
   }
-  return bound;
-}
+  double Seconds(double gib_each_way, double host_seconds) const {
+    SteadyClock clock;
+    double bound = host_seconds;
+    for (const auto& [direction, way] : ways_) {
+      clock.SleepNs(kDrivePauseNs);
+      const auto peer = MeasureFio(directory_, direction, way);
+      if (peer) bound = std::max(bound, (direction == "rw" ? 2 : 1) * gib_each_way / peer->gib_per_second);
+    }
+    return bound;
+  }
+
+ private:
+  const std::string directory_;
+  std::vector<std::pair<std::string, FioWay>> ways_;
+};
 
 Row RowOf(const std::string& name, double value, const char* unit) {
   return {.bench = "nvme", .row = name, .value = value, .unit = unit, .against = "", .ratio = {}, .target = {}};
@@ -79,6 +91,7 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
   std::filesystem::permissions(states, std::filesystem::perms::owner_all);
   StepSide drive(shape, {"--nvme", states + ":" + std::to_string(RoundUp(drive_bytes, kMiB)), "--states-on", "nvme"});
   StepSide host(ShapeOf(task, "bench-host"), {});
+  const Bound bound(task.directory);
   std::vector<double> drive_seconds, host_seconds, ratios;
   SteadyClock clock;
   for (uint64_t round = 0; round <= task.rounds; ++round) {
@@ -87,7 +100,7 @@ void MeasureOptimizerStep(const OptimizerStepTask& task, RowPrinter* rows) {
     if (round == 0) continue;  // not counted
     drive_seconds.push_back(of_drive);
     host_seconds.push_back(of_host);
-    ratios.push_back(BoundSeconds(task, gib_each_way, of_host) / of_drive);
+    ratios.push_back(bound.Seconds(gib_each_way, of_host) / of_drive);
   }
   const std::string parameters = std::to_string(shape.chunks * shape.chunk_elements >> 20) + " Mi parameters";
   Row step = RowOf("optimizer step of " + parameters + ", fp32 states on the drive", Median(drive_seconds), "s");

@@ -13,7 +13,6 @@ namespace tidepool::bench {
 
 struct OptimizerStepTask {
   std::string directory;  // mode 0700, ours, without links in its path
-  uint32_t depth = 64;
   uint64_t rounds = 5;
   uint64_t elements = 0;  // of the job; rounded up to chunks of 4 Mi
 };

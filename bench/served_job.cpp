@@ -11,9 +11,8 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr uint32_t kAhead = 256;                // requests in flight of a rank that hurries
-constexpr uint64_t kPoolSlack = 8 * kMiB;       // beside the job's own states
-constexpr int64_t kSpinNs = 10 * kNsPerSecond;  // benchmarks of the server do not wait for a client to wake up
+constexpr uint32_t kAhead = 256;           // requests in flight of a rank that hurries
+constexpr uint64_t kPoolSlack = 8 * kMiB;  // beside the job's own states
 constexpr int64_t kStartNs = 300 * kNsPerSecond;
 
 // Requests of one rank, at most kAhead in flight.
@@ -66,7 +65,7 @@ ServedJob::ServedJob(const JobShape& shape, const std::string& socket_dir) : sha
   client::ClientOptions options;
   options.socket_dir = socket_dir;
   options.connect_timeout_ns = kStartNs;
-  options.spin_ns = kSpinNs;
+  options.spin_ns = shape.spin_ns;
   const shm::JobSpec spec = SpecOf(shape);
   for (Rank rank = 0; rank < shape.world; ++rank) ranks_.push_back(OrDie(client::MemClient::Connect(options, spec, rank)));
   for (uint32_t rank = 0; rank < world(); ++rank) {

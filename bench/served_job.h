@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "client/mem_client.h"
 #include "shm/job_spec.h"
 
@@ -19,6 +20,8 @@ struct JobShape {
   uint64_t chunk_elements = 1024;  // fp32; a multiple of 16 x world
   uint32_t world = 1;
   uint64_t rcache_bytes = 64 * 1024;  // of a rank; at least one shard
+  // How long a waiting rank spins: benchmarks of requests do not wait for a client to wake up, those of steps leave it the CPU.
+  int64_t spin_ns = 10 * kNsPerSecond;
 };
 shm::JobSpec SpecOf(const JobShape& shape);
 // Of the server's pool that the job takes, in a form that --pool understands.
