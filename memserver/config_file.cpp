@@ -96,7 +96,8 @@ Status Flatten(const toml::table& table, const std::string& prefix, const std::s
 Result<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
+  const bool is_empty = file && file.peek() == std::ifstream::traits_type::eof() && !file.bad();
+  if (!is_empty && (!file || !(text << file.rdbuf()))) {
     return Status(ErrorId::kConfigUnreadable, "the configuration file cannot be read").Where(path).Why(std::strerror(errno));
   }
   const std::string content = text.str();

@@ -102,6 +102,15 @@ TEST_F(ConfigTest, SettingsThatArePrintedCanBeReadAgain) {
   EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue);
 }
 
+TEST_F(ConfigTest, AnEmptyFileSaysNothingAndADirectoryIsNoFile) {
+  WriteFile("");
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
+  EXPECT_EQ(OriginOf(loaded.value(), "--pool"), "default");
+  file_ = ::testing::TempDir();
+  EXPECT_EQ(Load().status().id(), ErrorId::kConfigUnreadable);
+}
+
 TEST_F(ConfigTest, AnUnknownKeyIsNamedWithItsLineAndTheNearestOne) {
   WriteFile("lease = \"1s\"\n\n[log]\nlevle = \"info\"\n");
   const Status status = Load().status();
