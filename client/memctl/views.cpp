@@ -1,10 +1,11 @@
 #include "client/memctl/views.h"
 
 #include <algorithm>
-#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 #include <charconv>
+
+#include "client/memctl/view_fields.h"
 
 namespace tidepool::client {
 namespace {
@@ -12,120 +13,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr uint64_t kColumnsMax = 1u << 20;  // chunks of a job; bounds what run lengths can ask for
-
-Status Bad(const std::string& what) {
-  return Status(ErrorId::kHandshakeBad, "memserver's answer is not understood: " + what)
-      .Fix("install memctl and memserver of the same release");
-}
-
-// Reads fields of one object into variables; remembers the first that is missing or of another kind.
-class Fields {
- public:
-  Fields(const json::value& value, std::string* wrong) : object_(value.if_object()), wrong_(wrong) {
-    if (object_ == nullptr) Fail("an object");
-  }
-
-  Fields& Read(const char* key, uint64_t* out) {
-    const json::value* value = Find(key);
-    if (value == nullptr) return *this;
-    if (value->is_uint64()) {
-      *out = value->get_uint64();
-    } else if (value->is_int64() && value->get_int64() >= 0) {
-      *out = static_cast<uint64_t>(value->get_int64());
-    } else {
-      Fail(key);
-    }
-    return *this;
-  }
-  // null is read as NaN's stand-in, 0: the server writes it for numbers that JSON cannot hold.
-  Fields& Read(const char* key, double* out) {
-    const json::value* value = Find(key);
-    if (value == nullptr) return *this;
-    if (value->is_number()) {
-      *out = value->to_number<double>();
-    } else if (!value->is_null()) {
-      Fail(key);
-    }
-    return *this;
-  }
-  Fields& Read(const char* key, std::string* out) {
-    const json::value* value = Find(key);
-    if (value == nullptr) return *this;
-    if (value->is_string()) {
-      *out = std::string(value->get_string());
-    } else if (!value->is_null()) {
-      Fail(key);
-    }
-    return *this;
-  }
-  Fields& Read(const char* key, bool* out) {
-    const json::value* value = Find(key);
-    if (value == nullptr) return *this;
-    value->is_bool() ? void(*out = value->get_bool()) : Fail(key);
-    return *this;
-  }
-  // A text that may be left out.
-  Fields& ReadIfThere(const char* key, std::string* out) {
-    const json::value* value = object_ == nullptr ? nullptr : object_->if_contains(key);
-    if (value != nullptr && value->is_string()) *out = std::string(value->get_string());
-    return *this;
-  }
-  Fields Object(const char* key) {
-    static const json::value none;
-    const json::value* value = Find(key);
-    return Fields(value == nullptr ? none : *value, wrong_);  // refers to the value: a temporary would not live long enough
-  }
-  // Calls `each` with every element; an empty loop when it is no array.
-  template <typename Each>
-  Fields& Array(const char* key, Each each) {
-    const json::value* value = Find(key);
-    if (value == nullptr) return *this;
-    if (!value->is_array()) {
-      Fail(key);
-      return *this;
-    }
-    for (const json::value& element : value->get_array()) each(element);
-    return *this;
-  }
-  bool IsNull(const char* key) {
-    const json::value* value = Find(key);
-    return value != nullptr && value->is_null();
-  }
-  template <typename Each>
-  Fields& Members(Each each) {
-    if (object_ == nullptr) return *this;
-    for (const auto& member : *object_) each(std::string(member.key()), member.value());
-    return *this;
-  }
-  std::string* wrong() const { return wrong_; }
-
- private:
-  const json::value* Find(const char* key) {
-    const json::value* value = object_ == nullptr ? nullptr : object_->if_contains(key);
-    if (value == nullptr) Fail(key);
-    return value;
-  }
-  void Fail(const std::string& what) {
-    if (wrong_->empty()) *wrong_ = "'" + what + "' is missing or of another kind";
-  }
-
-  const json::object* object_;
-  std::string* wrong_;
-};
-
-// Parses `text` and lets `read` take its fields.
-template <typename View, typename ReadAll>
-Result<View> ReadDocument(std::string_view text, ReadAll read) {
-  boost::system::error_code error;
-  const json::value value = json::parse({text.data(), text.size()}, error);
-  if (error) return Bad(error.message());
-  View view;
-  std::string wrong;
-  Fields fields(value, &wrong);
-  read(fields, &view);
-  if (!wrong.empty()) return Bad(wrong);
-  return view;
-}
 
 void ReadJob(const json::value& value, std::string* wrong, JobView* job) {
   Fields(value, wrong)

@@ -1,7 +1,8 @@
 // Views: what memctl reads out of the admin socket's JSON, as plain structs.
 //
 // One thread; value types. A document with a missing or wrongly typed field is an error: it comes from another release, and a table with
-// silent gaps would lie. Fields that this release does not know are ignored. The one door to Boost.JSON in this room is views.cpp.
+// silent gaps would lie. Fields that this release does not know are ignored. The doors to Boost.JSON in this room are views.cpp and
+// view_fields.cpp.
 #pragma once
 
 #include <cstdint>
