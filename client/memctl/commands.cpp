@@ -8,8 +8,10 @@
 #include "base/json_writer.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/doctor.h"
+#include "client/memctl/recording.h"
 #include "client/memctl/run_report.h"
 #include "client/memctl/send_http.h"
+#include "client/memctl/timeline.h"
 #include "client/memctl/top.h"
 #include "client/memctl/views.h"
 #include "shm/protocol.h"
@@ -52,6 +54,12 @@ Result<Shown> RunPs(const Invocation& invocation, const Style& style) {
 }
 
 Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
+  if (!invocation.from.empty()) {
+    if (invocation.json)
+      return Status(ErrorId::kUsageError, "a recording is shown as a picture; its lines are JSON already").Where("--from");
+    TP_ASSIGN_OR_RETURN(const ResidencyView then, ResidencyAt(invocation));
+    return Shown{Joined(RenderResidency(then, style)), then.jobs.empty() ? "no such job was attached then\n" : ""};
+  }
   return Show(invocation, Target("/v1/residency", {{"job", invocation.job}}), ReadResidency, [&](const ResidencyView& view) {
     return Shown{Joined(RenderResidency(view, style)), view.jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
   });
@@ -221,8 +229,9 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"explain", RunExplain},
                                                    {"events", RunEvents},
                                                    {"top", RunTop},
+                                                   {"record", RunRecord},
                                                    {"report", RunReport},
-                                                   {"report", RunReport},
+                                                   {"timeline", RunTimeline},
                                                    {"drain", RunDrain},
                                                    {"undrain", RunUndrain},
                                                    {"logs", RunLogs},

@@ -28,6 +28,7 @@ Examples:
   memctl top                             what moves: bytes, updates and steps a second
   memctl events -f                       what memserver logs, as it comes
   memctl report run.html --for 1min      a minute of the run as one page
+  memctl record run.rec --for 1min       keep it; report, timeline and residency read it with --from run.rec
   memctl page                            the same live, in a browser on this machine
   memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
   memctl nvme status                     the NVMe directories, and the last check of what lies there
@@ -81,6 +82,13 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   sub->fallthrough();
   sub->callback([invocation, name = command.name] { invocation->command = name; });
   if (command.job) sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
+  if (std::string_view(command.name) == "residency") {
+    CLI::Option* from = sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of now")->type_name("FILE");
+    sub->add_option("--at", invocation->at_seconds, "So many seconds behind its first look (0)")
+        ->type_name("SECONDS")
+        ->check(CLI::NonNegativeNumber)
+        ->needs(from);
+  }
   if (command.chunk_filters) {
     sub->add_option("--state", invocation->state, "Only chunks in this state")
         ->type_name("empty|resident|gradients|complete|update-due|updating");
@@ -154,6 +162,31 @@ void AddLogsCommand(CLI::App* app, Invocation* invocation) {
   sub->add_option_function<std::string>("--for", field("for"), "Then the configured level comes back")->type_name("TIME");
 }
 
+// A word of the command line, and what it does.
+struct Word {
+  const char* name;
+  const char* help;
+};
+constexpr auto kRunWords = std::to_array<Word>({
+    {"record", "Look for a while, and keep what was seen: memctl record run.rec"},
+    {"report", "Look for a while, and write what was seen as one HTML page: memctl report run.html"},
+    {"timeline", "Look for a while, and write steps, phases and rates as trace events for ui.perfetto.dev: memctl timeline run.json"},
+});
+
+// memctl record|report|timeline FILE [--for TIME] [--from FILE]
+template <typename Add>
+void AddRunCommands(Add add, Invocation* invocation) {
+  const auto take_for = [invocation](const std::string& text) { invocation->fields["for"] = text; };
+  for (const Word& word : kRunWords) {
+    CLI::App* sub = add(word.name, word.help);
+    sub->add_option("file", invocation->target, "What is written")->required()->type_name("FILE");
+    CLI::Option* length = sub->add_option_function<std::string>("--for", take_for, "How long (10s), every --watch (250ms; timeline 50ms)");
+    length->type_name("TIME");
+    if (std::string_view(word.name) == "record") continue;
+    sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of looking")->type_name("FILE")->excludes(length);
+  }
+}
+
 // memctl top [-b] [-n N], memctl events [-f] [--after N] [--limit N], memctl explain CODE
 void AddLookCommands(CLI::App* app, Invocation* invocation) {
   const auto add = [&](const char* name, const char* help) {
@@ -179,10 +212,7 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
       "-f,--follow", [invocation] { invocation->watch_ns = kNsPerSecond / 2; }, "Go on with what comes");
   events->add_option("--after", invocation->cursor, "Only what is behind this number")->type_name("N")->check(CLI::NonNegativeNumber);
   events->add_option("--limit", invocation->limit, "At most so many")->type_name("N")->check(CLI::Range(1, 1024));
-  CLI::App* report = add("report", "Look for a while, and write what was seen as one HTML page: memctl report run.html");
-  report->add_option("file", invocation->target, "The page")->required()->type_name("FILE");
-  const auto take_for = [invocation](const std::string& text) { invocation->fields["for"] = text; };
-  report->add_option_function<std::string>("--for", take_for, "How long (10s), every --watch (250ms)")->type_name("TIME");
+  AddRunCommands(add, invocation);
   CLI::App* page = add("page", "Show what memserver does in a browser, until Ctrl-C; with the rights of whoever runs it");
   page->add_option("--listen", invocation->listen, "Where: an address of the loopback; port 0: any that is free (127.0.0.1:8642)")
       ->type_name("ADDRESS");
@@ -236,7 +266,8 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "nvme", "logs", "health", "top", "events", "report", "page", "explain", "completion"})
+  for (const char* name :
+       {"job", "nvme", "config", "logs", "health", "top", "events", "record", "report", "timeline", "page", "explain", "completion"})
     names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
@@ -250,7 +281,8 @@ Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
   if (!texts.timeout.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->timeout_ns, ParseDurationNs(texts.timeout));
   }
-  if (invocation->command == "report" && invocation->fields.contains("for")) {
+  const auto is_command = [invocation](const Word& word) { return invocation->command == word.name; };
+  if (std::any_of(kRunWords.begin(), kRunWords.end(), is_command) && invocation->fields.contains("for")) {
     TP_ASSIGN_OR_RETURN(invocation->for_ns, ParseDurationNs(invocation->fields["for"]));
   }
   if (!watch && invocation->command != "top") return {};

@@ -22,7 +22,9 @@ struct Invocation {
   int64_t timeout_ns = 0;
   std::optional<int64_t> watch_ns;     // --watch: again and again at this distance
   bool batch = false;                  // one behind the other, also on a terminal
-  int64_t for_ns = 10 * kNsPerSecond;  // of `report`: how long it looks
+  int64_t for_ns = 10 * kNsPerSecond;  // of `report`, `record` and `timeline`: how long they look
+  std::string from;                    // a recording, instead of looks
+  double at_seconds = 0;               // of `residency --from`: behind its first look
   uint64_t rounds = 0;                 // of --watch; 0: until it is interrupted
   std::string job, state, cursor;
   uint64_t limit = 0;                     // of chunks and events; 0: the server's own

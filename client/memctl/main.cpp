@@ -85,6 +85,8 @@ int main(int argc, char** argv) {
   }
   Invocation invocation = *line.invocation;
   if (invocation.command == "page") return ServePage(invocation);
-  const bool again = invocation.watch_ns.has_value() && invocation.command != "report";  // which looks again by itself
+  // Some look again by themselves, or at what no longer changes.
+  bool again = invocation.watch_ns.has_value() && invocation.from.empty();
+  for (const char* once : {"record", "report", "timeline"}) again = again && invocation.command != once;
   return again ? Watch(invocation) : RunOnce(&invocation, false);
 }

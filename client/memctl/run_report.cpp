@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <fstream>
 
-#include "base/clock.h"
 #include "base/units.h"
-#include "client/memctl/admin_calls.h"
 
 namespace tidepool::client {
 namespace {
@@ -103,12 +100,6 @@ std::string MemoryChart(const std::vector<RunMoment>& moments) {
   return "<h2>Memory by tier</h2>\n" + Chart(moments, curves, 1);
 }
 
-const ResidencyJob* JobAt(const RunMoment& moment, uint64_t id) {
-  const auto& jobs = moment.residency.jobs;
-  const auto found = std::find_if(jobs.begin(), jobs.end(), [id](const ResidencyJob& job) { return job.id == id; });
-  return found == jobs.end() ? nullptr : &*found;
-}
-
 // Sealed steps, and the share of fetches that waited for an update: those came too early, or the update too late.
 std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
   Curve steps{"sealed steps", "#0969da", {}}, waited{"fetches of the step before that waited, of all", "#cf222e", {}};
@@ -179,17 +170,6 @@ std::string JobTable(const std::vector<JobView>& jobs) {
   return html + "</table>\n";
 }
 
-Result<RunMoment> MomentNow(const Invocation& invocation) {
-  TP_ASSIGN_OR_RETURN(const std::string status, GetBody(invocation, "/v1/status"));
-  TP_ASSIGN_OR_RETURN(const std::string jobs, GetBody(invocation, "/v1/jobs"));
-  TP_ASSIGN_OR_RETURN(const std::string residency, GetBody(invocation, "/v1/residency"));
-  RunMoment moment;
-  TP_ASSIGN_OR_RETURN(moment.status, ReadStatus(status));
-  TP_ASSIGN_OR_RETURN(moment.jobs, ReadJobs(jobs));
-  TP_ASSIGN_OR_RETURN(moment.residency, ReadResidency(residency));
-  return moment;
-}
-
 }  // namespace
 
 std::string RenderReport(const std::vector<RunMoment>& moments) {
@@ -206,16 +186,8 @@ std::string RenderReport(const std::vector<RunMoment>& moments) {
 }
 
 Result<Shown> RunReport(const Invocation& invocation, const Style&) {
-  const SteadyClock clock;
-  const int64_t pause = invocation.watch_ns.value_or(kNsPerSecond / 4), end = clock.NowNs() + invocation.for_ns;
-  std::vector<RunMoment> moments;
-  do {
-    if (!moments.empty()) SteadyClock().SleepNs(pause);
-    TP_ASSIGN_OR_RETURN(moments.emplace_back(), MomentNow(invocation));
-  } while (clock.NowNs() + pause <= end);
-  const std::string page = RenderReport(moments);
-  std::ofstream file(invocation.target, std::ios::trunc);
-  if (!(file << page) || !file.flush()) return Status(ErrorId::kFileWriteFailed, "the report cannot be written").Where(invocation.target);
+  TP_ASSIGN_OR_RETURN(const std::vector<RunMoment> moments, MomentsFor(invocation));
+  TP_RETURN_IF_ERROR(WriteWhole(invocation.target, RenderReport(moments)));
   return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks\n", ""};
 }
 

@@ -6,22 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "client/memctl/commands.h"
-#include "client/memctl/views.h"
+#include "client/memctl/recording.h"
 
 namespace tidepool::client {
-
-// One look.
-struct RunMoment {
-  StatusView status;
-  std::vector<JobView> jobs;
-  ResidencyView residency;
-};
 
 // `moments` in order, one at least. No scripts, no references: the page can be mailed.
 std::string RenderReport(const std::vector<RunMoment>& moments);
 
-// Looks every --watch (250 ms) for --for (10 s), then writes the page to the file `target`. Errors: those of a look, kFileWriteFailed.
+// Looks, or reads the recording --from, and writes the page to the file `target`. Errors: those of MomentsFor, kFileWriteFailed.
 Result<Shown> RunReport(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

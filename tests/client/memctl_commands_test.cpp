@@ -247,6 +247,25 @@ TEST_F(Memctl, AReportIsOnePageThatNeedsNothingElse) {
   EXPECT_TRUE(Parse({"drain"}).invocation->fields.empty());
 }
 
+TEST_F(Memctl, ARunIsRecordedAndLookedAtAgain) {
+  Serve();
+  const std::string recording = directory_ + "/run.rec", trace = directory_ + "/run.json", page = directory_ + "/run.html";
+  EXPECT_THAT(ResultOf({"record", recording.c_str(), "--for", "100ms", "--watch", "50ms"}), StartsWith(recording + ": "));
+  EXPECT_THAT(ResultOf({"timeline", trace.c_str(), "--from", recording.c_str()}), HasSubstr(" looks"));
+  EXPECT_THAT(ResultOf({"report", page.c_str(), "--from", recording.c_str()}), HasSubstr(" looks"));
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--at", "0"}), HasSubstr("rank 1 rCache .CC.<>"));
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--at", "99", "--job", "7"}), ::testing::Not(HasSubstr("gpt")));
+  std::stringstream text;
+  text << std::ifstream(trace).rdbuf();
+  EXPECT_THAT(text.str(), StartsWith("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{\"ph\":\"M\""));
+  EXPECT_THAT(text.str(), HasSubstr("\"name\":\"job gpt\""));
+  EXPECT_EQ(Run({"residency", "--at", "1"}).status().exit_code(), kExitUsage) << "of what?";
+  EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", recording.c_str(), "--for", "1s"}).status().exit_code(), kExitUsage);
+  EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", "/none"}).status().id(), ErrorId::kFileUnreadable);
+  EXPECT_EQ(Run({"timeline", (directory_ + "/none/x").c_str(), "--from", recording.c_str()}).status().id(), ErrorId::kFileWriteFailed);
+  for (const std::string& file : {recording, trace, page}) std::filesystem::remove(file);
+}
+
 // Six chunks in two looks: what moved is where the picture says.
 TEST(RunReport, PicturesAreTheLooksOneBelowTheOther) {
   RunMoment first;
