@@ -46,6 +46,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(ConfigSyntax, 1102, kInvalid, kExitUsage, "correct the line named above; `memserver config --defaults` prints a valid file")          \
   X(ConfigUnknownKey, 1103, kInvalid, kExitUsage, "remove the key or use the one suggested; `memserver config --defaults` lists all")     \
   X(ConfigBadValue, 1104, kInvalid, kExitUsage, "give a value of the kind named above")                                                   \
+  X(ConfigNeedsRestart, 1105, kRefused, kExitRefused, "take the change back, or restart memserver: its jobs go on")                       \
   X(HostMemoryShort, 2001, kRefused, kExitHostMemory, "give a smaller --pool, or free memory (limits of the cgroup count)")               \
   X(MemoryMapFailed, 2002, kIo, kExitHostMemory, "check `ulimit -v`, free memory and the cgroup limit")                                   \
   X(SocketInUse, 2003, kRefused, kExitFailed, "stop the other memserver, or give another --socket-dir")                                   \

@@ -230,7 +230,7 @@ constexpr std::array<Setting, 32> kSettings{{
      "a directory on a drive for states that do not fit the pool, and how much of it; several: repeat it, or separate by commas",
      ParseNvme},
     {"--states-on", "nvme.states_on", "auto|host|nvme", "auto",
-     "where new jobs have their optimizer states; auto: on the host, and on NVMe what does not fit", ParseStatesOn},
+     "where new jobs have their optimizer states; auto: on the host, and on NVMe what does not fit", ParseStatesOn, true},
     {"--nvme-io", "nvme.io", "auto|threads", "auto", "auto: io_uring where the system allows it, else threads", ParseIo},
     {"--nvme-block", "nvme.block", "SIZE", "1MiB", "bytes of one read or write; `memserver bench nvme DIR` says what suits the drive",
      ParseNvmeBlock},
@@ -262,7 +262,7 @@ constexpr std::array<Setting, 32> kSettings{{
      ParseKeeper},
     {"--respawn", "keeper.respawn", "on|off", "on", "the keeper process starts memserver again after a crash", ParseRespawn},
     {"--default-quota", "jobs.default_quota", "SIZE|%", "100%", "what each user without a [[jobs.quota]] may take of the pool at most",
-     ParseDefaultQuota},
+     ParseDefaultQuota, true},
     {"--mode", "admin.mode", "private|service", "private", "private: sockets for this user alone; service: for the members of a group",
      ParseMode},
     {"--group", "admin.group", "GROUP", "tidepool", "of service mode: whose members may start jobs and see their own", ParseGroup},
@@ -270,9 +270,9 @@ constexpr std::array<Setting, 32> kSettings{{
      ParseOperatorGroup},
     {"--metrics-listen", "metrics.listen", "none|ADDRESS", "none",
      "answer GET /metrics over TCP too, of whoever is on this machine: an address of the loopback, 127.0.0.1:9465", ParseMetricsListen},
-    {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel},
+    {"--log-level", "log.level", "LEVEL", "info", "debug, info, warn or error", ParseLogLevel, true},
     {"--log-format", "log.format", "auto|text|json", "auto", "auto: text on a terminal, JSON lines otherwise", ParseLogFormat},
-    {"--jobs-max", "limits.jobs", "N", "64", "jobs at once", ParseJobsMax},
+    {"--jobs-max", "limits.jobs", "N", "64", "jobs at once", ParseJobsMax, true},
     {"--sessions-max", "limits.sessions", "N", "256", "attached ranks at once", ParseSessionsMax},
     {"--user-sessions-max", "limits.sessions_per_user", "N|auto", "auto",
      "of one user; auto: all in private mode, half of them in service mode", ParseUserSessionsMax},
@@ -347,6 +347,7 @@ std::string EnvironmentNameOf(const Setting& setting) {
 
 Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
   LoadedConfig loaded;
+  loaded.file = sources.file;
   loaded.settings = Defaults();
   if (!sources.file.empty()) TP_RETURN_IF_ERROR(TakeFile(sources.file, &loaded.settings, &loaded.config.quotas));
   for (EffectiveSetting& each : loaded.settings) {

@@ -64,6 +64,7 @@ struct Setting {
   std::string_view fallback;     // the default
   std::string_view description;  // one line
   Status (*parse)(const std::string& text, Config* config);
+  bool is_live = false;  // a reload may change it
 };
 
 std::span<const Setting> Settings();
@@ -78,6 +79,7 @@ struct EffectiveSetting {
 };
 
 struct LoadedConfig {
+  std::string file;  // empty: none
   Config config;
   std::vector<EffectiveSetting> settings;  // in the order of Settings()
 };

@@ -40,6 +40,11 @@ std::string NameOf(const StartScrub&) {
 std::string NameOf(const MuteCheck& command) {
   return command.for_ns == 0 ? "unmute check " + command.code : "mute check " + command.code + " for " + FormatNs(command.for_ns);
 }
+std::string NameOf(const ApplySettings& command) {
+  std::string keys;
+  for (const std::string& key : command.changed) keys += (keys.empty() ? ": " : ", ") + key;
+  return "reload" + (keys.empty() ? ": nothing is different" : keys);
+}
 std::string NameOf(const ChangeLogLevel& command) {
   constexpr std::array<const char*, 4> kLevels{"debug", "info", "warn", "error"};
   const std::string level = kLevels[static_cast<size_t>(command.level)];
@@ -133,10 +138,29 @@ Status JobDesk::Do(const AdminCaller&, const StartScrub&) {
   return Status();
 }
 
+Status JobDesk::Do(const AdminCaller&, const ApplySettings& command) {
+  QuotaBook book = tables_->quotas.Reconfigured(command.quotas, command.live.quota_fallback);
+  const Ledger before = BuildLedger(parts_, options_, *tables_);
+  Ledger after = before;
+  after.quotas = book.Rules();
+  after.fallback = command.live.quota_fallback;
+  for (size_t i = 0; i < tables_->jobs.size(); ++i) {
+    after.holdings[i].account = book.AccountOf(tables_->jobs[i]->spec().name, tables_->jobs[i]->uid);
+  }
+  TP_RETURN_IF_ERROR(CheckRules(before, after));
+  // A level that was set by hand for a time ends by itself, and then this one holds.
+  if (command.live.log_level != tables_->live.log_level && tables_->log_level_until_ns == 0) SetLogLevel(command.live.log_level);
+  tables_->quotas = std::move(book);
+  tables_->live = command.live;
+  tables_->config = command.config;
+  ApplyQuotas();
+  return Status();
+}
+
 bool JobDesk::TendLogLevel() {
   if (tables_->log_level_until_ns == 0 || parts_.clock->NowNs() < tables_->log_level_until_ns) return false;
   tables_->log_level_until_ns = 0;
-  SetLogLevel(options_.log_level);
+  SetLogLevel(tables_->live.log_level);
   return true;
 }
 

@@ -67,9 +67,9 @@ Result<Placement> JobDesk::Place(const shm::JobSpec& spec, const Ledger& ledger,
   Space space{RoomFor(ledger, demand->account).bytes, std::move(nvme_free)};
   // An account that may have nothing there has all of its jobs on the host.
   if (ledger.QuotaOf(demand->account).nvme_limit == 0) space.nvme_free.clear();
-  demand->nvme_bytes = shm::NvmeBytesOf(spec, FirstSpilledOf(spec, options_.states_on, space));
+  demand->nvme_bytes = shm::NvmeBytesOf(spec, FirstSpilledOf(spec, tables_->live.states_on, space));
   TP_RETURN_IF_ERROR(AdmitSpill(ledger, *demand));
-  TP_ASSIGN_OR_RETURN(Placement placement, PlaceStates(spec, options_.states_on, space));
+  TP_ASSIGN_OR_RETURN(Placement placement, PlaceStates(spec, tables_->live.states_on, space));
   demand->pool_bytes = placement.host_bytes;
   return placement;
 }

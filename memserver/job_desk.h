@@ -61,6 +61,7 @@ class JobDesk {
   Status Do(const AdminCaller& caller, const ChangeLogLevel& command);
   Status Do(const AdminCaller& caller, const MuteCheck& command);
   Status Do(const AdminCaller& caller, const StartScrub& command);
+  Status Do(const AdminCaller& caller, const ApplySettings& command);
   bool TendLogLevel();
 
   Status WhyStopping() const;

@@ -34,20 +34,25 @@ std::string Environment(const std::string& name) {
   return value == nullptr ? "" : value;
 }
 
-Result<LoadedConfig> Load(const Flags& flags) {
+ConfigSources SourcesOf(const Flags& flags) {
   ConfigSources sources;
   sources.file = flags.config_file.empty() ? Environment("TIDEPOOL_CONFIG") : flags.config_file;
   sources.flags = flags.settings;
   sources.environment = Environment;
-  return LoadConfig(sources);
+  return sources;
+}
+
+Result<LoadedConfig> Load(const Flags& flags) {
+  return LoadConfig(SourcesOf(flags));
 }
 
 int Run(const Flags& flags) {
-  const auto loaded = Load(flags);
+  const ConfigSources sources = SourcesOf(flags);
+  const auto loaded = LoadConfig(sources);
   if (!loaded.ok()) return Fail(loaded.status());
   const Config& config = loaded.value().config;
   InitLog("memserver", config.log_level, config.log_format);
-  const Status status = RunServer(config, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
+  const Status status = RunServer(loaded.value(), sources, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
   return status.ok() ? kExitOk : Fail(status);
 }
 

@@ -26,6 +26,7 @@
 #include "memserver/keeper/sd_notify.h"
 #include "memserver/keeper/session_spawn.h"
 #include "memserver/limits.h"
+#include "memserver/reload.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {
@@ -53,9 +54,14 @@ UniqueFd TakeSignals() {
   return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-int TakenSignal(int signals) {
+struct TakenSignal {
+  int number = 0;  // 0: none
+  AdminCaller sender;
+};
+TakenSignal TakeSignal(int signals) {
   signalfd_siginfo info{};
-  return read(signals, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  if (read(signals, &info, sizeof info) != sizeof info) return {};
+  return {static_cast<int>(info.ssi_signo), {.uid = info.ssi_uid, .pid = static_cast<int32_t>(info.ssi_pid), .level = AdminLevel::kAdmin}};
 }
 
 // Memory of jobs must not show in core dumps, and the out-of-memory killer should look elsewhere first.
@@ -90,14 +96,17 @@ Result<EndConditions> WatchParent(const RunOptions& options) {
   return conditions;
 }
 
-// Reports how far the pool is. A signal in this phase ends the process at once: nothing is served yet, only the lock file exists.
+// Reports how far the pool is. A signal in this phase ends the process at once: nothing is served yet, only the lock file exists. (All but
+// SIGHUP, whose sender is to send it again: the configuration was read just now.)
 class TouchProgress {
  public:
   TouchProgress(int signals, std::string socket_dir, KeptHolder* keeper)
       : signals_(signals), socket_dir_(std::move(socket_dir)), keeper_(keeper), terminal_(isatty(STDERR_FILENO) != 0) {}
 
   void operator()(uint64_t touched, uint64_t total) {
-    if (TakenSignal(signals_) != 0) {
+    const int taken = TakeSignal(signals_).number;
+    if (taken == SIGHUP) LogWarn("the configuration is not read again while memserver starts", {{"next", "SIGHUP once more, later"}});
+    if (taken != 0 && taken != SIGHUP) {
       keeper_->End();
       unlink(shm::LockFilePath(socket_dir_).c_str());
       _exit(kExitOk);
@@ -215,33 +224,51 @@ class Watchdog {
   int64_t fed_ns_ = 0;
 };
 
+// A terminal that goes away ends what was started on it; SIGHUP from anybody else says that the configuration is to be read again.
+class Terminal {
+ public:
+  bool HasGone() const { return was_there_ && isatty(STDERR_FILENO) == 0; }
+
+ private:
+  const bool was_there_ = isatty(STDERR_FILENO) != 0;
+};
+
 // In milliseconds; -1 is for ever.
 int ShorterPause(int a, int b) {
   return a < 0 || b < 0 ? std::max(a, b) : std::min(a, b);
 }
 
 // Returns when the loop has ended, or at the second signal.
-void WaitForEnd(Server* server, KeptHolder* keeper, int signals, const EndConditions& conditions) {
+void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int signals, const EndConditions& conditions) {
   bool stopping = false;
+  const Terminal terminal;
   Watchdog watchdog;
   KeeperCare care(server, keeper);
   for (;;) {
     watchdog.Feed(server);
     // Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
-    std::array<pollfd, 6> entries{{{signals, POLLIN, 0},
+    std::array<pollfd, 7> entries{{{signals, POLLIN, 0},
                                    {server->ended_fd(), POLLIN, 0},
                                    {server->snapshot_fd(), POLLIN, 0},
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
                                    {stopping ? -1 : conditions.pipe.get(), 0, 0},
-                                   {stopping ? -1 : keeper->watch_fd(), POLLIN, 0}}};
+                                   {stopping ? -1 : keeper->watch_fd(), POLLIN, 0},
+                                   {stopping ? -1 : server->reload_fd(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) < 0) continue;
     if (entries[1].revents != 0) return;
     if (entries[2].revents != 0) server->PublishSnapshots();
     if (!stopping) care.Renew(entries[5].revents != 0);
-    const int taken = entries[0].revents != 0 ? TakenSignal(signals) : 0;
-    if (taken != 0 && stopping) return;
-    if (taken != 0) {
-      BeginStop(server, strsignal(taken), taken == SIGTERM && keeper->Holds());
+    if (entries[6].revents != 0) {
+      for (const ReloadAsked& asked : server->TakeReloads()) reloader->Do(server, asked);
+    }
+    const TakenSignal taken = entries[0].revents != 0 ? TakeSignal(signals) : TakenSignal{};
+    if (taken.number == SIGHUP && !terminal.HasGone()) {
+      if (!stopping) reloader->Do(server, {taken.sender, std::make_shared<CommandTicket>()});
+      continue;
+    }
+    if (taken.number != 0 && stopping) return;
+    if (taken.number != 0) {
+      BeginStop(server, strsignal(taken.number), taken.number == SIGTERM && keeper->Holds());
       stopping = true;
     } else if (entries[3].revents != 0 || entries[4].revents != 0) {
       BeginStop(server, "the process that started this server has ended", false);
@@ -314,18 +341,21 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   return options;
 }
 
-Status RunServer(const Config& config, const RunOptions& options) {
+Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const RunOptions& options) {
+  const Config& config = loaded.config;
   const UniqueFd signals = TakeSignals();
   if (!signals.valid()) return Status(ErrorId::kInternal, "no descriptor for signals");
   HardenProcess();
   TP_ASSIGN_OR_RETURN(const EndConditions conditions, WatchParent(options));
   TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config));
   server_options.discard_kept = options.discard_kept;
+  server_options.config = RowsOf(loaded);
   KeptHolder keeper(KeeperOf(config, options), KeeperStartOf(config, server_options.socket_dir));
   server_options.progress = TouchProgress(signals.get(), server_options.socket_dir, &keeper);
   TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options, &keeper));
   LogReady(server_options, *server, keeper);
-  WaitForEnd(server.get(), &keeper, signals.get(), conditions);
+  Reloader reloader(sources, loaded);
+  WaitForEnd(server.get(), &keeper, &reloader, signals.get(), conditions);
   pollfd ended{server->ended_fd(), POLLIN, 0};
   if (poll(&ended, 1, 0) == 0) {
     LogWarn("second signal: ending at once");

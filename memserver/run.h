@@ -17,7 +17,8 @@ struct RunOptions {
 
 // What the settings mean on this machine: shares become bytes, "auto" becomes numbers. Errors: kConfigBadValue.
 Result<ServerOptions> ResolveOptions(const Config& config);
-// Serves until SIGTERM, SIGINT, SIGHUP or the end of the parent. A second signal ends the process at once. Errors: those of Server::Start.
-Status RunServer(const Config& config, const RunOptions& options);
+// Serves until SIGTERM, SIGINT or the end of the parent (or of the terminal). A second signal ends the process at once. SIGHUP reads
+// `sources` again and applies what may change while it runs; `loaded` is what they said at the start. Errors: those of Server::Start.
+Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const RunOptions& options);
 
 }  // namespace tidepool::memserver

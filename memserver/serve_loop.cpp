@@ -23,6 +23,8 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
     : parts_(parts), options_(options), spin_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
   tables_.started_ns = parts_.clock->NowNs();
   tables_.quotas = QuotaBook(options.quotas, options.quota_fallback);
+  tables_.live = {options.log_level, options.states_on, options.jobs_max, options.quota_fallback};
+  tables_.config = options.config;
   for (const int fd : {parts_.events->event_fd(), parts_.saved->event_fd(), parts_.team->done_fd()}) {
     if (!tables_.wake_set.Add(fd)) EndForWantOf("room to watch a descriptor");
   }

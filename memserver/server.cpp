@@ -47,6 +47,7 @@ struct Server::Rooms {
   EventQueue<SaveRequest> saves;
   EventQueue<SaveResult> saved;
   EventQueue<std::shared_ptr<const Snapshot>> snapshots;
+  EventQueue<ReloadAsked> reloads;
   UniqueFd ended{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<device::HostDevice> device;
   device::CopyTuning copy_tuning;
@@ -157,6 +158,7 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   loop.spin_ns = options.spin_ns;
   loop.states_on = options.states_on;
   loop.log_level = options.log_level;
+  loop.config = options.config;
   return loop;
 }
 
@@ -202,7 +204,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
     TP_ASSIGN_OR_RETURN(doors.metrics, ListenLoopback(options.metrics_listen, "--metrics-listen"));
   }
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
-  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), &r.events);
+  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), AdminMail{&r.events, &r.reloads});
   TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(std::move(doors), r.api.get()));
   TP_RETURN_IF_ERROR(r.directory->Open(options.access));
 
@@ -256,6 +258,21 @@ bool Server::adopted() const {
 int Server::ended_fd() const {
   return rooms_->ended.get();
 }
+int Server::reload_fd() const {
+  return rooms_->reloads.event_fd();
+}
+
+std::vector<ReloadAsked> Server::TakeReloads() {
+  std::vector<ReloadAsked> asked;
+  rooms_->reloads.ClearEvent();
+  rooms_->reloads.TakeAll(&asked);
+  return asked;
+}
+
+void Server::Command(AdminCommand command) {
+  rooms_->events.Push(std::move(command));
+}
+
 int Server::snapshot_fd() const {
   return rooms_->snapshots.event_fd();
 }

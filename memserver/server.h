@@ -17,6 +17,7 @@
 #include "device/places.h"
 #include "device/topology.h"
 #include "memserver/jobs/access.h"
+#include "memserver/jobs/mailbox.h"
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/nvme_tier.h"
 #include "memserver/quota_config.h"
@@ -49,6 +50,7 @@ struct ServerOptions {
   std::string metrics_listen = {};                                             // an address of the loopback; empty: none
   std::vector<QuotaEntry> quotas = {};                                         // of users and jobs, as configured
   std::string default_quota = "100%";                                          // limit of each user without one
+  std::shared_ptr<const ConfigRows> config = {};                               // what /v1/config shows
   bool discard_kept = false;                                                   // give up what the keeper holds
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
 };
@@ -79,6 +81,11 @@ class Server {
   // Readable when a snapshot is to be handed to the admin thread.
   int snapshot_fd() const;
   void PublishSnapshots();
+  // Readable when somebody asks by the admin socket for the configuration to be read again.
+  int reload_fd() const;
+  std::vector<ReloadAsked> TakeReloads();
+  // Mails a change to the serve loop; its ticket is answered.
+  void Command(AdminCommand command);
   // How long the serve loop has not answered; asks it, so that it can.
   double SilentSeconds();
 

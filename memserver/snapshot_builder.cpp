@@ -261,6 +261,7 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   for (const Mute& mute : tables.mutes) {
     if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0) snapshot->mutes.push_back({mute.code, left});
   }
+  snapshot->config = tables.config;
   snapshot->accounts = AccountRows(BuildLedger(parts, options, tables), tables);
   return snapshot;
 }
@@ -269,9 +270,9 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
   Ledger ledger;
   ledger.pool_bytes = parts.pool->total_bytes();
   ledger.rcache_limit = options.rcache_limit;
-  ledger.jobs_max = options.jobs_max;
+  ledger.jobs_max = tables.live.jobs_max;
   ledger.sessions_max = options.sessions_max;
-  ledger.fallback = options.quota_fallback;
+  ledger.fallback = tables.live.quota_fallback;
   ledger.quotas = tables.quotas.Rules();
   for (const auto& job : tables.jobs) {
     Holding holding{.job = job->spec().name,

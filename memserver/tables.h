@@ -33,12 +33,13 @@ struct LoopOptions {
   uint32_t owner = 0;                       // uid that memserver runs as
   int64_t spin_ns = -1;                     // idle time before the loop sleeps; negative: by the number of CPUs
   StatesOn states_on = StatesOn::kAuto;
-  LogLevel log_level = LogLevel::kInfo;  // as configured
-  std::vector<QuotaRule> quotas = {};    // as configured
-  Quota quota_fallback = {};             // of users without a rule
-  uint64_t shared_copy_bytes = 0;        // see kSharedCopyBytes; 0: by who copies
-  bool random_tokens = false;            // of jobs; a simulator has the same in every run
-  bool run_inline_work = true;           // an inline team's work is done in Turn; a simulator does it itself
+  LogLevel log_level = LogLevel::kInfo;           // as configured
+  std::vector<QuotaRule> quotas = {};             // as configured
+  Quota quota_fallback = {};                      // of users without a rule
+  std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
+  uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: by who copies
+  bool random_tokens = false;                     // of jobs; a simulator has the same in every run
+  bool run_inline_work = true;                    // an inline team's work is done in Turn; a simulator does it itself
 };
 
 // The loop's neighbours; all outlive it.
@@ -84,6 +85,8 @@ struct Tables {
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
   uint64_t room_changes = 0;                 // grows when a waiting rank may be served
   QuotaBook quotas;
+  LiveSettings live;                         // as configured, now; `options` of the loop say how it began
+  std::shared_ptr<const ConfigRows> config;  // for people
   Scrub scrub;
   JobId last_job = 0;
   SessionId last_session = 0;

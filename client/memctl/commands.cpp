@@ -113,7 +113,7 @@ Result<Shown> Apply(const Invocation& invocation, const Change& change) {
   const HttpQuestion question{change.method, change.target, invocation.fields.empty() ? "" : BodyOf(invocation.fields)};
   TP_ASSIGN_OR_RETURN(const HttpReply reply, SendHttp(shm::AdminSocketPath(invocation.socket_dir), question, invocation.timeout_ns));
   if (reply.status != 200) return ReadProblem(reply.body);
-  return Shown{invocation.json ? reply.body + "\n" : change.done + "\n", ""};
+  return Shown{invocation.json ? reply.body + "\n" : change.done + "\n", "", 0, "", reply.body};
 }
 
 struct JobAction {
@@ -166,6 +166,24 @@ Result<Shown> RunNvme(const Invocation& invocation, const Style& style) {
     return Apply(invocation, {"POST", "/v1/nvme/scrub", "states on NVMe are being checked; memctl nvme status shows how far it is"});
   }
   return Show(invocation, "/v1/nvme", ReadNvme, [&](const NvmeView& view) { return Shown{Joined(RenderNvme(view, style)), ""}; });
+}
+
+// Says which settings are different now.
+Result<Shown> RunReload(const Invocation& invocation) {
+  TP_ASSIGN_OR_RETURN(Shown shown, Apply(invocation, {"POST", "/v1/reload", ""}));
+  if (invocation.json) return shown;
+  TP_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ReadApplied(shown.answer));
+  shown.result = keys.empty() ? "the configuration was read again; nothing is different\n" : "the configuration was read again; applied: ";
+  for (const std::string& key : keys) shown.result += key + (&key == &keys.back() ? "\n" : ", ");
+  return shown;
+}
+
+Result<Shown> RunConfig(const Invocation& invocation, const Style& style) {
+  if (invocation.action == "reload") return RunReload(invocation);
+  const std::string target = invocation.action == "diff" ? "/v1/config/diff" : "/v1/config";
+  return Show(invocation, target, ReadConfig, [&](const ConfigView& view) {
+    return Shown{Joined(RenderConfig(view, style)), view.settings.empty() ? "every setting is the default\n" : ""};
+  });
 }
 
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
@@ -223,6 +241,7 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"topo", RunTopo},
                                                    {"quotas", RunQuotas},
                                                    {"nvme", RunNvme},
+                                                   {"config", RunConfig},
                                                    {"job", RunJob},
                                                    {"health", RunHealthCommand},
                                                    {"doctor", RunDoctor},

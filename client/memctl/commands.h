@@ -17,6 +17,7 @@ struct Shown {
   std::string remark;
   int exit_code = 0;        // what a command has found out, where that is no error
   std::string cursor = {};  // where the next one of a --watch goes on
+  std::string answer = {};  // of a change, as it came
 };
 
 // Runs `invocation.command` once. Errors: kNoServer, kWaitTimeout, kServerGone, kHandshakeBad, and what the server answered

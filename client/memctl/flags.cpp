@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,7 @@ Examples:
   memctl record run.rec --for 1min       keep it; report, timeline and residency read it with --from run.rec
   memctl page                            the same live, in a browser on this machine
   memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
+  memctl config diff                     settings that are not the default; memctl config reload reads the file again
   memctl nvme status                     the NVMe directories, and the last check of what lies there
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs
@@ -222,20 +224,28 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
       ->type_name("CODE");
 }
 
-// memctl nvme status|scrub
-void AddNvmeCommand(CLI::App* app, Invocation* invocation) {
-  CLI::App* nvme = app->add_subcommand("nvme", "States on NVMe: their directories, and checking them");
-  nvme->require_subcommand(1)->fallthrough();
-  const auto add = [&](const char* name, const char* help) {
-    CLI::App* sub = nvme->add_subcommand(name, help);
+constexpr auto kNvmeWords = std::to_array<Word>({
+    {"status", "Space, bytes moved and state of each directory, and how far the last scrub is"},
+    {"scrub", "Check every piece of states while training goes on; returns at once"},
+});
+constexpr auto kConfigWords = std::to_array<Word>({
+    {"show", "Every setting that holds, and where it came from"},
+    {"diff", "Those that are not the default"},
+    {"reload", "Read the configuration again; nothing is applied when it changes what needs a restart"},
+});
+
+// memctl nvme status|scrub, memctl config show|diff|reload
+void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> words, Invocation* invocation) {
+  CLI::App* whole = app->add_subcommand(command.name, command.help);
+  whole->require_subcommand(1)->fallthrough();
+  for (const Word& word : words) {
+    CLI::App* sub = whole->add_subcommand(word.name, word.help);
     sub->fallthrough();
-    sub->callback([invocation, name] {
-      invocation->command = "nvme";
-      invocation->action = name;
+    sub->callback([invocation, command = command.name, action = word.name] {
+      invocation->command = command;
+      invocation->action = action;
     });
-  };
-  add("status", "Space, bytes moved and state of each directory, and how far the last scrub is");
-  add("scrub", "Check every piece of states while training goes on; returns at once");
+  }
 }
 
 // memctl completion SHELL
@@ -308,7 +318,8 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   AddJobCommand(&app, &invocation);
   AddLogsCommand(&app, &invocation);
   AddLookCommands(&app, &invocation);
-  AddNvmeCommand(&app, &invocation);
+  AddWordCommand(&app, {"nvme", "States on NVMe: their directories, and checking them"}, kNvmeWords, &invocation);
+  AddWordCommand(&app, {"config", "memserver's settings: where they came from, and reading them again"}, kConfigWords, &invocation);
   AddCompletionCommand(&app, &invocation);
   try {
     app.parse(argc, argv);

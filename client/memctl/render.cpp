@@ -239,4 +239,22 @@ Lines RenderTopology(const TopologyView& topology, const Style& style) {
   return lines;
 }
 
+Lines RenderConfig(const ConfigView& config, const Style& style) {
+  Table settings({{"SETTING"}, {"VALUE"}, {"DEFAULT"}, {"RELOADS"}, {"ORIGIN"}});
+  for (const SettingView& setting : config.settings) {
+    settings.Add({setting.key, Printable(setting.value), setting.fallback, setting.reloads ? "yes" : "-", Printable(setting.origin)});
+  }
+  Lines lines = settings.Lines(style.header);
+  if (config.quotas.empty()) return lines;
+  const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
+  Table quotas({{"QUOTA OF"}, {"GUARANTEE", true}, {"LIMIT", true}, {"NVME", true}, {"WEIGHT", true}, {"PRIORITY"}, {"ORIGIN"}});
+  for (const ConfiguredQuotaView& quota : config.quotas) {
+    quotas.Add({Printable(quota.match), or_dash(quota.guarantee), or_dash(quota.limit), or_dash(quota.nvme_limit),
+                std::to_string(quota.weight), quota.priority, Printable(quota.origin)});
+  }
+  lines.emplace_back();
+  for (std::string& line : quotas.Lines(style.header)) lines.push_back(std::move(line));
+  return lines;
+}
+
 }  // namespace tidepool::client

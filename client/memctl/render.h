@@ -30,6 +30,8 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style);
 Lines RenderEvents(const std::vector<EventView>& events);
 // Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and drives.
 Lines RenderTopology(const TopologyView& topology, const Style& style);
+// Settings with their origins, then quotas.
+Lines RenderConfig(const ConfigView& config, const Style& style);
 // The picture chunks x places: one column a chunk, folded where the terminal is too narrow.
 Lines RenderResidency(const ResidencyView& residency, const Style& style);
 

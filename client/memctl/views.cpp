@@ -264,19 +264,45 @@ Result<std::vector<EventView>> ReadEvents(std::string_view text) {
   return events;
 }
 
+Result<ConfigView> ReadConfig(std::string_view text) {
+  return ReadDocument<ConfigView>(text, [](Fields& fields, ConfigView* view) {
+    fields.Read("file", &view->file).Array("settings", [&](const json::value& value) {
+      SettingView& setting = view->settings.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("key", &setting.key).Read("value", &setting.value).Read("origin", &setting.origin);
+      row.Read("default", &setting.fallback).Read("reloads", &setting.reloads);
+    });
+    fields.Array("quotas", [&](const json::value& value) {
+      ConfiguredQuotaView& quota = view->quotas.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("match", &quota.match).Read("origin", &quota.origin).Read("weight", &quota.weight).Read("priority", &quota.priority);
+      row.ReadIfThere("guarantee", &quota.guarantee).ReadIfThere("limit", &quota.limit).ReadIfThere("nvme_limit", &quota.nvme_limit);
+    });
+  });
+}
+
+Result<std::vector<std::string>> ReadApplied(std::string_view text) {
+  return ReadDocument<std::vector<std::string>>(text, [](Fields& fields, std::vector<std::string>* keys) {
+    fields.Array("applied", [&](const json::value& key) {
+      if (key.is_string()) keys->emplace_back(key.get_string());
+    });
+  });
+}
+
 Status ReadProblem(std::string_view text) {
   struct ProblemView {
-    std::string code, detail, why, remedy;
+    std::string code, detail, where, why, remedy;
   };
   auto problem = ReadDocument<ProblemView>(text, [](Fields& fields, ProblemView* view) {
     fields.Read("code", &view->code).Read("detail", &view->detail).Read("remedy", &view->remedy).ReadIfThere("why", &view->why);
+    fields.ReadIfThere("where", &view->where);
   });
   if (!problem.ok()) return problem.status();
   uint16_t number = 0;
   if (problem->code.starts_with("TP")) std::from_chars(problem->code.data() + 2, problem->code.data() + problem->code.size(), number);
   // A number of a later release stands for itself in the text and for "a bug" in the exit code: say what came.
   const ErrorId id = ErrorEntryOf(static_cast<ErrorId>(number)).id;
-  return Status(id, problem->detail).Why(problem->why).Fix(problem->remedy);
+  return Status(id, problem->detail).Where(problem->where).Why(problem->why).Fix(problem->remedy);
 }
 
 }  // namespace tidepool::client

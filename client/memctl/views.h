@@ -173,6 +173,22 @@ struct HealthView {
   std::vector<HealthCheckView> checks;
 };
 
+struct SettingView {
+  std::string key, value, origin, fallback;
+  bool reloads = false;
+};
+
+struct ConfiguredQuotaView {
+  std::string match, origin, guarantee, limit, nvme_limit, priority;  // as written, empty: not given
+  uint64_t weight = 1;
+};
+
+struct ConfigView {
+  std::string file;  // empty: none
+  std::vector<SettingView> settings;
+  std::vector<ConfiguredQuotaView> quotas;
+};
+
 // A line of memserver's log.
 struct EventView {
   uint64_t number = 0;
@@ -192,6 +208,9 @@ Result<HealthView> ReadHealth(std::string_view json);
 // One object a line.
 Result<std::vector<EventView>> ReadEvents(std::string_view ndjson);
 Result<NvmeView> ReadNvme(std::string_view json);
+Result<ConfigView> ReadConfig(std::string_view json);
+// What a reload has applied: keys of settings.
+Result<std::vector<std::string>> ReadApplied(std::string_view json);
 
 // The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
 Status ReadProblem(std::string_view json);

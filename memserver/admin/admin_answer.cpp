@@ -39,8 +39,9 @@ AdminAnswer Problem(unsigned http_status, const Status& error) {
   JsonWriter json;
   json.BeginObject().Field("type", "about:blank").Field("title", TitleOf(http_status)).Field("status", static_cast<uint32_t>(http_status));
   json.Field("detail", error.what()).Field("code", "TP" + std::to_string(static_cast<unsigned>(error.id()))).Field("name", entry.name);
+  if (!error.where().empty()) json.Field("where", error.where());
   if (!error.why().empty()) json.Field("why", error.why());
-  json.Field("remedy", error.fix()).EndObject();
+  json.Field("remedy", error.fix().empty() ? entry.advice : error.fix()).EndObject();
   return {.status = http_status, .content_type = "application/problem+json", .body = json.Take()};
 }
 

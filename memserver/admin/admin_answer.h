@@ -16,7 +16,7 @@ struct AdminAnswer {
   std::string allow = {};  // value of the Allow header, empty for none
 };
 
-// An RFC 9457 problem document: type, title, status, detail, and our code and remedy.
+// An RFC 9457 problem document: type, title, status, detail, and our code, name, place, cause and remedy.
 AdminAnswer Problem(unsigned http_status, const Status& error);
 // The same, with the status of HTTP that fits the error.
 AdminAnswer ProblemOf(const Status& error);

@@ -108,6 +108,13 @@ AdminAnswer GetNvme(const Ask& ask) {
   return Ok(NvmeReport(*ask.look.snapshot));
 }
 
+AdminAnswer GetConfig(const Ask& ask) {
+  return Ok(ConfigReport(*ask.look.snapshot, false));
+}
+AdminAnswer GetConfigDiff(const Ask& ask) {
+  return Ok(ConfigReport(*ask.look.snapshot, true));
+}
+
 AdminAnswer GetJob(const Ask& ask) {
   const std::string& who = ask.target.path[2];
   const JobRow* job = FindJob(*ask.look.snapshot, who);
@@ -205,6 +212,8 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "jobs", "*"}, 3, Needs::kSnapshot, GetJob, {}, 0},
     {{"v1", "quotas"}, 2, Needs::kSnapshot, GetQuotas, {}, 0},
     {{"v1", "nvme"}, 2, Needs::kSnapshot, GetNvme, {}, 0, AdminLevel::kOperator},
+    {{"v1", "config"}, 2, Needs::kSnapshot, GetConfig, {}, 0, AdminLevel::kOperator},
+    {{"v1", "config", "diff"}, 3, Needs::kSnapshot, GetConfigDiff, {}, 0, AdminLevel::kOperator},
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
     {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},

@@ -22,9 +22,8 @@ class AdminApi {
   static constexpr double kSilentSeconds = 1;
   static constexpr uint64_t kChunksPerPage = 1'000, kChunksPerPageMax = 10'000;
 
-  // `source` and `to_loop` must outlive this object.
-  AdminApi(ServerFacts facts, SnapshotSource* source, EventQueue<ControlEvent>* to_loop)
-      : facts_(std::move(facts)), source_(source), changes_(to_loop) {}
+  // `source` must outlive this object.
+  AdminApi(ServerFacts facts, SnapshotSource* source, AdminMail mail) : facts_(std::move(facts)), source_(source), changes_(mail) {}
 
   // Never fails: what is wrong becomes a problem document. May wait for the loop, as SnapshotSource::Get and AdminChanges do.
   AdminAnswer Answer(const AdminRequest& request);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <variant>
 
 #include "base/json_writer.h"
 #include "base/units.h"
@@ -13,7 +14,9 @@
 namespace tidepool::memserver {
 namespace {
 
-using Command = decltype(AdminCommand::what);
+using LoopCommand = decltype(AdminCommand::what);
+struct ReadAgain {};  // the configuration
+using Command = std::variant<LoopCommand, ReadAgain>;
 
 constexpr int64_t kMuteMaxNs = 30ll * 24 * 3600 * kNsPerSecond;
 
@@ -113,6 +116,11 @@ Result<Command> ReadStartScrub(const ChangeAsk& ask) {
   return Command(StartScrub{});
 }
 
+Result<Command> ReadReload(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  return Command(ReadAgain{});
+}
+
 struct ChangeRoute {
   const char* method;
   std::array<std::string_view, 4> path;  // "*" stands for any segment
@@ -133,6 +141,7 @@ constexpr auto kChanges = std::to_array<ChangeRoute>({
     {"POST", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadDrain},
     {"DELETE", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadUndrain},
     {"PUT", {"v1", "log"}, 2, AdminLevel::kAdmin, ReadLogLevel},
+    {"POST", {"v1", "reload"}, 2, AdminLevel::kAdmin, ReadReload},
 });
 
 bool Fits(const ChangeRoute& route, const RequestTarget& target) {
@@ -184,13 +193,23 @@ AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget
   auto command = route->read({target, *body, snapshot});
   if (!command.ok()) return ProblemOf(command.status());
   const auto ticket = std::make_shared<CommandTicket>();
-  to_loop_->Push(AdminCommand{request.caller, ticket, std::move(command).value()});
+  const bool reads_again = std::holds_alternative<ReadAgain>(*command);
+  if (reads_again) {
+    mail_.to_main->Push({request.caller, ticket});
+  } else {
+    mail_.to_loop->Push(AdminCommand{request.caller, ticket, std::get<LoopCommand>(std::move(command).value())});
+  }
   const std::optional<Status> result = ticket->Wait(kWaitMs);
   if (!result) return ProblemOf(Status(ErrorId::kWaitTimeout, "the serve loop has not answered in time; the change may still be made"));
   if (!result->ok()) return ProblemOf(*result);
   JsonWriter json;
-  json.BeginObject().Field("result", "done").EndObject();
-  return {.status = 200, .body = json.Take()};
+  json.BeginObject().Field("result", "done");
+  if (reads_again) {
+    json.Key("applied").BeginArray();
+    for (const std::string& key : ticket->changed()) json.String(key);
+    json.EndArray();
+  }
+  return {.status = 200, .body = json.EndObject().Take()};
 }
 
 }  // namespace tidepool::memserver

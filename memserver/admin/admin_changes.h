@@ -1,4 +1,5 @@
-// AdminChanges: the paths of the admin socket that change something: what each takes, who may ask, and the mail to the serve loop.
+// AdminChanges: the paths of the admin socket that change something: what each takes, who may ask, and the mail to the serve loop, or to
+// the main thread, which reads the configuration again.
 //
 // The admin thread only. A change is made by the serve loop between two turns, or not at all; this thread waits for its answer for a
 // bounded time. GET never changes anything: these paths take PUT, POST and DELETE.
@@ -20,6 +21,12 @@ struct AdminRequest {
   AdminCaller caller = {};
 };
 
+// Where changes go; both outlive whoever has it.
+struct AdminMail {
+  EventQueue<ControlEvent>* to_loop = nullptr;
+  EventQueue<ReloadAsked>* to_main = nullptr;
+};
+
 // Errors: kNotOwner.
 Status CheckLevel(const AdminCaller& caller, AdminLevel least);
 
@@ -27,8 +34,7 @@ class AdminChanges {
  public:
   static constexpr int64_t kWaitMs = 2000;  // less than memctl waits for the answer
 
-  // `to_loop` must outlive this object.
-  explicit AdminChanges(EventQueue<ControlEvent>* to_loop) : to_loop_(to_loop) {}
+  explicit AdminChanges(AdminMail mail) : mail_(mail) {}
 
   // The methods that change something on a path, as they stand in an Allow header; empty where there is none.
   static std::string MethodsOf(const RequestTarget& target);
@@ -38,7 +44,7 @@ class AdminChanges {
   AdminAnswer Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot);
 
  private:
-  EventQueue<ControlEvent>* const to_loop_;
+  const AdminMail mail_;
 };
 
 }  // namespace tidepool::memserver

@@ -34,6 +34,8 @@ std::string JobsReport(const Snapshot& snapshot);
 std::string QuotasReport(const Snapshot& snapshot);
 // Each NVMe directory, how it is read and written, and the last scrub.
 std::string NvmeReport(const Snapshot& snapshot);
+// The settings that hold, with their origins; or those alone that are not the default.
+std::string ConfigReport(const Snapshot& snapshot, bool only_changed);
 // One job with its sessions.
 std::string JobReport(const JobRow& job);
 // The residency picture of `jobs`, run-length encoded.

@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "device/device.h"
 #include "memserver/jobs/command_ticket.h"
+#include "memserver/residency/placement.h"
 #include "memserver/residency/quota.h"
 #include "memserver/residency/snapshot.h"
 #include "shm/job_spec.h"
@@ -79,6 +80,15 @@ struct SaveWeights {
 };
 struct SnapshotWanted {};
 
+// Settings that may change while memserver runs.
+struct LiveSettings {
+  LogLevel log_level = LogLevel::kInfo;
+  StatesOn states_on = StatesOn::kAuto;  // of new jobs
+  uint32_t jobs_max = 0;
+  Quota quota_fallback = {};  // of users without a rule
+  friend bool operator==(const LiveSettings&, const LiveSettings&) = default;
+};
+
 // A change that somebody asked for through the admin socket. Answered with CommandDone.
 struct SetJobQuota {
   std::string job;  // number or name
@@ -110,10 +120,23 @@ struct MuteCheck {
 };
 // All states on NVMe are to be read and checked.
 struct StartScrub {};
+// What the configuration says now of what may change while memserver runs. All of it holds from then on, or nothing of it.
+struct ApplySettings {
+  LiveSettings live;
+  std::vector<QuotaRule> quotas;
+  std::shared_ptr<const ConfigRows> config;
+  std::vector<std::string> changed;  // keys, for the log
+};
 struct AdminCommand {
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
-  std::variant<SetJobQuota, SuspendJob, ReleaseJob, DrainJobs, ChangeLogLevel, MuteCheck, StartScrub> what;
+  std::variant<SetJobQuota, SuspendJob, ReleaseJob, DrainJobs, ChangeLogLevel, MuteCheck, StartScrub, ApplySettings> what;
+};
+
+// For the main thread: read the configuration again.
+struct ReloadAsked {
+  AdminCaller caller;
+  std::shared_ptr<CommandTicket> ticket;
 };
 
 // Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are

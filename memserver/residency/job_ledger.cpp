@@ -165,12 +165,16 @@ Status CheckRule(const Ledger& ledger, const QuotaRule& rule, const std::string&
   for (Holding& holding : after.holdings) {
     if (holding.job == job) holding.account = rule.account;
   }
-  const uint64_t free = Minus(ledger.pool_bytes, ledger.PoolUsed());
+  const Status sound = CheckRules(ledger, after);
+  return sound.ok() ? sound : Status(sound.id(), "with this quota for " + rule.account + ", " + sound.what()).Why(sound.why());
+}
+
+Status CheckRules(const Ledger& before, const Ledger& after) {
+  const uint64_t free = Minus(before.pool_bytes, before.PoolUsed());
   const uint64_t kept = after.KeptFrom("");
   // After a restart with other rules there may be too little already: that is no reason to refuse what makes it no worse.
-  if (kept <= std::max(free, ledger.KeptFrom(""))) return Status();
-  return Status(ErrorId::kQuotaRefused, "with this quota for " + rule.account + ", " + Exact(kept) +
-                                            " would be guaranteed and not used yet; free are " + Exact(free))
+  if (kept <= std::max(free, before.KeptFrom(""))) return Status();
+  return Status(ErrorId::kQuotaRefused, Exact(kept) + " would be guaranteed and not used yet; free are " + Exact(free))
       .Why(Held(after, &Holding::pool_bytes) + Guaranteed(after, ""));
 }
 

@@ -76,5 +76,8 @@ Status CouldEverFit(Ledger ledger, const Demand& demand);
 // May this rule hold from now on, with what `job` holds counted for its account (that of another account, or of none, is left as it is)? Is
 // there room for all that is guaranteed and not used yet, or at least as much as there is now? Errors: kQuotaRefused.
 Status CheckRule(const Ledger& ledger, const QuotaRule& rule, const std::string& job);
+// The same for all rules at once: `after` has the same holdings as `before`, of the accounts that they belong to then. Errors:
+// kQuotaRefused.
+Status CheckRules(const Ledger& before, const Ledger& after);
 
 }  // namespace tidepool::memserver

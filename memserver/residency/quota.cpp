@@ -83,6 +83,13 @@ void QuotaBook::ForgetJob(const std::string& job) {
   shares_.erase(job);
 }
 
+QuotaBook QuotaBook::Reconfigured(const std::vector<QuotaRule>& rules, const Quota& fallback) const {
+  QuotaBook book(rules, fallback);
+  book.set_ = set_;
+  book.shares_ = shares_;
+  return book;
+}
+
 std::vector<QuotaRule> QuotaBook::Rules() const {
   std::map<std::string, Quota> all = set_;
   all.insert(configured_.begin(), configured_.end());  // what was set stays

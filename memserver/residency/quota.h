@@ -40,6 +40,7 @@ Status Validate(const Quota& quota);
 struct QuotaRule {
   std::string account;  // "user:1000" or "job:gpt"
   Quota quota;
+  friend bool operator==(const QuotaRule&, const QuotaRule&) = default;
 };
 
 // What is to change of a quota.
@@ -71,6 +72,8 @@ class QuotaBook {
   // The job stays in its account and has a weight and a priority of its own, until ForgetJob or SetJob.
   void SetShare(const std::string& job, uint32_t weight, Priority priority);
   void ForgetJob(const std::string& job);
+  // The same book with other rules and another fallback from the configuration; what was set for jobs stays.
+  QuotaBook Reconfigured(const std::vector<QuotaRule>& rules, const Quota& fallback) const;
   // Accounts that have a rule or were set, with their quotas.
   std::vector<QuotaRule> Rules() const;
 

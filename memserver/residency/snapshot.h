@@ -179,6 +179,25 @@ struct MuteRow {
   int64_t left_ns = 0;
 };
 
+// The settings that hold, each as it was given, and whence.
+struct ConfigRow {
+  std::string key = {}, value = {};
+  std::string origin = {};    // "default", "/etc/tidepool/memserver.toml:3", "TIDEPOOL_POOL", "--pool"
+  std::string fallback = {};  // the default
+  bool is_live = false;       // a reload may change it
+};
+struct QuotaConfigRow {
+  std::string match = {}, origin = {};
+  std::string guarantee = {}, limit = {}, nvme_limit = {};  // as written; empty: not given
+  uint32_t weight = 1;
+  Priority priority = Priority::kNormal;
+};
+struct ConfigRows {
+  std::string file = {};  // empty: none
+  std::vector<ConfigRow> settings = {};
+  std::vector<QuotaConfigRow> quotas = {};
+};
+
 struct Snapshot {
   int64_t uptime_ns = 0;
   bool ready = false, draining = false;
@@ -197,6 +216,7 @@ struct Snapshot {
   std::vector<WaitingRow> waiting;  // in the order in which they are served
   std::vector<AccountRow> accounts;
   std::vector<MuteRow> mutes;
+  std::shared_ptr<const ConfigRows> config;  // null where nobody has given it
 };
 
 }  // namespace tidepool::memserver

@@ -71,7 +71,7 @@ class Memctl : public ::testing::Test {
   FakeLoop loop_;
   AdminApi api_{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d", .topology = kTopology},
                 &loop_.source,
-                &loop_.to_loop};
+                loop_.mail()};
   std::string directory_;
   std::unique_ptr<AdminServer> server_;
 };
@@ -121,6 +121,24 @@ TEST_F(Memctl, JobsAndTheServerAreHandled) {
   EXPECT_EQ(Run({"logs", "level", "loud"}).status().exit_code(), kExitUsage);
   loop_.AnswerWith(Status(ErrorId::kJobBusy, "it has ranks"));
   EXPECT_EQ(Run({"job", "release", "gpt"}).status().exit_code(), kExitRefused);
+}
+
+TEST_F(Memctl, SettingsAreShownAndReadAgain) {
+  Serve();
+  const std::string all = ResultOf({"config", "show"});
+  EXPECT_THAT(all, HasSubstr("pool.size  8GiB   50%      -        /etc/x.toml:3"));
+  EXPECT_THAT(all, HasSubstr("log.level  info   info     yes      default"));
+  EXPECT_THAT(all, HasSubstr("user:7"));
+  EXPECT_THAT(ResultOf({"config", "diff"}), ::testing::Not(HasSubstr("log.level")));
+  EXPECT_THAT(ResultOf({"config", "diff", "-o", "json"}), StartsWith("{\"file\":\"/etc/x.toml\",\"settings\":[{\"key\":\"pool.size\""));
+  EXPECT_EQ(ResultOf({"config", "reload"}), "the configuration was read again; applied: log.level\n");
+  EXPECT_THAT(ResultOf({"config", "reload", "-o", "json"}), HasSubstr("\"applied\":[\"log.level\"]"));
+  loop_.AnswerWith(Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
+  const Status refused = Run({"config", "reload"}).status();
+  EXPECT_EQ(refused.exit_code(), kExitRefused);
+  EXPECT_EQ(refused.where(), "/etc/x.toml");
+  EXPECT_EQ(refused.why(), "pool.size");
+  EXPECT_EQ(Run({"config"}).status().id(), ErrorId::kUsageError);
 }
 
 TEST_F(Memctl, EventsAreTheLogAndGoOnWhereTheLastOnesEnded) {

@@ -105,7 +105,7 @@ TEST(PageLook, ReportsAreThoseOfTheServerToTheLastByte) {
               StartsWith("{\"problem\":{\"detail\":\"no memserver listens at the admin socket\",\"code\":\"TP3001\""));
 
   memserver::FakeLoop loop;
-  AdminApi api{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d"}, &loop.source, &loop.to_loop};
+  AdminApi api{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d"}, &loop.source, loop.mail()};
   auto server = AdminServer::Start({.socket_path = invocation.socket_dir + "/admin.sock"}, &api);
   ASSERT_TRUE(server.ok()) << server.status().Format();
   const std::string look = LookForPage(invocation);

@@ -45,7 +45,7 @@ class AdminApiTest : public ::testing::Test {
   }
 
   FakeLoop loop_;
-  AdminApi api_{Facts(), &loop_.source, &loop_.to_loop};
+  AdminApi api_{Facts(), &loop_.source, loop_.mail()};
 };
 
 TEST_F(AdminApiTest, VersionNamesReleaseAndAbi) {
@@ -306,6 +306,30 @@ TEST_F(AdminApiTest, AScrubIsPostedAndNeverBegunByGet) {
   EXPECT_TRUE(std::holds_alternative<StartScrub>(commands[0].what));
 }
 
+TEST_F(AdminApiTest, SettingsAreShownToOperatorsWithTheirOrigins) {
+  EXPECT_EQ(BodyOf("/v1/config"),
+            R"({"file":"/etc/x.toml","settings":[)"
+            R"({"key":"pool.size","value":"8GiB","origin":"/etc/x.toml:3","default":"50%","reloads":false},)"
+            R"({"key":"log.level","value":"info","origin":"default","default":"info","reloads":true}],)"
+            R"("quotas":[{"match":"user:7","origin":"/etc/x.toml:5","guarantee":"4KiB","weight":2,"priority":"normal"}]})");
+  EXPECT_THAT(BodyOf("/v1/config/diff"), Not(HasSubstr("log.level")));
+  EXPECT_THAT(BodyOf("/v1/config/diff"), HasSubstr("pool.size"));
+  EXPECT_EQ(Ask("GET", "/v1/config", "", AdminLevel::kUser).status, 403u);
+  EXPECT_EQ(Ask("GET", "/v1/config/diff", "", AdminLevel::kUser).status, 403u);
+}
+
+TEST_F(AdminApiTest, AReloadIsTheAdminsAndSaysWhatWasAppliedOrWhyNot) {
+  EXPECT_EQ(Ask("GET", "/v1/reload").allow, "POST");
+  EXPECT_EQ(Ask("POST", "/v1/reload", "", AdminLevel::kOperator).status, 403u);
+  EXPECT_EQ(Ask("POST", "/v1/reload", R"({"file":"/etc/passwd"})").status, 400u);
+  EXPECT_EQ(Ask("POST", "/v1/reload").body, R"({"result":"done","applied":["log.level"]})");
+  EXPECT_TRUE(loop_.TakeCommands().empty()) << "the main thread reads files, not the loop";
+  loop_.AnswerWith(Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
+  const AdminAnswer refused = Ask("POST", "/v1/reload");
+  EXPECT_EQ(refused.status, 409u);
+  EXPECT_THAT(refused.body, HasSubstr(R"("code":"TP1105","name":"ConfigNeedsRestart","where":"/etc/x.toml","why":"pool.size")"));
+}
+
 TEST_F(AdminApiTest, ProbesSayOkOnAReadyServer) {
   EXPECT_THAT(BodyOf("/livez"), HasSubstr(R"("status":"ok")"));
   EXPECT_THAT(BodyOf("/readyz"), HasSubstr(R"("status":"ok")"));
@@ -318,7 +342,7 @@ TEST(AdminApi, StatesThatADriveDoesNotTakeOrAnswerAreNamedByHealthAsWarningsAndE
     snapshot.nvme.unwritten[1].in_pool = !worse;
     snapshot.nvme.late[0].lost = worse;
     FakeLoop loop(snapshot);
-    AdminApi api(Facts(), &loop.source, &loop.to_loop);
+    AdminApi api(Facts(), &loop.source, loop.mail());
     const std::string body = api.Answer({"GET", "/v1/health", "", kAdmin}).body, severity = worse ? "error" : "warn";
     EXPECT_THAT(body, HasSubstr(R"("code":"NVME_WRITE_FAILED","severity":")" + severity));
     EXPECT_THAT(body, HasSubstr("job 3 (gpt), chunk 5, piece 1, /mnt/a at offset 1024: No space left on device" +
@@ -337,7 +361,7 @@ TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {
     snapshot.ready = draining;
     snapshot.draining = draining;
     FakeLoop loop(snapshot);
-    AdminApi api(Facts(), &loop.source, &loop.to_loop);
+    AdminApi api(Facts(), &loop.source, loop.mail());
     EXPECT_EQ(api.Answer({"GET", "/livez", "", kAdmin}).status, 200u);
     const AdminAnswer ready = api.Answer({"GET", "/readyz", "", kAdmin});
     EXPECT_EQ(ready.status, 503u);
@@ -348,7 +372,7 @@ TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {
 
 TEST(AdminApi, ManyReadersCostTheLoopOneSnapshot) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  AdminApi api(Facts(), &loop.source, loop.mail());
   const int64_t begin = loop.clock.NowNs();
   for (int i = 0; i < 200; ++i) ASSERT_EQ(api.Answer({"GET", "/v1/jobs", "", kAdmin}).status, 200u);
   const int64_t windows = (loop.clock.NowNs() - begin) / (SnapshotSource::kAgeMaxMs * kNsPerMs);
@@ -358,7 +382,7 @@ TEST(AdminApi, ManyReadersCostTheLoopOneSnapshot) {
 TEST(AdminApi, ALoopThatNeverAnswersIsWaitedForOnce) {
   FakeLoop loop;
   loop.stuck = true;
-  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  AdminApi api(Facts(), &loop.source, loop.mail());
   EXPECT_EQ(api.Answer({"GET", "/livez", "", kAdmin}).status, 200u) << "alive, although nothing has been heard of the loop yet";
   const int64_t begin = loop.clock.NowNs();
   EXPECT_EQ(api.Answer({"GET", "/v1/status", "", kAdmin}).status, 503u);
@@ -372,7 +396,7 @@ TEST(AdminApi, ALoopThatNeverAnswersIsWaitedForOnce) {
 
 TEST(AdminApi, ALoopThatFallsSilentLeavesTheLastSnapshotWithItsAge) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  AdminApi api(Facts(), &loop.source, loop.mail());
   ASSERT_EQ(api.Answer({"GET", "/v1/status", "", kAdmin}).status, 200u);
   loop.stuck = true;
   SteadyClock().SleepNs(2 * SnapshotSource::kAgeMaxMs * kNsPerMs);
@@ -387,7 +411,7 @@ TEST(AdminApi, ALoopThatFallsSilentLeavesTheLastSnapshotWithItsAge) {
 
 TEST(AdminApi, APercentEscapeCannotBreakTheAnswer) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  AdminApi api(Facts(), &loop.source, loop.mail());
   const AdminAnswer answer = api.Answer({"GET", "/v1/jobs/%22%2C%7B%0a%00%ff", "", kAdmin});
   EXPECT_EQ(answer.status, 404u);
   EXPECT_THAT(answer.body, HasSubstr(R"('\",{\n\u0000)"));

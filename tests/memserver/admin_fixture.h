@@ -16,11 +16,20 @@
 
 #include "base/clock.h"
 #include "base/event_queue.h"
+#include "memserver/admin/admin_changes.h"
 #include "memserver/admin/snapshot_source.h"
 #include "memserver/jobs/mailbox.h"
 #include "memserver/residency/snapshot.h"
 
 namespace tidepool::memserver {
+
+inline std::shared_ptr<const ConfigRows> TwoSettings() {
+  ConfigRows config{.file = "/etc/x.toml"};
+  config.settings = {{.key = "pool.size", .value = "8GiB", .origin = "/etc/x.toml:3", .fallback = "50%"},
+                     {.key = "log.level", .value = "info", .origin = "default", .fallback = "info", .is_live = true}};
+  config.quotas = {{.match = "user:7", .origin = "/etc/x.toml:5", .guarantee = "4KiB", .weight = 2}};
+  return std::make_shared<const ConfigRows>(config);
+}
 
 // Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two chunks), of a ready server.
 inline Snapshot TwoJobs() {
@@ -74,6 +83,7 @@ inline Snapshot TwoJobs() {
   snapshot.accounts = {{"user:7", {.guarantee = 4096, .nvme_limit = 512, .weight = 2, .priority = Priority::kLow}, 11, 22, 33}};
   snapshot.waiting = {
       {.name = "big", .account = "user:7", .uid = 7, .rank = 1, .pid = 99, .pool_bytes = 1 << 20, .why = "job big needs more"}};
+  snapshot.config = TwoSettings();
   snapshot.nvme.engine = "a simulated disk";
   snapshot.nvme.repetitions = 6;
   snapshot.nvme.directories = {{.path = "/mnt/a", .bytes = 8192, .bytes_used = 4096, .bytes_read = 512, .bytes_written = 1024},
@@ -104,10 +114,12 @@ class FakeLoop {
 
   SteadyClock clock;
   EventQueue<ControlEvent> to_loop;
+  EventQueue<ReloadAsked> to_main;  // answered as changes are
   SnapshotSource source;
   std::atomic<bool> stuck{false};
   std::atomic<int> asked{0};
 
+  AdminMail mail() { return {&to_loop, &to_main}; }
   // Changes that came since the last call; and how they are answered from now on.
   std::vector<AdminCommand> TakeCommands() {
     const std::lock_guard lock(mutex_);
@@ -121,6 +133,7 @@ class FakeLoop {
  private:
   void Main() {
     std::vector<ControlEvent> events;
+    std::vector<ReloadAsked> reloads;
     int owed = 0;
     while (!stop_) {
       pollfd event{to_loop.event_fd(), POLLIN, 0};
@@ -131,11 +144,17 @@ class FakeLoop {
         owed += std::holds_alternative<SnapshotWanted>(each) ? 1 : 0;
         if (auto* command = std::get_if<AdminCommand>(&each)) Do(std::move(*command));
       }
+      if (to_main.TakeAll(&reloads)) AnswerReloads(reloads);
       for (; owed > 0 && !stuck; --owed) {
         ++asked;
         source.Publish(snapshot_);
       }
     }
+  }
+
+  void AnswerReloads(const std::vector<ReloadAsked>& reloads) {
+    const std::lock_guard lock(mutex_);
+    for (const ReloadAsked& each : reloads) each.ticket->Answer(result_, {"log.level"});
   }
 
   void Do(AdminCommand command) {

@@ -59,7 +59,7 @@ TEST(AdminPage, ListsEveryEndpointAndNoOther) {
 // What a route is said to do it does for a request: nothing of the list is answered with 404 or 405.
 TEST(AdminPage, EveryEndpointIsThere) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  AdminApi api(Facts(), &loop.source, loop.mail());
   for (std::string endpoint : AdminApi::Endpoints()) {
     const size_t blank = endpoint.find(' '), brace = endpoint.find('{');
     const std::string method = endpoint.substr(0, blank);
@@ -117,7 +117,7 @@ TEST(Health, WhatIsMutedIsShownAndCountsForNothing) {
 
 TEST(Events, AreForOperators) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  AdminApi api(Facts(), &loop.source, loop.mail());
   const auto ask = [&](const char* target, AdminLevel level) { return api.Answer({"GET", target, "", {.uid = 7, .level = level}}); };
   EXPECT_EQ(ask("/v1/events", AdminLevel::kUser).status, 403u);
   EXPECT_STREQ(ask("/v1/events?limit=1", AdminLevel::kOperator).content_type, "application/x-ndjson");
@@ -170,7 +170,7 @@ TEST(Metrics, AreWellFormed) {
 
 TEST(Metrics, AUserSeesItsOwnJobsAlone) {
   FakeLoop loop;
-  AdminApi api(Facts(), &loop.source, &loop.to_loop);
+  AdminApi api(Facts(), &loop.source, loop.mail());
   const std::string body = api.Answer({"GET", "/metrics", "", {.uid = 12345, .level = AdminLevel::kUser}}).body;
   EXPECT_THAT(body, HasSubstr(R"(tidepool_pool_bytes{state="used"} 262144)")) << "sums are of all";
   EXPECT_THAT(body, Not(HasSubstr("gpt")));

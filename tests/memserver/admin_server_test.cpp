@@ -88,7 +88,7 @@ class AdminServerTest : public ::testing::Test {
   void ExpectAlive() { EXPECT_THAT(Get("/livez"), StartsWith("HTTP/1.1 200 OK")); }
 
   FakeLoop loop_;
-  AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""}, &loop_.source, &loop_.to_loop};
+  AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""}, &loop_.source, loop_.mail()};
   std::string directory_, path_;
   UniqueFd metrics_;  // the next Start listens there, too
   std::unique_ptr<AdminServer> server_;

@@ -160,5 +160,75 @@ TEST(LogLevelCommand, TheConfiguredLevelComesBack) {
   EXPECT_EQ(world.tables().log_level_until_ns, 0);
 }
 
+// What a reload says of quotas and limits.
+ApplySettings Configured(std::vector<QuotaRule> rules, uint64_t fallback_limit = kNoLimit) {
+  ApplySettings settings;
+  settings.live = {.log_level = LogLevel::kInfo, .jobs_max = 64, .quota_fallback = {.limit = fallback_limit}};
+  settings.quotas = std::move(rules);
+  settings.config = std::make_shared<ConfigRows>(ConfigRows{.file = "/etc/new.toml"});
+  return settings;
+}
+
+TEST(ReloadCommand, JobsHaveTheNewQuotasAtOnce) {
+  Trained t;  // of user 1000
+  ASSERT_EQ(t.world.tables().jobs[0]->account, "user:1000");
+  ASSERT_TRUE(t.world.Command(Configured({{"job:gpt", {.weight = 5, .priority = Priority::kHigh}}})).ok());
+  EXPECT_EQ(t.world.tables().jobs[0]->account, "job:gpt");
+  EXPECT_EQ(t.world.tables().jobs[0]->quota.weight, 5u);
+  EXPECT_EQ(t.world.tables().config->file, "/etc/new.toml");
+  ASSERT_TRUE(t.world.Command(Configured({})).ok());
+  EXPECT_EQ(t.world.tables().jobs[0]->account, "user:1000");
+  EXPECT_EQ(t.world.tables().jobs[0]->quota.weight, 1u);
+  EXPECT_EQ(t.trainer.Step({.seed = 2}).error, 0u);
+}
+
+TEST(ReloadCommand, WhatWasSetForAJobStays) {
+  Trained t;
+  ASSERT_TRUE(t.world.Command(SetJobQuota{"gpt", {.weight = 7}}).ok());
+  ASSERT_TRUE(t.world.Command(Configured({{"user:1000", {.weight = 3}}})).ok());
+  EXPECT_EQ(t.world.tables().jobs[0]->quota.weight, 7u);
+}
+
+TEST(ReloadCommand, AGuaranteeWithoutRoomIsRefusedAndNothingIsApplied) {
+  Trained t;
+  ApplySettings more = Configured({{"user:1001", {.guarantee = t.world.pool().total_bytes()}}}, 4096);
+  more.live.jobs_max = 1;
+  more.live.log_level = LogLevel::kError;
+  const Status refused = t.world.Command(more);
+  EXPECT_EQ(refused.id(), ErrorId::kQuotaRefused);
+  EXPECT_NE(refused.why().find("gpt"), std::string::npos) << refused.Format();
+  EXPECT_EQ(t.world.tables().live, (LiveSettings{.log_level = LogLevel::kInfo, .jobs_max = kJobsMaxDefault}));
+  EXPECT_TRUE(t.world.tables().quotas.Rules().empty());
+  EXPECT_EQ(t.world.tables().config, nullptr);
+}
+
+TEST(ReloadCommand, LimitsHoldForTheNextJob) {
+  Trained t;
+  ApplySettings one = Configured({});
+  one.live.jobs_max = 1;
+  ASSERT_TRUE(t.world.Command(one).ok());
+  EXPECT_EQ(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
+  EXPECT_EQ(t.world.TakeReply<Refused>()->why.id(), ErrorId::kTooManySessions);
+  ASSERT_TRUE(t.world.Command(Configured({}, t.world.pool().total_bytes() - t.world.pool().free_bytes())).ok());
+  EXPECT_EQ(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
+  EXPECT_EQ(t.world.TakeReply<Refused>()->why.id(), ErrorId::kQuotaExceeded) << "users without a rule have a lower limit now";
+  ASSERT_TRUE(t.world.Command(Configured({})).ok());
+  EXPECT_NE(t.world.Join(MakeSpec({.name = "new"}), 0), nullptr);
+}
+
+TEST(ReloadCommand, ALevelThatWasSetForATimeEndsAtTheNewOne) {
+  ServeWorld world;
+  ASSERT_TRUE(world.Command(ChangeLogLevel{LogLevel::kDebug, kNsPerSecond}).ok());
+  ApplySettings quiet = Configured({});
+  quiet.live.log_level = LogLevel::kWarn;
+  ASSERT_TRUE(world.Command(quiet).ok());
+  EXPECT_NE(world.tables().log_level_until_ns, 0) << "the reload does not end it";
+  world.clock().Advance(kNsPerSecond);
+  world.Settle();
+  EXPECT_EQ(world.tables().log_level_until_ns, 0);
+  EXPECT_EQ(world.tables().live.log_level, LogLevel::kWarn);
+  ASSERT_TRUE(world.Command(Configured({})).ok());
+}
+
 }  // namespace job_commands_test
 }  // namespace tidepool::memserver

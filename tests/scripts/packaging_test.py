@@ -72,7 +72,7 @@ class Texts(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "tidepool-memserver.service")
                 with open(path, "w", encoding="utf-8") as file:
-                    file.write(unit.replace("/usr/bin/memserver", os.path.abspath(os.path.join(BIN, "memserver"))))
+                    file.write(unit.replace("/usr/bin/mem", os.path.join(os.path.abspath(BIN), "mem")))
                 done = run("systemd-analyze", "verify", "--man=no", path)
                 said = [line for line in done.stderr.splitlines() if "tidepool-memserver.service" in line]
                 self.assertEqual((done.returncode, said), (0, []), done.stderr)
