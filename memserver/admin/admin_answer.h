@@ -3,6 +3,8 @@
 // Any thread; a value type.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -14,6 +16,8 @@ struct AdminAnswer {
   const char* content_type = "application/json";  // or application/problem+json
   std::string body;
   std::string allow = {};  // value of the Allow header, empty for none
+  // The answer goes on with the lines that are logged behind this number, as they come, until the reader leaves.
+  std::optional<uint64_t> follow_after = {};
 };
 
 // An RFC 9457 problem document: type, title, status, detail, and our code, name, place, cause and remedy.

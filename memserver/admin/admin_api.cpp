@@ -89,15 +89,18 @@ AdminAnswer GetHealth(const Ask& ask) {
   return Ok(HealthReport(ask.look));
 }
 
-// Numbers come first in each line, so that a reader knows where to go on.
 AdminAnswer GetEvents(const Ask& ask) {
   auto after = NumberParameter(ask.target, "after", 0, UINT64_MAX);
   auto limit = NumberParameter(ask.target, "limit", kLoggedLinesKept, kLoggedLinesKept);
   if (!after.ok() || !limit.ok()) return ProblemOf(after.ok() ? limit.status() : after.status());
-  std::string body;
-  for (const LoggedLine& line : RecentLines(*after, *limit))
-    body += "{\"number\":" + std::to_string(line.number) + "," + line.json.substr(1) + "\n";
-  return {.status = 200, .content_type = "application/x-ndjson", .body = std::move(body)};
+  const std::string* follow = ask.target.Find("follow");
+  if (follow != nullptr && *follow != "true" && *follow != "false") {
+    return ProblemOf(Status(ErrorId::kAdminBadRequest, "the parameter follow='" + *follow + "' is neither true nor false"));
+  }
+  uint64_t last = *after;
+  AdminAnswer answer{.status = 200, .content_type = "application/x-ndjson", .body = EventLines(&last, *limit)};
+  if (follow != nullptr && *follow == "true") answer.follow_after = last;
+  return answer;
 }
 
 AdminAnswer GetMetrics(const Ask& ask) {
@@ -217,7 +220,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
     {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},
-    {{"v1", "events"}, 2, Needs::kNothing, GetEvents, {"after", "limit"}, 2, AdminLevel::kOperator},
+    {{"v1", "events"}, 2, Needs::kNothing, GetEvents, {"after", "limit", "follow"}, 3, AdminLevel::kOperator},
     {{"metrics"}, 1, Needs::kSnapshot, GetMetrics, {}, 0},
     {{"livez"}, 1, Needs::kLook, GetLive, {}, 0},
     {{"readyz"}, 1, Needs::kSnapshot, GetReady, {}, 0},
@@ -267,6 +270,15 @@ AdminAnswer NotAllowed(bool readable, const std::string& changes) {
 }
 
 }  // namespace
+
+std::string EventLines(uint64_t* last, uint64_t most) {
+  std::string lines;
+  for (const LoggedLine& line : RecentLines(*last, most)) {
+    lines += "{\"number\":" + std::to_string(line.number) + "," + line.json.substr(1) + "\n";
+    *last = line.number;
+  }
+  return lines;
+}
 
 std::vector<std::string> AdminApi::Endpoints() {
   std::vector<std::string> all;

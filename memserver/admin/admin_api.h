@@ -14,6 +14,10 @@
 
 namespace tidepool::memserver {
 
+// What was logged behind number *last, `most` lines at most, as objects one a line; *last becomes the number of the last of them. Numbers
+// come first in each line, so that a reader knows where to go on. Any thread.
+std::string EventLines(uint64_t* last, uint64_t most);
+
 class AdminApi {
  public:
   // /livez reports a dead loop only after this time: a restart loses more than a slow machine does.

@@ -11,7 +11,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -171,6 +173,10 @@ class AdminServer::Engine {
       keep_alive = request.keep_alive();
       const AdminAnswer answer = AnswerTo(request, caller);
       const bool head = request.method() == http::verb::head;
+      if (answer.follow_after && !head && request.version() >= 11) {
+        co_await Follow(&stream, answer);
+        co_return;
+      }
       if (!co_await Send(&stream, answer, {.keep_alive = keep_alive, .head = head, .version = request.version()})) co_return;
     }
   }
@@ -188,14 +194,44 @@ class AdminServer::Engine {
     unsigned version = 11;
   };
 
+  template <typename Body>
+  void SetFields(const AdminAnswer& answer, http::response<Body>* response) const {
+    response->set(http::field::server, "tidepool");
+    response->set(http::field::content_type, answer.content_type);
+    response->set(http::field::cache_control, "no-store");
+    response->set("X-Tidepool-Abi", std::to_string(api_->facts().abi));
+    if (!answer.allow.empty()) response->set(http::field::allow, answer.allow);
+  }
+
+  // The answer, and then what is logged, in chunks, until the reader leaves or does not read for the time of an answer.
+  asio::awaitable<void> Follow(Stream* stream, const AdminAnswer& answer) {
+    http::response<http::empty_body> response(http::status::ok, 11);
+    SetFields(answer, &response);
+    response.chunked(true);
+    http::response_serializer<http::empty_body> serializer(response);
+    stream->expires_after(std::chrono::nanoseconds(limits_.answer_timeout_ns));
+    if (std::get<0>(co_await http::async_write_header(*stream, serializer, kAsTuple))) co_return;
+    uint64_t last = *answer.follow_after;
+    asio::steady_timer pause(context_);
+    for (std::string lines = answer.body;; lines = EventLines(&last, kLoggedLinesKept)) {
+      if (!lines.empty()) {
+        stream->expires_after(std::chrono::nanoseconds(limits_.answer_timeout_ns));
+        if (std::get<0>(co_await asio::async_write(*stream, http::make_chunk(asio::buffer(lines)), kAsTuple))) co_return;
+      }
+      stream->expires_never();
+      pause.expires_after(std::chrono::nanoseconds(limits_.follow_pause_ns));
+      co_await pause.async_wait(kAsTuple);
+      // A reader has nothing more to say: what comes from it is its end.
+      char byte = 0;
+      const ssize_t count = recv(stream->socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) co_return;
+    }
+  }
+
   // True when the answer was sent whole. Closes the sending side when the connection is not kept.
   asio::awaitable<bool> Send(Stream* stream, const AdminAnswer& answer, Manner manner) {
     Response response(static_cast<http::status>(answer.status), manner.version);
-    response.set(http::field::server, "tidepool");
-    response.set(http::field::content_type, answer.content_type);
-    response.set(http::field::cache_control, "no-store");
-    response.set("X-Tidepool-Abi", std::to_string(api_->facts().abi));
-    if (!answer.allow.empty()) response.set(http::field::allow, answer.allow);
+    SetFields(answer, &response);
     response.keep_alive(manner.keep_alive);
     response.content_length(answer.body.size());
     if (!manner.head) response.body() = answer.body;

@@ -25,6 +25,7 @@ struct AdminLimits {
   uint64_t body_bytes_max = 16 * 1024;             // changes bring a small one
   int64_t request_timeout_ns = 10 * kNsPerSecond;  // from the end of the last answer to the end of the next request
   int64_t answer_timeout_ns = 10 * kNsPerSecond;   // for the reader to take an answer
+  int64_t follow_pause_ns = kNsPerSecond / 4;      // between two looks at what was logged, for a reader that follows
 };
 
 // Where the server listens.

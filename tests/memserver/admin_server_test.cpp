@@ -11,12 +11,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/loopback.h"
 #include "base/random.h"
 #include "base/unique_fd.h"
@@ -259,6 +261,64 @@ TEST_F(AdminServerTest, AReaderThatNeverReadsIsClosedAndHoldsUpNobody) {
     clock.SleepNs(kNsPerMs);
   }
   EXPECT_TRUE(closed);
+}
+
+TEST_F(AdminServerTest, WhoFollowsTheEventsGetsThemAsTheyComeUntilItLeaves) {
+  Start({.connections_max = 2, .follow_pause_ns = kNsPerMs});
+  UniqueFd fd = Connect();
+  LogInfo("an event before");
+  Send(fd, "GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::string text;
+  const auto receive_until = [&](const std::string& part) {
+    std::array<char, 4096> buffer{};
+    while (text.find(part) == std::string::npos) {
+      pollfd event{fd.get(), POLLIN, 0};
+      if (poll(&event, 1, 20'000) != 1) return false;
+      const ssize_t count = recv(fd.get(), buffer.data(), buffer.size(), 0);
+      if (count <= 0) return false;
+      text.append(buffer.data(), static_cast<size_t>(count));
+    }
+    return true;
+  };
+  ASSERT_TRUE(receive_until("an event before")) << text;
+  EXPECT_THAT(text, HasSubstr("Transfer-Encoding: chunked"));
+  EXPECT_THAT(text, HasSubstr("Content-Type: application/x-ndjson"));
+  for (int i = 0; i < 3; ++i) {
+    LogInfo("event number " + std::to_string(i) + " of the test");
+    ASSERT_TRUE(receive_until("event number " + std::to_string(i) + " of the test")) << text;
+  }
+  const size_t first = text.find("event number 0 of the test");
+  EXPECT_EQ(text.find("event number 0 of the test", first + 1), std::string::npos) << "each comes once";
+  ExpectAlive();
+  fd.Reset();
+  // Its place is free again: two others fit beside each other.
+  std::string answer;
+  for (int i = 0; i < 1000 && !::testing::Value(answer, StartsWith("HTTP/1.1 200")); ++i) {
+    const UniqueFd other = Connect();
+    Send(other, "GET /liv");
+    answer = Get("/livez");
+    SteadyClock().SleepNs(kNsPerMs);
+  }
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_THAT(Get("/v1/events?follow=yes"), StartsWith("HTTP/1.1 400 "));
+}
+
+TEST_F(AdminServerTest, AThousandSlowReadersAreEndedAndOthersAreServedAgain) {
+  Start({.request_timeout_ns = 200 * kNsPerMs});
+  std::vector<UniqueFd> slow;
+  for (int i = 0; i < 1000; ++i) {
+    slow.push_back(Connect());
+    Send(slow.back(), "GET /v1/residency HTTP/1.1\r\nHost: x\r\nX-Slow: ");
+  }
+  int refused = 0, closed = 0;
+  for (const UniqueFd& fd : slow) {
+    const std::string answer = ReceiveAll(fd);
+    refused += answer.starts_with("HTTP/1.1 503 ") ? 1 : 0;
+    closed += answer.empty() ? 1 : 0;
+  }
+  EXPECT_EQ(refused + closed, 1000);
+  EXPECT_GT(closed, 0);
+  ExpectAlive();
 }
 
 TEST_F(AdminServerTest, BeyondTheLimitConnectionsAreRefusedPolitely) {
