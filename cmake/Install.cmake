@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 
 # What a program says of itself: its manual page from --help, its completions from the tables behind that.
-function(tidepool_told_by program)
+function(tidepool_told_by program component)
   if(TIDEPOOL_SUITE OR TIDEPOOL_PLANTED)
     return()
   endif()
@@ -17,19 +17,20 @@ function(tidepool_told_by program)
     DEPENDS ${program} ${CMAKE_SOURCE_DIR}/packaging/make_man.py
     COMMENT "Manual page and completions of ${program}" VERBATIM)
   add_custom_target(told_by_${program} ALL DEPENDS ${folder}/${program}.1)
-  install(FILES ${folder}/${program}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT server)
-  install(FILES ${folder}/${program}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program} COMPONENT server)
-  install(FILES ${folder}/_${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT server)
+  install(FILES ${folder}/${program}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component})
+  install(FILES ${folder}/${program}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program} COMPONENT ${component})
+  install(FILES ${folder}/_${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT ${component})
 endfunction()
 
 foreach(program memserver memctl)
   install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
-  tidepool_told_by(${program})
+  tidepool_told_by(${program} server)
 endforeach()
 if(TARGET trainer)
   # LibTorch stays where scripts/setup put it: the installed trainer keeps the folders it was linked from.
   set_target_properties(trainer PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
   install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT trainer)
+  tidepool_told_by(trainer trainer)
 endif()
 
 set(TIDEPOOL_PACKAGING ${CMAKE_SOURCE_DIR}/packaging)

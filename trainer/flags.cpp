@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/completion.h"
 #include "base/error_catalog.h"
 #include "base/optimizer.h"
 #include "base/status.h"
@@ -51,7 +52,8 @@ void AddMemoryFlags(CLI::App* app, RunOptions* o) {
 
 void AddDataFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--data", o->data, "text FILE or DIR (bytes), or a token file of llm.c or nanoGPT; default: Debian's licence texts")
-      ->group("data");
+      ->group("data")
+      ->type_name("FILE");
   app->add_option("--context", o->context, "tokens of one sequence; 0: the preset's")->group("data")->capture_default_str();
   app->add_option("--batch", o->batch, "sequences of one micro-batch, over all ranks")->group("data")->capture_default_str();
 }
@@ -99,7 +101,7 @@ void AddOptimizerFlags(CLI::App* app, RunOptions* o) {
 
 void AddPlaceFlags(CLI::App* app, RunOptions* o) {
   const char* group = "server";
-  app->add_option("--socket-dir", o->socket_dir, "where memserver listens")->envname("TIDEPOOL_SOCKET_DIR")->group(group);
+  app->add_option("--socket-dir", o->socket_dir, "where memserver listens")->envname("TIDEPOOL_SOCKET_DIR")->group(group)->type_name("DIR");
   app->add_option("--job", o->job, "name of the job; default: from the launcher")->group(group);
   app->add_flag("--standalone", o->standalone, "start a private memserver and end it with the run")->group(group);
   app->add_option("--pool", o->pool, "host pool of the private memserver; default: what the job needs")->group(group);
@@ -125,15 +127,17 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
 
 void AddOutputFlags(CLI::App* app, RunOptions* o) {
   const char* group = "output";
-  app->add_option("--out", o->out_dir, "directory for metrics.jsonl and TensorBoard events")->group(group);
-  app->add_option("--save", o->save_dir, "directory for the fp32 weights after the last step (safetensors)")->group(group);
+  app->add_option("--out", o->out_dir, "directory for metrics.jsonl and TensorBoard events")->group(group)->type_name("DIR");
+  app->add_option("--save", o->save_dir, "directory for the fp32 weights after the last step (safetensors)")
+      ->group(group)
+      ->type_name("DIR");
   app->add_option("--log-every", o->log_every, "steps between progress lines off a terminal")->group(group)->capture_default_str();
   app->add_flag("--quiet", o->quiet, "no progress lines")->group(group);
   app->add_flag("--dry-run", o->dry_run, "check everything and show the plan; train nothing")->group(group);
 }
 
 void AddSampleFlags(CLI::App* app, RunOptions* o) {
-  app->add_option("dir", o->weights_dir, "directory that `trainer run --save` wrote")->required();
+  app->add_option("dir", o->weights_dir, "directory that `trainer run --save` wrote")->required()->type_name("DIR");
   app->add_option("prompt", o->prompt, "text to continue")->required();
   app->add_option("--tokens", o->sample_tokens, "how many to generate")->capture_default_str();
   app->add_option("--temperature", o->temperature, "0: always the likeliest token")->capture_default_str();
@@ -169,7 +173,14 @@ int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string&
   return kExitUsage;
 }
 
-constexpr std::array<std::string_view, 5> kCommands{"run", "estimate", "sample", "launch", "version"};
+constexpr std::array<std::string_view, 6> kCommands{"run", "estimate", "sample", "launch", "version", "completion"};
+
+std::string CompletionText(const CLI::App& app, const std::string& shell) {
+  std::vector<CompletedCommand> commands;
+  AppendCommands(
+      app, "", [](CompletedValues*, const std::string&) {}, &commands);
+  return shell == "bash" ? BashCompletion("trainer", commands) : ZshCompletion("trainer", commands);
+}
 
 bool UnknownCommand(int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return false;
@@ -179,14 +190,19 @@ bool UnknownCommand(int argc, char** argv) {
 }  // namespace
 
 bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) {
-  CLI::App app("trainer: trains with its model states in a memory server (memserver)");
+  CLI::App app("trainer trains models whose states are in a memory server (memserver)");
+  app.set_version_flag("--version", "trainer " TIDEPOOL_VERSION);
   app.footer(kExamples);
   app.require_subcommand(1);
   CLI::App* run = app.add_subcommand("run", "train; one process a rank");
   CLI::App* estimate = app.add_subcommand("estimate", "memory by tier for a model; nothing is started");
   CLI::App* sample = app.add_subcommand("sample", "generate text from saved weights");
   CLI::App* launch = app.add_subcommand("launch", "start N ranks on this machine: launch -n 2 -- run ...");
-  CLI::App* version = app.add_subcommand("version", "versions of trainer, protocol and LibTorch");
+  app.add_subcommand("version", "versions of trainer, protocol and LibTorch");
+  std::string shell;
+  CLI::App* completion =
+      app.add_subcommand("completion", "print what a shell completes this command line with: source <(trainer completion bash)");
+  completion->add_option("shell", shell)->required()->check(CLI::IsMember({"bash", "zsh"}));
   RunOptions* o = &line->options;
   for (CLI::App* command : {run, estimate}) {
     AddModelFlags(command, o);
@@ -221,12 +237,16 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
     *exit_code = ExitOf(app, error, NearestFlag(app, argc, argv));
     return false;
   }
+  if (completion->parsed()) {
+    std::cout << CompletionText(app, shell);
+    *exit_code = kExitOk;
+    return false;
+  }
   line->command = run->parsed()        ? Command::kRun
                   : estimate->parsed() ? Command::kEstimate
                   : sample->parsed()   ? Command::kSample
                   : launch->parsed()   ? Command::kLaunch
                                        : Command::kVersion;
-  static_cast<void>(version);
   return true;
 }
 

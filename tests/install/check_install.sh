@@ -29,7 +29,12 @@ for file in lib/systemd/system/tidepool-memserver.service lib/sysusers.d/tidepoo
 done
 [[ ! -e $prefix/etc ]] || fail "the configuration of this machine would have been touched"
 # Every flag and command of --help is in the manual.
-for program in memserver memctl; do
+programs=(memserver memctl)
+[[ ! -e $build/bin/trainer ]] || programs+=(trainer)
+for program in "${programs[@]}"; do
+  for file in "share/bash-completion/completions/$program" "share/zsh/vendor-completions/_$program"; do
+    [[ -s $prefix/$file ]] || fail "$file was not installed"
+  done
   manual=$(< "$prefix/share/man/man1/$program.1")
   manual=${manual//\\-/-}
   for word in $("$prefix/bin/$program" --help | grep -oE '^  (-., ?)?(--)?[a-z][a-z-]+' | sed 's/.*[ ,]//'); do

@@ -20,7 +20,8 @@ def output_of(*words):
 class Bash(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.scripts = {program: output_of(os.path.join(BIN, program), "completion", "bash") for program in ("memctl", "memserver")}
+        cls.programs = [program for program in ("memctl", "memserver", "trainer") if os.path.exists(os.path.join(BIN, program))]
+        cls.scripts = {program: output_of(os.path.join(BIN, program), "completion", "bash") for program in cls.programs}
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -68,19 +69,28 @@ class Bash(unittest.TestCase):
         self.assertEqual(self.offered("memserver bench "), {"copy", "nvme"})
         self.assertEqual(self.offered("memserver run --mode s"), {"service"})
 
+    def test_the_trainer_has_its_own(self):
+        if "trainer" not in self.programs:
+            return  # it is built where LibTorch is
+        self.assertEqual(self.offered("trainer "), {"run", "estimate", "sample", "launch", "version", "completion"})
+        self.assertEqual(self.offered("trainer run --dtype "), {"fp32", "bf16", "fp16"})
+        self.assertEqual(self.offered("trainer run --save "), {"data"})
+        self.assertLess({"--standalone", "--wait", "--resume"}, self.offered("trainer run --"))
+        self.assertNotIn("--standalone", self.offered("trainer estimate --"))
+
     def test_names_of_jobs_are_asked_for_and_never_run(self):
         self.assertEqual(self.offered("memctl ps --job g"), {"gpt", "good\\`touch\\$\\{IFS\\}broken\\`"})
         self.assertIn("\\$\\(touch\\$\\{IFS\\}broken\\)", self.offered("memctl job release "))
         self.assertFalse(os.path.exists(os.path.join(self.folder.name, "broken")))
 
     def test_other_shells_are_refused(self):
-        for program in ("memctl", "memserver"):
+        for program in self.programs:
             done = subprocess.run([os.path.join(BIN, program), "completion", "fish"], capture_output=True, text=True, check=False, timeout=60)
             self.assertEqual(done.returncode, 2, program)
             self.assertIn("fish", done.stderr)
 
     def test_zsh_can_read_its_own(self):
-        for program in ("memctl", "memserver"):
+        for program in self.programs:
             text = output_of(os.path.join(BIN, program), "completion", "zsh")
             self.assertTrue(text.startswith("#compdef " + program))
             if shutil.which("zsh"):

@@ -32,6 +32,20 @@ class FlagsTest : public ::testing::Test {
   std::string out_, err_;
 };
 
+TEST_F(FlagsTest, CompletionsAndTheVersionArePrinted) {
+  EXPECT_FALSE(Parse({"completion", "bash"}));
+  EXPECT_EQ(exit_code_, kExitOk);
+  EXPECT_THAT(out_, HasSubstr("complete -F _trainer trainer\n"));
+  EXPECT_THAT(out_, HasSubstr("--checkpoint-activations"));
+  EXPECT_FALSE(Parse({"completion", "zsh"}));
+  EXPECT_THAT(out_, ::testing::StartsWith("#compdef trainer\n"));
+  EXPECT_FALSE(Parse({"completion", "fish"}));
+  EXPECT_EQ(exit_code_, kExitUsage);
+  EXPECT_FALSE(Parse({"--version"}));
+  EXPECT_EQ(exit_code_, kExitOk);
+  EXPECT_THAT(out_, ::testing::StartsWith("trainer "));
+}
+
 TEST_F(FlagsTest, RunTakesItsFlags) {
   const auto line =
       Parse({"run", "--preset", "tiny", "--steps", "7", "--rcache", "64MiB", "--no-prefetch", "--dtype", "bf16", "--standalone"});
