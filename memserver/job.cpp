@@ -27,7 +27,7 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
 void Job::SetQuota(std::string account_name, const Quota& new_quota) {
   account = std::move(account_name);
   quota = new_quota;
-  for (Share* share : {&worker_share, &copy_share}) {
+  for (Share* share : {&worker_share, &copy_share, &drive_share}) {
     share->weight = quota.weight;
     share->priority = quota.priority;
   }

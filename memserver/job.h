@@ -84,6 +84,7 @@ struct Job {
   std::string account;      // whose quota it uses; with the quota, see SetQuota
   Quota quota;
   Share worker_share, copy_share;  // of the optimizer workers and of copies, in bytes of memory traffic
+  Share drive_share;               // of the NVMe directories, in bytes read and written
   size_t next_seat = 0;            // whose turn it is among the job's ranks, where jobs share the copies
   // The rooms' parts.
   const std::unique_ptr<JobStates> states;

@@ -130,11 +130,33 @@ bool StepDesk::TendTier() {
   for (const auto& job : tables_->jobs) {
     if (!job->states->spills()) continue;
     worked |= TakeStoredAndUpdated(job.get());
-    // While a save holds its updates a job takes no staging: others may need it.
-    const bool goes_on = job->phase == JobPhase::kOpen && !tables_->handing_over && !job->updates.held();
-    if (goes_on) worked |= job->spills.FillAhead(parts_.clock->NowNs());
+    if (MayMove(*job)) worked |= job->spills.BeginPutOff(parts_.clock->NowNs());
   }
-  return worked;
+  return FillStaging() || worked;
+}
+
+// While a save holds its updates a job takes no staging: others may need it.
+bool StepDesk::MayMove(const Job& job) const {
+  return job.states->spills() && job.phase == JobPhase::kOpen && !tables_->handing_over && !job.updates.held();
+}
+
+// Jobs take places in staging in the order of their shares. While several want some they have together what one has alone, so that there is
+// something to share.
+bool StepDesk::FillStaging() {
+  const auto riding = [this] {
+    uint32_t all = 0;
+    for (const auto& job : tables_->jobs) all += job->spills.riding();
+    return all;
+  };
+  uint32_t wanting = 0;
+  for (const auto& job : tables_->jobs) wanting += MayMove(*job) && job->spills.wants_to_move() ? 1 : 0;
+  const uint32_t most = wanting > 1 ? SpillQueue::kRidesMax : StateTier::kStagingSlots;
+  const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->drive_share; };
+  const auto take = [this](size_t i) -> uint64_t { return MayMove(*tables_->jobs[i]) ? tables_->jobs[i]->spills.BeginNext() : 0; };
+  bool begun = false;
+  while (wanting > 0 && riding() < most && parts_.tier->staging_free() > 0 && drives_.Serve(tables_->jobs.size(), share, take))
+    begun = true;
+  return begun;
 }
 
 // Told to everybody; what is lost is taken from those who wait for it.

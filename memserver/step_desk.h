@@ -1,6 +1,6 @@
 // StepDesk: what happens between requests: complete steps are judged and sealed, work goes to the optimizer workers and comes back.
 //
-// One thread (the serve loop). Jobs share the workers by their weights and priorities (fair_share.h).
+// One thread (the serve loop). Jobs share the workers, and the staging of NVMe, by their weights and priorities (fair_share.h).
 #pragma once
 
 #include <vector>
@@ -30,12 +30,14 @@ class StepDesk {
   bool TendScrub();
   void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
+  bool MayMove(const Job& job) const;
+  bool FillStaging();
   void NoteUpdated(Job* job, ChunkId id);
 
   const Parts parts_;
   Tables* const tables_;
   std::vector<WorkDone> done_;
-  FairShare workers_;
+  FairShare workers_, drives_;
 };
 
 }  // namespace tidepool::memserver

@@ -15,8 +15,6 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr uint32_t kNone = StateTier::kStagingSlots;
-// Of the staging slots, for one job: another always finds some.
-constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 3 * 2;
 
 }  // namespace
 
@@ -43,35 +41,30 @@ void SpillQueue::BeginTask(const Task& task) {
   tasks_.Push(task);
 }
 
-bool SpillQueue::FillAhead(int64_t now_ns) {
-  bool begun = BeginPutOff(now_ns);
-  while (!over_ && !tasks_.empty() && riding_ < kRidesMax) {
-    const Task task = tasks_.Front();
-    const Chunk& chunk = states_->chunk(task.chunk);
-    if (!tier_->HasStaging(chunk.spill.directory)) break;
-    const uint32_t piece = next_piece_++;
-    if (next_piece_ == chunk.pieces) {
-      tasks_.Pop();
-      next_piece_ = 0;
-    }
-    // A server before this one may have stored some pieces.
-    const bool stored = task.kind == Kind::kStore && ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
-    if (stored) {
-      EndPiece(task);
-    } else {
-      BeginRide(task, piece);
-    }
-    begun = true;
+uint64_t SpillQueue::BeginNext() {
+  if (over_ || tasks_.empty() || riding_ >= kRidesMax) return 0;
+  const Task task = tasks_.Front();
+  const Chunk& chunk = states_->chunk(task.chunk);
+  if (!tier_->HasStaging(chunk.spill.directory)) return 0;
+  const uint32_t piece = next_piece_++;
+  if (next_piece_ == chunk.pieces) {
+    tasks_.Pop();
+    next_piece_ = 0;
   }
-  return begun;
+  // A server before this one may have stored some pieces.
+  const bool stored = task.kind == Kind::kStore && ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
+  if (!stored) return BeginRide(task, piece);
+  EndPiece(task);
+  return 1;
 }
 
-void SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off) {
+uint64_t SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off) {
   const auto staging = tier_->TakeStaging(states_->chunk(task.chunk).spill.directory);
   TP_CHECK(staging.has_value(), "there was staging");
   ++riding_;
   rides_[*staging] = Ride{.state = State::kReady, .task = task, .piece = piece, .number = ++numbers_, .times_put_off = times_put_off};
   if (task.kind != Kind::kStore) Move(*staging, nvme::IoKind::kRead, task.epoch);
+  return PayloadOf(rides_[*staging]) * (task.kind == Kind::kUpdate ? 2 : 1);
 }
 
 // Those that are due now, oldest first.

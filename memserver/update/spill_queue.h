@@ -29,6 +29,8 @@ namespace tidepool::memserver {
 class SpillQueue {
  public:
   static constexpr uint32_t kReadsMax = 3;
+  // Pieces in staging, of one job; and of all together while several want to move some.
+  static constexpr uint32_t kRidesMax = StateTier::kStagingSlots / 3 * 2;
 
   // `tier` may be null where the job spills nothing.
   SpillQueue(JobStates* states, JobId job, StateTier* tier);
@@ -38,8 +40,13 @@ class SpillQueue {
   // The chunk is due for its update from `epoch`; chunks are updated in the order of these calls.
   void Update(ChunkId chunk, uint64_t epoch);
 
-  // Begins to move the next pieces while there is staging; true when it did.
-  bool FillAhead(int64_t now_ns);
+  // Begins to move pieces that were put off and are due, while there is staging; true when it did.
+  bool BeginPutOff(int64_t now_ns);
+  // Begins to move the next piece; returns the bytes that will be read and written for it (1 for one that lies there already), 0 when there
+  // is none or no staging for it.
+  uint64_t BeginNext();
+  bool wants_to_move() const { return !over_ && !tasks_.empty(); }
+  uint32_t riding() const { return riding_; }  // pieces in staging
   // The oldest piece of an update that lies ready, its chunk and number; false when there is none, or its chunk may not be begun now.
   struct ReadyPiece {
     ChunkId chunk = 0;
@@ -114,8 +121,7 @@ class SpillQueue {
     int error = 0;     // of kUnwritten
     uint64_t failed_at = 0;
   };
-  void BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0);
-  bool BeginPutOff(int64_t now_ns);
+  uint64_t BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0);
   void EndWrite(uint32_t staging);
   void BeginTask(const Task& task);
   uint32_t OldestReady(bool updates) const;

@@ -1,6 +1,8 @@
-// Jobs that compete for copies and optimizer workers get them by weight and priority: counted in bytes, in a serve loop in this process.
+// Jobs that compete for copies, optimizer workers and drives get them by weight and priority: counted in bytes, in a serve loop in this
+// process.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -89,6 +91,32 @@ TEST_P(Copies, GoToWhoeverWantsThem) {
 INSTANTIATE_TEST_SUITE_P(ByWhom, Copies, ::testing::Values(0u, 1u),
                          [](const ::testing::TestParamInfo<uint32_t>& by) { return std::string(by.param == 0 ? "TheLoop" : "Threads"); });
 
+// How long a fetch takes is the machine's affair; how much the loop copies for others before it is not.
+TEST(CopiesByTheLoop, OfAHighPriorityWaitForNoMoreThanIsInFlight) {
+  WorldOptions options;
+  options.pool_bytes = 16 * kMiB;
+  options.loop.shared_copy_bytes = 64 * kKiB;
+  ServeWorld world(options);
+  Competitor victim(&world, "victim", 1, kFetchElements), greedy(&world, "greedy", 1, kFetchElements);
+  ASSERT_TRUE(world.SetQuota("victim", {.priority = Priority::kHigh}).ok());
+  FakeRank &asks = victim.trainer.rank(0), &floods = greedy.trainer.rank(0);
+  uint64_t most = 0;
+  for (int fetch = 0; fetch < 200; ++fetch) {
+    asks.Fetch(0, 0, kFetchElements, 0, 0);
+    uint64_t meanwhile = 0;
+    for (auto answer = asks.Take(); !answer; answer = asks.Take()) {
+      for (; greedy.waiting < 128; ++greedy.waiting) floods.Fetch(0, 0, kFetchElements, 0, 0);
+      while (const auto other = floods.Take()) {
+        --greedy.waiting;
+        meanwhile += other->bytes;
+      }
+      world.loop().Turn();
+    }
+    most = std::max(most, meanwhile);
+  }
+  EXPECT_LE(most, 3 * options.loop.shared_copy_bytes);
+}
+
 // --- optimizer workers ---
 
 #ifdef TIDEPOOL_SANITIZED
@@ -145,6 +173,67 @@ TEST_F(Workers, AreSharedByWeight) {
   Seal(&one);
   Update();
   EXPECT_NEAR(Ratio(), 2, 0.1);
+}
+
+// --- NVMe ---
+
+class Drives : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kElements = 4096;  // many rounds of the deficit counters
+  static WorldOptions Options(uint32_t chunks) {
+    WorldOptions options;
+    options.pool_bytes = 96 * kMiB;
+    options.nvme_directories = 1;
+    options.nvme_bytes = 3 * shm::NvmeBytesOf(MakeSpec({.chunks = chunks, .chunk_elements = kElements}), 0);
+    options.loop.states_on = StatesOn::kNvme;
+    return options;
+  }
+  // All train a step at once, with their states on the drive, for as long as each has pieces to begin.
+  void Train(ServeWorld* world, const std::vector<Competitor*>& jobs) {
+    for (Competitor* one : jobs) {
+      SaveWeights save;
+      save.connection = one->trainer.rank(0).connection();
+      save.name = "weights";
+      world->Post(std::move(save));
+      world->loop().Turn();
+      ASSERT_EQ(world->TakeSaves().size(), 1u);
+      one->trainer.Step({.seed = 1});
+      ASSERT_TRUE(one->job(*world).updates.active());
+    }
+    for (Competitor* one : jobs) {
+      moved_.push_back(one->job(*world).drive_share.served);
+      world->AnswerSave(one->trainer.rank(0).connection(), Status());
+    }
+    const auto wants = [&](const Competitor* one) { return one->job(*world).spills.wants_to_move(); };
+    for (int turn = 0; turn < 100 && !std::all_of(jobs.begin(), jobs.end(), wants); ++turn) world->loop().Turn();
+    while (std::all_of(jobs.begin(), jobs.end(), wants)) world->loop().Turn();
+    for (size_t i = 0; i < jobs.size(); ++i) moved_[i] = jobs[i]->job(*world).drive_share.served - moved_[i];
+  }
+  std::vector<uint64_t> moved_;  // bytes read and written
+};
+
+TEST_F(Drives, AreSharedByWeight) {
+  ServeWorld world(Options(800));
+  Competitor two(&world, "two", 800, kElements), one(&world, "one", 600, kElements);
+  ASSERT_TRUE(world.SetQuota("two", {.weight = 2}).ok());
+  Train(&world, {&two, &one});
+  EXPECT_NEAR(static_cast<double>(moved_[0]) / static_cast<double>(moved_[1]), 2, 0.1);
+}
+
+TEST_F(Drives, MoveStatesOfALowPriorityToo) {
+  ServeWorld world(Options(800));
+  Competitor high(&world, "high", 800, kElements), low(&world, "low", 200, kElements);
+  ASSERT_TRUE(world.SetQuota("low", {.priority = Priority::kLow}).ok());
+  Train(&world, {&high, &low});
+  EXPECT_GT(moved_[0], 10 * moved_[1]);
+  EXPECT_GT(moved_[1], 0u);
+}
+
+TEST_F(Drives, AreNotHeldByWhoeverCameFirst) {
+  ServeWorld world(Options(300));
+  Competitor first(&world, "first", 300, kElements), second(&world, "second", 300, kElements), third(&world, "third", 300, kElements);
+  Train(&world, {&first, &second, &third});
+  for (const uint64_t moved : moved_) EXPECT_NEAR(static_cast<double>(moved) / static_cast<double>(moved_[0]), 1, 0.05);
 }
 
 TEST_F(Workers, WorkForALowPriorityToo) {
