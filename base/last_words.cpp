@@ -1,5 +1,6 @@
 #include "base/last_words.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,12 +48,20 @@ void Terminated() {
   std::abort();  // tidy: allow exit, because a terminate handler may not return
 }
 
+// Where one of them is closed, the next file or socket would get its number, and what is meant for a person would be written into that.
+void OpenStandardDescriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) EndForWantOf("file descriptor");
+  }
+}
+
 }  // namespace
 
 LastWords::LastWords(const char* program) {
   program_name = program;
   std::set_new_handler(NoMemory);
   std::set_terminate(Terminated);
+  OpenStandardDescriptors();
 }
 
 void EndForWantOf(const char* what) {

@@ -66,6 +66,26 @@ TEST_F(SlotDirectoryTest, LinksWrongModesAndForeignFilesAreRefused) {
   EXPECT_EQ(Opened(Dir() + "/real"), ErrorId::kNvmeDirectoryBad);
 }
 
+TEST_F(SlotDirectoryTest, ADirectoryThatIsSwappedDuringARunStaysThatOfWhoeverHasIt) {
+  const std::string path = Dir() + "/states", elsewhere = Dir() + "/moved";
+  std::filesystem::create_directory(path);
+  chmod(path.c_str(), 0700);
+  auto opened = SlotDirectory::Open({path, kMiB, kNsPerSecond}, &clock_);
+  ASSERT_TRUE(opened.ok()) << opened.status().Format();
+  std::filesystem::rename(path, elsewhere);
+  std::filesystem::create_directory(path);
+  chmod(path.c_str(), 0700);
+  struct stat held {
+  }, moved{};
+  ASSERT_EQ(fstat(opened->data_fd(), &held), 0);
+  ASSERT_EQ(stat((elsewhere + "/states").c_str(), &moved), 0);
+  EXPECT_EQ(held.st_ino, moved.st_ino);
+  EXPECT_EQ(Opened(elsewhere), ErrorId::kNvmeInUse) << "the fence went with it";
+  auto other = SlotDirectory::Open({path, kMiB, kNsPerSecond}, &clock_);
+  ASSERT_TRUE(other.ok()) << other.status().Format();
+  EXPECT_NE(other->manifest().store, opened->manifest().store);
+}
+
 TEST_F(SlotDirectoryTest, AFileThatIsALinkADeviceOrAPipeIsRefused) {
   const std::string states = Dir() + "/states";
   std::ofstream(Dir() + "/elsewhere").put('x');
