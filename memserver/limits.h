@@ -39,6 +39,10 @@ inline constexpr int64_t kTuneCopiesNs = 40 * kNsPerMs;
 inline constexpr uint64_t kTuneCopiesBytes = 256 * kMiB;
 // Threads that copy one large range together, on machines with many cores; more than this many no longer make the memory faster.
 inline constexpr uint32_t kCopyThreadsMax = 4;
+// Nice values, where the system lets a thread have them. The loop goes first: it sleeps when it has nothing to do, and everybody waits for
+// it. Whoever floods a socket gets what is left: the threads that listen come last. Workers and copies are as important as the trainers.
+inline constexpr int kLoopNice = -10;
+inline constexpr int kListenNice = 10;
 // Longest sleep: bounds how late a lease is found to have ended when nothing else happens.
 inline constexpr int64_t kSleepNsMax = kNsPerSecond;
 // Likewise, while the system has no room to watch the doorbell of a session.

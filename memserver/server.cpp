@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@
 #include "memserver/jobs/control_server.h"
 #include "memserver/jobs/socket_directory.h"
 #include "memserver/kept_memory.h"
+#include "memserver/limits.h"
 #include "memserver/serve_loop.h"
 #include "memserver/topology_report.h"
 #include "memserver/update/tuning.h"
@@ -67,6 +69,11 @@ namespace {
 
 void NameThread(std::thread* thread, const char* name) {
   pthread_setname_np(thread->native_handle(), name);
+}
+
+// Of the calling thread. A user may always go back, and forward as far as RLIMIT_NICE says.
+void BeNice(const char* thread, int nice) {
+  if (setpriority(PRIO_PROCESS, 0, nice) != 0) LogDebug("a thread keeps its priority", {{"thread", thread}, {"nice", nice}});
 }
 
 // Undo areas for so many workers at least: a later server on the same memory may have more of them.
@@ -210,12 +217,16 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
 
   std::unique_ptr<Server> server(new Server(std::move(rooms)));
   r.loop_thread = std::thread([&r] {
+    BeNice("loop", kLoopNice);
     r.loop->Run();
     r.handed_over.store(r.loop->tables().handing_over, std::memory_order_release);
     const uint64_t one = 1;
     [[maybe_unused]] const auto n = write(r.ended.get(), &one, sizeof one);
   });
-  r.control_thread = std::thread([&r] { r.control->Run(); });
+  r.control_thread = std::thread([&r] {
+    BeNice("control", kListenNice);
+    r.control->Run();
+  });
   NameThread(&r.loop_thread, "tp-loop");
   NameThread(&r.control_thread, "tp-control");
   return server;
