@@ -1,0 +1,243 @@
+// bench_neighbour: a job's fetches and steps beside a hostile neighbour, against the same job alone at the same server.
+//
+// Bursts alone and beside alternate: for each of the latter the neighbour is started, and killed afterwards. Ratios are taken within a
+// pair. The victim has the priority `high`, as an operator gives it to a job that is to feel nothing of others.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "bench/hostile.h"
+#include "bench/rounds.h"
+#include "bench/row.h"
+#include "bench/served_job.h"
+#include "bench/server_process.h"
+#include "client/memctl/send_http.h"
+#include "shm/socket_path.h"
+
+namespace tidepool::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHelp =
+    "bench_neighbour [--json FILE] [--milliseconds N] [--rounds N] [--nvme DIR] [--watcher-milliseconds N]\n"
+    "Fetches of 1 MiB and whole steps of a job beside a flood of descriptors, a stopped trainer, one that takes no answers, 20 crashes a\n"
+    "second, one that leases everything, and one that keeps the drive busy (in a directory of its own in DIR, default: the current one);\n"
+    "each against the job alone, in bursts of N ms (default 400). And a watcher at 10 Hz against none. Needs 1 GiB of memory and there.\n";
+constexpr double kFetchTarget = 1 / 1.5, kStepTarget = 1 / 1.10, kWatchTarget = 0.99;
+constexpr int64_t kBeginNs = 300 * kNsPerMs;   // until a neighbour is at work
+constexpr int64_t kSettleNs = 100 * kNsPerMs;  // until a killed one is cleared away
+constexpr int64_t kWatchNs = kNsPerSecond / 10;
+constexpr uint32_t kChunks = 32;
+constexpr uint64_t kElements = 256 * 1024;  // of a chunk
+
+JobShape VictimShape() {
+  return {.name = "victim", .chunks = kChunks, .chunk_elements = kElements, .world = 1, .rcache_bytes = sizeof(float) * kElements};
+}
+
+struct Burst {
+  std::vector<double> fetches, steps;  // seconds
+};
+
+class Victim {
+ public:
+  explicit Victim(const std::string& socket_dir) : job_(VictimShape(), socket_dir) {}
+
+  // Half the time fetches of whole chunks, one after the other; then whole steps.
+  Burst Run(int64_t burst_ns) {
+    Burst burst;
+    for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;) {
+      const client::Range whole{.chunk = next_++ % kChunks, .element_begin = 0, .element_count = kElements, .rcache_offset = 0};
+      const int64_t start = clock_.NowNs();
+      const auto ticket = job_.rank(0).StartFetch(whole, job_.version());
+      const bool done = ticket.ok() && job_.rank(0).Wait(ticket.value()).ok();
+      burst.fetches.push_back(static_cast<double>(clock_.NowNs() - start) / kNsPerSecond);
+      failed_ += done ? 0 : 1;
+    }
+    for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;) burst.steps.push_back(Step());
+    return burst;
+  }
+  // Seconds; a request of a step that fails ends the program.
+  double Step() {
+    const int64_t start = clock_.NowNs();
+    job_.Step();
+    return static_cast<double>(clock_.NowNs() - start) / kNsPerSecond;
+  }
+  uint64_t failed() const { return failed_; }
+  void Detach() { job_.Detach(); }
+
+ private:
+  SteadyClock clock_;
+  ServedJob job_;
+  uint32_t next_ = 0;
+  uint64_t failed_ = 0;
+};
+
+// A folder for states, and a configuration whose quotas send the one job there and put the other first.
+struct Place {
+  explicit Place(const std::string& parent) {
+    std::string path = parent + "/tidepool-neighbour-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) Die("no directory can be made in " + parent);
+    directory = fs::absolute(path);
+    config = directory + "/memserver.toml";
+    std::ofstream(config) << "[[jobs.quota]]\nmatch = \"job:victim\"\npriority = \"high\"\n"
+                          << "[[jobs.quota]]\nmatch = \"job:" << kNvmeHogName << "\"\nlimit = \"" << HogPoolBytes() / 2 << "\"\n";
+    fs::create_directory(directory + "/drive");
+    fs::permissions(directory + "/drive", fs::perms::owner_all);
+  }
+  ~Place() {
+    std::error_code error;
+    fs::remove_all(directory, error);
+  }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  std::string directory, config;
+};
+
+std::vector<std::string> FlagsOf(const Place& place) {
+  const uint64_t pool = shm::StateBytesOf(SpecOf(VictimShape())).total() + HogPoolBytes() + 16 * kMiB;
+  return {"--pool",         std::to_string(RoundUp(pool, kMiB)),
+          "--rcache-limit", "64MiB",
+          "--keeper",       "none",
+          "--lease",        "0s",
+          "--log-level",    "error",
+          "--config",       place.config,
+          "--nvme",         place.directory + "/drive:" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 256 * kMiB)};
+}
+
+class Neighbours {
+ public:
+  Neighbours(const ServerProcess& server, Victim* victim, RowPrinter* printer) : server_(server), victim_(victim), printer_(printer) {}
+
+  void Measure(const Hostile& hostile, int64_t burst_ns, uint64_t rounds) {
+    std::vector<double> fetch_ratios, step_ratios, p99s, steps;
+    for (uint64_t round = 0; round < rounds; ++round) {
+      const Burst alone = victim_->Run(burst_ns);
+      Burst beside;
+      {
+        const HostileProcesses processes(hostile, server_.socket_dir());
+        clock_.SleepNs(kBeginNs);
+        beside = victim_->Run(burst_ns);
+      }
+      clock_.SleepNs(kSettleNs);
+      p99s.push_back(Percentile(beside.fetches, 0.99));
+      steps.push_back(Median(beside.steps));
+      fetch_ratios.push_back(Percentile(alone.fetches, 0.99) / p99s.back());
+      step_ratios.push_back(Median(alone.steps) / steps.back());
+    }
+    AddComparison({.bench = "neighbour",
+                   .row = std::string("p99 of a fetch of 1 MiB beside ") + hostile.what,
+                   .value = Median(p99s) * 1e6,
+                   .unit = "us",
+                   .against = "alone",
+                   .ratios = fetch_ratios,
+                   .target = kFetchTarget},
+                  printer_);
+    AddComparison({.bench = "neighbour",
+                   .row = std::string("a step beside ") + hostile.what,
+                   .value = Median(steps) * 1e3,
+                   .unit = "ms",
+                   .against = "alone",
+                   .ratios = step_ratios,
+                   .target = kStepTarget},
+                  printer_);
+  }
+
+ private:
+  const ServerProcess& server_;
+  Victim* const victim_;
+  RowPrinter* const printer_;
+  SteadyClock clock_;
+};
+
+// What `memctl page` asks for, ten times a second, from a thread of its own; against no watcher.
+void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_ns, uint64_t rounds, RowPrinter* printer) {
+  std::atomic<bool> watches{false}, ends{false};
+  std::atomic<uint64_t> looks{0};
+  std::thread watcher([&] {
+    SteadyClock clock;
+    while (!ends) {
+      const int64_t next = clock.NowNs() + kWatchNs;
+      if (watches) {
+        for (const char* target : {"/v1/status", "/v1/jobs", "/v1/residency", "/v1/quotas", "/v1/health"}) {
+          OrDie(client::SendHttp(shm::AdminSocketPath(server.socket_dir()), {"GET", target}, 10 * kNsPerSecond).status());
+        }
+        ++looks;
+      }
+      clock.SleepNs(std::max<int64_t>(0, next - clock.NowNs()));
+    }
+  });
+  const auto mean_step = [&] {
+    SteadyClock clock;
+    uint64_t steps = 0;
+    const int64_t begin = clock.NowNs();
+    for (; clock.NowNs() - begin < burst_ns; ++steps) victim->Step();
+    return static_cast<double>(clock.NowNs() - begin) / static_cast<double>(steps) / kNsPerSecond;
+  };
+  std::vector<double> ratios, steps;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    // Which comes first changes, so that a drift of the machine meets both.
+    double of[2] = {0, 0};
+    for (const bool watched : {round % 2 == 0, round % 2 != 0}) {
+      watches = watched;
+      of[watched ? 1 : 0] = mean_step();
+    }
+    watches = false;
+    steps.push_back(of[1]);
+    ratios.push_back(of[0] / of[1]);
+  }
+  ends = true;
+  watcher.join();
+  if (looks < rounds) Die("the watcher did not look");
+  AddComparison({.bench = "neighbour",
+                 .row = "a step while somebody looks 10 times a second",
+                 .value = Median(steps) * 1e3,
+                 .unit = "ms",
+                 .against = "nobody looks",
+                 .ratios = ratios,
+                 .target = kWatchTarget},
+                printer);
+}
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  const std::string hostile = printer.Word("--hostile", ""), socket_dir = printer.Word("--socket-dir", "");
+  if (!hostile.empty()) RunHostile(hostile, socket_dir);
+  const auto burst_ns = static_cast<int64_t>(printer.Number("--milliseconds", 400)) * kNsPerMs;
+  const uint64_t rounds = printer.Number("--rounds", 5);
+  const auto watch_ns = static_cast<int64_t>(printer.Number("--watcher-milliseconds", 2000)) * kNsPerMs;
+  const Place place(printer.Word("--nvme", "."));
+  printer.NoMoreArguments();
+  const ServerProcess server = OrDie(ServerProcess::Start(FlagsOf(place)));
+  Victim victim(server.socket_dir());
+  victim.Run(burst_ns);
+  MeasureWatcher(server, &victim, watch_ns, 2 * rounds, &printer);
+  Neighbours neighbours(server, &victim, &printer);
+  for (const Hostile& each : Hostiles()) neighbours.Measure(each, burst_ns, rounds);
+  printer.Add({.bench = "neighbour",
+               .row = "requests of the job that failed",
+               .value = static_cast<double>(victim.failed()),
+               .unit = "requests",
+               .against = "none",
+               .ratio = victim.failed() == 0 ? 1.0 : 0.0,
+               .target = 1.0});
+  victim.Detach();
+  return printer.Finish();
+}
+
+}  // namespace
+}  // namespace tidepool::bench
+
+int main(int argc, char** argv) {
+  return tidepool::bench::Main(argc, argv);
+}
