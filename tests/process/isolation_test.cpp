@@ -9,9 +9,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error_catalog.h"
@@ -100,6 +105,7 @@ class Service : public ::testing::Test {
     options.user_sessions_max = 1;
     return options;
   }
+  explicit Service(const memserver::ServerOptions& options = Options()) : daemon_(options) {}
   std::vector<std::string> Memctl(std::vector<std::string> words) const {
     words.insert(words.begin(), {TIDEPOOL_MEMCTL, "-s", daemon_.socket_dir()});
     return words;
@@ -117,7 +123,7 @@ class Service : public ::testing::Test {
     return about.st_mode & 0777U;
   }
 
-  DaemonInProcess daemon_{Options()};
+  DaemonInProcess daemon_;
 };
 
 TEST_F(Service, TheSocketsAreTheGroups) {
@@ -163,6 +169,64 @@ TEST_F(Service, AUserHasSoManyRanksAndNoMore) {
   const Ended refused = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--world", "2", "--wait-ms", "20000"}));
   EXPECT_EQ(refused.exit_code, Expected(kExitRefused)) << refused.output;
   EXPECT_NE(refused.output.find(geteuid() == 0 ? "TP2104" : ""), std::string::npos) << refused.output;
+}
+
+// All whole numbers behind "key": in a text.
+std::vector<int64_t> NumbersIn(const std::string& json, const std::string& key) {
+  std::vector<int64_t> numbers;
+  const std::string word = "\"" + key + "\":";
+  for (size_t at = json.find(word); at != std::string::npos; at = json.find(word, at + 1)) {
+    numbers.push_back(NumberIn(json.substr(at), key));
+  }
+  return numbers;
+}
+
+// Each answer is of one moment: what the jobs have adds up to what the pool lacks, and so do the accounts.
+void ExpectSums(const std::string& socket_dir) {
+  const auto sum = [](const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); };
+  const std::string residency = AskAdmin(socket_dir, "/v1/residency");
+  std::vector<int64_t> used = NumbersIn(residency, "bytes_used");  // of the pool, and of the row "host_pool" of each job
+  ASSERT_FALSE(used.empty()) << residency;
+  EXPECT_EQ(sum({used.begin() + 1, used.end()}), used.front()) << residency;
+}
+
+class SharedByUsers : public Service {
+ protected:
+  static memserver::ServerOptions Options() {
+    memserver::ServerOptions options = Service::Options();
+    options.user_sessions_max = 4;
+    return options;
+  }
+  SharedByUsers() : Service(Options()) {}
+};
+
+TEST_F(SharedByUsers, FourJobsOfTwoUsersTrainTheBitsThatTheyTrainAloneAndTheSumsAreAlwaysRight) {
+  const auto train = [this](const User& user, const std::string& name) {
+    return RunAs(user, ThinCommand(daemon_.socket_dir(), {"--name", name, "--steps", "60", "--pause-ms", "2", "--elements", "65536"}));
+  };
+  const Ended alone = train(kAlice, "alone");
+  EXPECT_EQ(alone.exit_code, Expected(kExitOk)) << alone.output;
+  std::array<Ended, 4> runs;
+  std::atomic<int> running{4};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      runs[i] = train(i < 2 ? kAlice : kBob, "shares-" + std::to_string(i));
+      --running;
+    });
+  }
+  size_t most = 0;
+  while (running > 0) {
+    ExpectSums(daemon_.socket_dir());
+    most = std::max(most, NumbersIn(AskAdmin(daemon_.socket_dir(), "/v1/jobs"), "uid").size());
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Ended& run : runs) {
+    EXPECT_EQ(run.exit_code, Expected(kExitOk)) << run.output;
+    EXPECT_EQ(run.output, alone.output);
+  }
+  EXPECT_GE(most, geteuid() == 0 ? 2u : 0u) << "they were there at once";
+  EXPECT_EQ(WaitForHoldings(daemon_.socket_dir(), kNothing, kPromptNs), kNothing);
 }
 
 // One user's connections run out for that user alone.
