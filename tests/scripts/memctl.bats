@@ -1,0 +1,92 @@
+#!/usr/bin/env bats
+# memctl at a memserver that runs, as an operator uses it. TIDEPOOL_BIN: the folder of the programs.
+
+setup_file() {
+  export TIDEPOOL_SOCKET_DIR=$BATS_FILE_TMPDIR/sockets
+  export CONFIG=$BATS_FILE_TMPDIR/memserver.toml
+  export PATH=$TIDEPOOL_BIN:$PATH
+  printf '[log]\nlevel = "info"\n' > "$CONFIG"
+  memserver run --pool 16MiB --rcache-limit 16MiB --keeper none --config "$CONFIG" --parent-pid $$ 2> "$BATS_FILE_TMPDIR/log" 3>&- &
+  echo $! > "$BATS_FILE_TMPDIR/pid"
+  memctl wait-ready --timeout 30s
+}
+
+teardown_file() {
+  kill -TERM "$(cat "$BATS_FILE_TMPDIR/pid")"
+}
+
+json() { python3 -c 'import json, sys; print(eval("json.load(sys.stdin)" + sys.argv[1]))' "$1"; }
+
+@test "status is a screen, and the same numbers as JSON" {
+  run memctl status
+  [ "$status" -eq 0 ]
+  [[ $output == *"memserver"*"ready"* ]]
+  [ "$(memctl -o json status | json '["pool"]["bytes"]')" -eq 16777216 ]
+}
+
+@test "what is not understood is told with a guess, and ends with 2" {
+  run memctl staus
+  [ "$status" -eq 2 ]
+  [[ $output == *'did you mean "status"'* ]]
+}
+
+@test "without a server it ends with 3" {
+  run memctl --socket-dir "$BATS_TEST_TMPDIR" status
+  [ "$status" -eq 3 ]
+}
+
+@test "a job that is not there ends with 4" {
+  run memctl ps --job none
+  [ "$status" -eq 4 ]
+  run memctl job release none
+  [ "$status" -eq 4 ]
+}
+
+@test "a drain shows in the readiness, the health and its exit code, until it is muted or ends" {
+  memctl drain
+  run memctl api GET /readyz
+  [ "$status" -ne 0 ]
+  run memctl health
+  [ "$status" -eq 1 ]
+  [[ $output == *DRAINING* ]]
+  memctl health --mute DRAINING --for 1h
+  run memctl health
+  [ "$status" -eq 0 ]
+  memctl health --unmute DRAINING
+  memctl undrain
+  memctl api GET /readyz
+  run memctl health
+  [ "$status" -eq 0 ]
+}
+
+@test "every change is an event with the caller" {
+  memctl logs level debug --for 1min
+  run memctl events -o json
+  [[ $output == *'"change":"log level debug for '*"\"uid\":$(id -u),"*'"result":"done"'* ]]
+}
+
+@test "the configuration is shown with its origins and read again" {
+  [[ $(memctl config diff) == *"pool.size"*"--pool"* ]]
+  printf '[log]\nlevel = "info"\n[limits]\njobs = 7\n' > "$CONFIG"
+  [[ $(memctl config reload) == *"applied: limits.jobs"* ]]
+  [[ $(memctl config diff) == *"limits.jobs"*"7"*"$CONFIG:4"* ]]
+  printf '[optimizer]\nthreads = 3\n' > "$CONFIG"
+  run memctl config reload
+  [ "$status" -eq 5 ]
+  [[ $output == *TP1105*optimizer.threads* ]]
+  [[ $(memctl config diff) == *"limits.jobs"* ]]
+}
+
+@test "a run is recorded, and becomes a page and a trace" {
+  memctl record "$BATS_TEST_TMPDIR/run.rec" --for 100ms --watch 50ms
+  memctl report "$BATS_TEST_TMPDIR/run.html" --from "$BATS_TEST_TMPDIR/run.rec"
+  memctl timeline "$BATS_TEST_TMPDIR/run.json" --from "$BATS_TEST_TMPDIR/run.rec"
+  [ "$(json '["traceEvents"][0]["args"]["name"]' < "$BATS_TEST_TMPDIR/run.json")" = memserver ]
+  grep -q '</html>' "$BATS_TEST_TMPDIR/run.html"
+}
+
+@test "doctor and explain tell what to do" {
+  run memctl doctor
+  [ "$status" -eq 0 ]
+  [[ $(memctl explain TP2101) == *PoolFull* ]]
+}
