@@ -100,6 +100,7 @@ JobRow RowOf(const Job& job) {
   const shm::JobSpec& spec = job.spec();
   JobRow row;
   row.job = job.id;
+  row.spec = job.states->shared_spec();
   row.name = spec.name;
   row.uid = job.uid;
   row.state = StateOf(job);

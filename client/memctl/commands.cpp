@@ -53,16 +53,21 @@ Result<Shown> RunPs(const Invocation& invocation, const Style& style) {
   });
 }
 
+Shown ShowResidency(const Invocation& invocation, const ResidencyView& view, const Style& style) {
+  if (invocation.form == "svg") return {RenderSvg(view), ""};
+  if (invocation.form == "html") return {RenderPicturePage(view), ""};
+  return {Joined(RenderResidency(view, style)), view.jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
+}
+
 Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
   if (!invocation.from.empty()) {
     if (invocation.json)
       return Status(ErrorId::kUsageError, "a recording is shown as a picture; its lines are JSON already").Where("--from");
     TP_ASSIGN_OR_RETURN(const ResidencyView then, ResidencyAt(invocation));
-    return Shown{Joined(RenderResidency(then, style)), then.jobs.empty() ? "no such job was attached then\n" : ""};
+    return ShowResidency(invocation, then, style);
   }
-  return Show(invocation, Target("/v1/residency", {{"job", invocation.job}}), ReadResidency, [&](const ResidencyView& view) {
-    return Shown{Joined(RenderResidency(view, style)), view.jobs.empty() ? "no job is attached; start one with `trainer run`\n" : ""};
-  });
+  return Show(invocation, Target("/v1/residency", {{"job", invocation.job}}), ReadResidency,
+              [&](const ResidencyView& view) { return ShowResidency(invocation, view, style); });
 }
 
 Result<Shown> RunTopo(const Invocation& invocation, const Style& style) {
@@ -76,6 +81,16 @@ Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
   const std::string target =
       Target("/v1/chunks", {{"job", invocation.job}, {"state", invocation.state}, {"limit", limit}, {"cursor", invocation.cursor}});
   return Show(invocation, target, ReadChunks, [&](const ChunksView& view) { return Shown{Joined(RenderChunks(view, style)), ""}; });
+}
+
+Result<Shown> RunTensors(const Invocation& invocation, const Style& style) {
+  const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
+  const std::string target = Target(
+      "/v1/tensors",
+      {{"job", invocation.job}, {"name", invocation.name}, {"chunk", invocation.chunk}, {"limit", limit}, {"cursor", invocation.cursor}});
+  return Show(invocation, target, ReadTensors, [&](const TensorsView& view) {
+    return Shown{Joined(RenderTensors(view, style)), view.tensors.empty() ? "no job has such a tensor; memctl ps lists the jobs\n" : ""};
+  });
 }
 
 Result<Shown> RunEvents(const Invocation& invocation, const Style&) {
@@ -238,6 +253,8 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
                                                    {"ps", RunPs},
                                                    {"residency", RunResidency},
                                                    {"chunks", RunChunks},
+                                                   {"tensors", RunTensors},
+                                                   {"chunk", RunTensors},
                                                    {"topo", RunTopo},
                                                    {"quotas", RunQuotas},
                                                    {"nvme", RunNvme},

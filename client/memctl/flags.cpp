@@ -22,6 +22,7 @@ Examples:
   memctl ps                              the jobs and their ranks
   memctl residency --watch               which chunk is where, every second
   memctl chunks --job gpt --state updating
+  memctl tensors h.3.attn.c_attn         where a parameter lies; memctl chunk 7 --job gpt: what lies in a chunk
   memctl quotas                          who may have how much of the pool, and who waits for room
   memctl job quota gpt --limit 100GiB --weight 2
   memctl job release gpt --force         give its memory back, and end its ranks
@@ -72,7 +73,9 @@ struct Texts {
 void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
   app->add_option("-s,--socket-dir", invocation->socket_dir, "Directory of memserver's sockets (env TIDEPOOL_SOCKET_DIR)")
       ->type_name("DIR");
-  app->add_option("-o,--output", texts->output, "table or json")->check(CLI::IsMember({"table", "json"}))->type_name("FORM");
+  app->add_option("-o,--output", texts->output, "table or json; of residency also svg or html")
+      ->check(CLI::IsMember({"table", "json", "svg", "html"}))
+      ->type_name("FORM");
   app->add_option("--timeout", texts->timeout, "Longest wait for an answer (5s; wait-ready: 30s)")->type_name("TIME");
   app->add_option("--watch", texts->watch, "Show again every TIME (1s)")->expected(0, 1)->type_name("TIME");
   app->add_flag("--no-header", texts->no_header, "Leave column titles and legends out");
@@ -224,6 +227,10 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
       ->type_name("CODE");
 }
 
+constexpr auto kTensorWords = std::to_array<Word>({
+    {"tensors", "Where parameters lie: memctl tensors h.3.attn"},
+    {"chunk", "The parameters of one chunk: memctl chunk 7 --job gpt"},
+});
 constexpr auto kNvmeWords = std::to_array<Word>({
     {"status", "Space, bytes moved and state of each directory, and how far the last scrub is"},
     {"scrub", "Check every piece of states while training goes on; returns at once"},
@@ -245,6 +252,23 @@ void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> wo
       invocation->command = command;
       invocation->action = action;
     });
+  }
+}
+
+// memctl tensors [NAME] [--job JOB] [--limit N] [--cursor CURSOR], memctl chunk ID [--job JOB]
+void AddTensorCommands(CLI::App* app, Invocation* invocation) {
+  for (const Word& word : kTensorWords) {
+    CLI::App* sub = app->add_subcommand(word.name, word.help);
+    sub->fallthrough();
+    sub->callback([invocation, name = word.name] { invocation->command = name; });
+    sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
+    if (std::string_view(word.name) == "chunk") {
+      sub->add_option("id", invocation->chunk, "Its number")->required()->type_name("N")->check(CLI::NonNegativeNumber);
+      continue;
+    }
+    sub->add_option("name", invocation->name, "A part of the names")->type_name("NAME");
+    sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")->type_name("N")->check(CLI::Range(1, 10'000));
+    sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")->type_name("CURSOR");
   }
 }
 
@@ -276,8 +300,8 @@ ParsedLine UsageError(const std::string& what) {
 std::string WhyNotUnderstood(const std::vector<std::string>& words) {
   std::vector<std::string_view> names;
   for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name :
-       {"job", "nvme", "config", "logs", "health", "top", "events", "record", "report", "timeline", "page", "explain", "completion"})
+  for (const char* name : {"job", "tensors", "chunk", "nvme", "config", "logs", "health", "top", "events", "record", "report", "timeline",
+                           "page", "explain", "completion"})
     names.emplace_back(name);
   for (const std::string& word : words) {
     if (word.starts_with("-")) return "there is no flag " + word + " here";
@@ -318,6 +342,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   AddJobCommand(&app, &invocation);
   AddLogsCommand(&app, &invocation);
   AddLookCommands(&app, &invocation);
+  AddTensorCommands(&app, &invocation);
   AddWordCommand(&app, {"nvme", "States on NVMe: their directories, and checking them"}, kNvmeWords, &invocation);
   AddWordCommand(&app, {"config", "memserver's settings: where they came from, and reading them again"}, kConfigWords, &invocation);
   AddCompletionCommand(&app, &invocation);
@@ -336,7 +361,11 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   if (invocation.command == "completion") return Completion(app, invocation.target);
   const Status durations = ReadDurations(texts, app.count("--watch") > 0, &invocation);
   if (!durations.ok()) return {.invocation = std::nullopt, .text = durations.Format() + "\n", .exit_code = durations.exit_code()};
+  invocation.form = texts.output;
   invocation.json = texts.output == "json";
+  if (texts.output != "table" && !invocation.json && invocation.command != "residency") {
+    return UsageError("only residency is shown as " + texts.output);
+  }
   invocation.header = !texts.no_header;
   invocation.color = !texts.no_color;
   if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultSocketDir();

@@ -16,6 +16,7 @@ namespace tidepool::client {
 struct Invocation {
   std::string command;     // a name of Commands()
   std::string socket_dir;  // --socket-dir, else shm::DefaultSocketDir()
+  std::string form;        // -o: "table", "json"; of `residency` also "svg", "html"
   bool json = false;       // -o json
   bool header = true;      // --no-header
   bool color = true;       // --no-color; NO_COLOR and output that is no terminal also turn it off
@@ -27,6 +28,7 @@ struct Invocation {
   double at_seconds = 0;               // of `residency --from`: behind its first look
   uint64_t rounds = 0;                 // of --watch; 0: until it is interrupted
   std::string job, state, cursor;
+  std::string name, chunk;                // of `tensors` and `chunk`
   uint64_t limit = 0;                     // of chunks and events; 0: the server's own
   std::string method, target;             // of `api`; target also the error of `explain`, the file of `report`
   std::string listen = "127.0.0.1:8642";  // of `page`

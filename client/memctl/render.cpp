@@ -211,6 +211,29 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   return lines;
 }
 
+Lines RenderTensors(const TensorsView& tensors, const Style& style) {
+  Table table({{"JOB", true},
+               {"CHUNK", true},
+               {"AT", true},
+               {"ELEMENTS", true},
+               {"STATE"},
+               {"STATES"},
+               {"VERSION", true},
+               {"CACHED BY"},
+               {"DIMS"},
+               {"TENSOR"}});
+  for (const TensorView& tensor : tensors.tensors) {
+    std::string dims;
+    for (const uint64_t dim : tensor.dims) dims += (dims.empty() ? "" : "x") + std::to_string(dim);
+    table.Add({std::to_string(tensor.job), std::to_string(tensor.chunk), std::to_string(tensor.element_begin), FormatCount(tensor.elements),
+               tensor.state, tensor.states_on_nvme ? "nvme" : "host", std::to_string(tensor.version), Ranks(tensor.ranks_cached),
+               dims.empty() ? "-" : dims, Printable(tensor.name)});
+  }
+  Lines lines = table.Lines(style.header);
+  if (!tensors.next_cursor.empty()) lines.push_back("there are more: memctl tensors --cursor " + Printable(tensors.next_cursor));
+  return lines;
+}
+
 Lines RenderTopology(const TopologyView& topology, const Style& style) {
   Table nodes({{"NODE", true}, {"MEMORY", true}, {"POOL", true}, {"WORKERS", true}, {"CPUS"}});
   for (const TopologyNode& node : topology.nodes) {

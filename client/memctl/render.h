@@ -26,6 +26,7 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
 Lines RenderNvme(const NvmeView& nvme, const Style& style);
 Lines RenderQuotas(const QuotasView& quotas, const Style& style);
 Lines RenderChunks(const ChunksView& chunks, const Style& style);
+Lines RenderTensors(const TensorsView& tensors, const Style& style);
 // Times, levels and what happened, a line an event.
 Lines RenderEvents(const std::vector<EventView>& events);
 // Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and drives.

@@ -9,7 +9,7 @@
 namespace tidepool::client {
 namespace {
 
-constexpr double kWidth = 900, kChartHeight = 160, kRowHeight = 4;
+constexpr double kWidth = 900, kChartHeight = 160, kRowHeight = 4, kPictureRow = 14;
 constexpr size_t kColumnsMax = 300;  // of a picture; more chunks share one
 
 constexpr const char* kHead = R"(<!DOCTYPE html>
@@ -118,7 +118,7 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
 }
 
 // One line of letters as coloured stretches.
-std::string Stripe(const std::string& letters, double y) {
+std::string Stripe(const std::string& letters, double y, double height = kRowHeight) {
   const size_t columns = std::min(letters.size(), kColumnsMax);
   std::string svg;
   for (size_t begin = 0; begin < columns;) {
@@ -127,8 +127,8 @@ std::string Stripe(const std::string& letters, double y) {
     while (end < columns && letter_at(end) == letter_at(begin)) ++end;
     const double cell = kWidth / static_cast<double>(columns);
     svg += "<rect x=\"" + Number(static_cast<double>(begin) * cell) + "\" y=\"" + Number(y) + "\" width=\"" +
-           Number(static_cast<double>(end - begin) * cell) + "\" height=\"" + Number(kRowHeight) + "\" fill=\"" +
-           ColourOf(letter_at(begin)) + "\"/>";
+           Number(static_cast<double>(end - begin) * cell) + "\" height=\"" + Number(height) + "\" fill=\"" + ColourOf(letter_at(begin)) +
+           "\"/>";
     begin = end;
   }
   return svg;
@@ -170,7 +170,40 @@ std::string JobTable(const std::vector<JobView>& jobs) {
   return html + "</table>\n";
 }
 
+// Name and stripe of every row of a job, from `y` on; returns where the next job begins.
+double AddJob(const ResidencyJob& job, double y, std::string* svg) {
+  const auto line = [&](const std::string& text) {
+    *svg += "<text x=\"0\" y=\"" + Number(y + 12) + "\">" + InPage(text) + "</text>\n";
+    y += 16;
+  };
+  line("job " + job.name + "   " + job.state + (job.phase.empty() ? "" : ", " + job.phase) + "   step " + std::to_string(job.version));
+  for (const ResidencyRow& row : job.rows) {
+    line(row.place.empty() ? "rank " + std::to_string(row.rank) + " rCache" : row.place);
+    *svg += Stripe(row.letters, y, kPictureRow) + "\n";
+    y += kPictureRow + 6;
+  }
+  return y + 10;
+}
+
 }  // namespace
+
+std::string RenderSvg(const ResidencyView& residency) {
+  std::string rows;
+  double y = 0;
+  for (const ResidencyJob& job : residency.jobs) y = AddJob(job, y, &rows);
+  double x = 0;
+  for (const auto& [letter, meaning] : residency.legend) {
+    rows += "<rect x=\"" + Number(x) + "\" y=\"" + Number(y) + "\" width=\"12\" height=\"12\" fill=\"" + ColourOf(letter) +
+            "\"/><text x=\"" + Number(x + 16) + "\" y=\"" + Number(y + 11) + "\">" + InPage(meaning) + "</text>\n";
+    x += 30 + 7 * static_cast<double>(meaning.size());
+  }
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + Number(std::max(kWidth, x)) + "\" height=\"" + Number(y + 16) +
+         "\" font-family=\"system-ui,sans-serif\" font-size=\"12\" fill=\"#1b2330\">\n" + rows + "</svg>\n";
+}
+
+std::string RenderPicturePage(const ResidencyView& residency) {
+  return kHead + ("<h1>Residency</h1>\n" + RenderSvg(residency)) + "</body></html>\n";
+}
 
 std::string RenderReport(const std::vector<RunMoment>& moments) {
   const RunMoment& last = moments.back();

@@ -13,6 +13,10 @@ namespace tidepool::client {
 // `moments` in order, one at least. No scripts, no references: the page can be mailed.
 std::string RenderReport(const std::vector<RunMoment>& moments);
 
+// The chunks of every job from left to right, a row for each place: as a picture, and as a page with nothing but that.
+std::string RenderSvg(const ResidencyView& residency);
+std::string RenderPicturePage(const ResidencyView& residency);
+
 // Looks, or reads the recording --from, and writes the page to the file `target`. Errors: those of MomentsFor, kFileWriteFailed.
 Result<Shown> RunReport(const Invocation& invocation, const Style& style);
 

@@ -34,13 +34,17 @@ void ReadJob(const json::value& value, std::string* wrong, JobView* job) {
       .Read("steps_skipped", &job->steps_skipped);
 }
 
+void ReadNumbers(Fields* fields, const char* key, std::vector<uint64_t>* numbers) {
+  fields->Array(key, [numbers](const json::value& each) {
+    if (each.is_int64()) numbers->push_back(static_cast<uint64_t>(each.get_int64()));
+  });
+}
+
 void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
   Fields fields(value, wrong);
   fields.Read("job", &chunk->job).Read("chunk", &chunk->chunk).Read("state", &chunk->state).Read("data_group", &chunk->data_group);
   fields.Read("elements", &chunk->elements).Read("bytes", &chunk->bytes).Read("version", &chunk->version).Read("fetches", &chunk->fetches);
-  fields.Array("ranks_cached", [&](const json::value& rank) {
-    if (rank.is_int64()) chunk->ranks_cached.push_back(static_cast<uint64_t>(rank.get_int64()));
-  });
+  ReadNumbers(&fields, "ranks_cached", &chunk->ranks_cached);
 }
 
 // [["C", 3], [".", 9]] to "CCC.........".
@@ -136,6 +140,20 @@ Result<ChunksView> ReadChunks(std::string_view text) {
   return ReadDocument<ChunksView>(text, [](Fields& fields, ChunksView* view) {
     fields.Array("chunks", [&](const json::value& chunk) { ReadChunk(chunk, fields.wrong(), &view->chunks.emplace_back()); });
     fields.Read("next_cursor", &view->next_cursor);
+  });
+}
+
+Result<TensorsView> ReadTensors(std::string_view text) {
+  return ReadDocument<TensorsView>(text, [](Fields& fields, TensorsView* view) {
+    fields.Read("next_cursor", &view->next_cursor).Array("tensors", [&](const json::value& value) {
+      TensorView& tensor = view->tensors.emplace_back();
+      Fields row(value, fields.wrong());
+      row.Read("job", &tensor.job).Read("name", &tensor.name).Read("elements", &tensor.elements).Read("chunk", &tensor.chunk);
+      row.Read("element_begin", &tensor.element_begin).Read("state", &tensor.state).Read("version", &tensor.version);
+      row.Read("states_on_nvme", &tensor.states_on_nvme);
+      ReadNumbers(&row, "dims", &tensor.dims);
+      ReadNumbers(&row, "ranks_cached", &tensor.ranks_cached);
+    });
   });
 }
 

@@ -57,6 +57,18 @@ struct ChunksView {
   std::string next_cursor;  // empty on the last page
 };
 
+struct TensorView {
+  uint64_t job = 0, elements = 0, chunk = 0, element_begin = 0, version = 0;
+  std::string name, state;
+  bool states_on_nvme = false;
+  std::vector<uint64_t> dims, ranks_cached;
+};
+
+struct TensorsView {
+  std::vector<TensorView> tensors;
+  std::string next_cursor;  // empty on the last page
+};
+
 struct ResidencyRow {
   std::string place;  // "host pool", "NVMe"; empty: the rCache of `rank`
   uint64_t rank = 0;
@@ -201,6 +213,7 @@ Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
 Result<std::vector<JobView>> ReadJobs(std::string_view json);
 Result<ChunksView> ReadChunks(std::string_view json);
+Result<TensorsView> ReadTensors(std::string_view json);
 Result<ResidencyView> ReadResidency(std::string_view json);
 Result<TopologyView> ReadTopology(std::string_view json);
 Result<QuotasView> ReadQuotas(std::string_view json);

@@ -141,13 +141,14 @@ Status ReadState(const RequestTarget& target, const ChunkState** state) {
   return Status(ErrorId::kAdminBadRequest, "no chunk state is called '" + *name + "'").Fix("states are: " + all);
 }
 
-Status ReadCursor(const RequestTarget& target, ChunkPage* page) {
+// "JOB:ROW", where the page before ended.
+Status ReadCursor(const RequestTarget& target, JobId* from_job, auto* from_row) {
   const std::string* cursor = target.Find("cursor");
   if (cursor == nullptr) return {};
   const char* const end = cursor->data() + cursor->size();
-  const auto job = std::from_chars(cursor->data(), end, page->from_job);
+  const auto job = std::from_chars(cursor->data(), end, *from_job);
   const bool parted = job.ec == std::errc() && job.ptr != end && *job.ptr == ':';
-  const auto chunk = parted ? std::from_chars(job.ptr + 1, end, page->from_chunk) : job;
+  const auto chunk = parted ? std::from_chars(job.ptr + 1, end, *from_row) : job;
   if (parted && chunk.ec == std::errc() && chunk.ptr == end) return {};
   return Status(ErrorId::kAdminBadRequest, "'" + *cursor + "' is no cursor").Fix("give next_cursor of the page before");
 }
@@ -156,7 +157,7 @@ Result<ChunkPage> ReadPage(const Ask& ask) {
   ChunkPage page;
   TP_ASSIGN_OR_RETURN(page.jobs, ChosenJobs(ask));
   TP_RETURN_IF_ERROR(ReadState(ask.target, &page.state));
-  TP_RETURN_IF_ERROR(ReadCursor(ask.target, &page));
+  TP_RETURN_IF_ERROR(ReadCursor(ask.target, &page.from_job, &page.from_chunk));
   TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage, AdminApi::kChunksPerPageMax));
   if (page.limit == 0) return Status(ErrorId::kAdminBadRequest, "a page of 0 chunks was asked for");
   return page;
@@ -165,6 +166,25 @@ Result<ChunkPage> ReadPage(const Ask& ask) {
 AdminAnswer GetChunks(const Ask& ask) {
   auto page = ReadPage(ask);
   return page.ok() ? Ok(ChunksReport(*page)) : ProblemOf(page.status());
+}
+
+Result<TensorPage> ReadTensorPage(const Ask& ask) {
+  TensorPage page;
+  TP_ASSIGN_OR_RETURN(page.jobs, ChosenJobs(ask));
+  TP_RETURN_IF_ERROR(ReadCursor(ask.target, &page.from_job, &page.from_tensor));
+  if (const std::string* name = ask.target.Find("name")) page.name = *name;
+  if (ask.target.Find("chunk") != nullptr) {
+    TP_ASSIGN_OR_RETURN(const uint64_t chunk, NumberParameter(ask.target, "chunk", 0, UINT32_MAX));
+    page.chunk = static_cast<ChunkId>(chunk);
+  }
+  TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage, AdminApi::kChunksPerPageMax));
+  if (page.limit == 0) return Status(ErrorId::kAdminBadRequest, "a page of 0 tensors was asked for");
+  return page;
+}
+
+AdminAnswer GetTensors(const Ask& ask) {
+  auto page = ReadTensorPage(ask);
+  return page.ok() ? Ok(TensorsReport(*page)) : ProblemOf(page.status());
 }
 
 std::string WhySilent(const SnapshotLook& look) {
@@ -202,7 +222,7 @@ struct Route {
   size_t segments;
   Needs needs;
   AdminAnswer (*handler)(const Ask&);
-  std::array<std::string_view, 4> parameters;
+  std::array<std::string_view, 5> parameters;
   size_t parameter_count;
   AdminLevel least = AdminLevel::kUser;
 };
@@ -218,6 +238,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "config"}, 2, Needs::kSnapshot, GetConfig, {}, 0, AdminLevel::kOperator},
     {{"v1", "config", "diff"}, 3, Needs::kSnapshot, GetConfigDiff, {}, 0, AdminLevel::kOperator},
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
+    {{"v1", "tensors"}, 2, Needs::kSnapshot, GetTensors, {"job", "name", "chunk", "cursor", "limit"}, 5},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
     {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},
     {{"v1", "events"}, 2, Needs::kNothing, GetEvents, {"after", "limit", "follow"}, 3, AdminLevel::kOperator},

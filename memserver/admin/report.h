@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,5 +51,16 @@ struct ChunkPage {
   uint64_t limit = 0;
 };
 std::string ChunksReport(const ChunkPage& page);
+
+// A page of parameters, and where each lies. Cursors name the first that was not shown yet.
+struct TensorPage {
+  std::vector<const JobRow*> jobs;    // in order
+  std::string name = {};              // only those whose names hold this text
+  std::optional<ChunkId> chunk = {};  // only those of this chunk
+  JobId from_job = 0;                 // where the page begins
+  uint64_t from_tensor = 0;
+  uint64_t limit = 0;
+};
+std::string TensorsReport(const TensorPage& page);
 
 }  // namespace tidepool::memserver

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "memserver/residency/quota.h"
+#include "shm/job_spec.h"
 
 namespace tidepool::memserver {
 
@@ -81,6 +82,7 @@ struct JobRow {
   StepProgress step;
   std::vector<SessionRow> sessions;
   std::vector<ChunkRow> chunks;
+  std::shared_ptr<const shm::JobSpec> spec;  // its parameters stand there
 };
 
 struct NvmeDirectoryRow {

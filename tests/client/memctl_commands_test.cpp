@@ -123,6 +123,34 @@ TEST_F(Memctl, JobsAndTheServerAreHandled) {
   EXPECT_EQ(Run({"job", "release", "gpt"}).status().exit_code(), kExitRefused);
 }
 
+TEST_F(Memctl, ResidencyIsAPictureToo) {
+  Serve();
+  const std::string svg = ResultOf({"residency", "-o", "svg"}), page = ResultOf({"residency", "-o", "html"});
+  EXPECT_THAT(svg, StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
+  EXPECT_THAT(svg, HasSubstr(">rank 1 rCache</text>"));
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"150.0\" y=\"32.0\" width=\"150.0\" height=\"14.0\" fill=\"#2da44e\"/>"))
+      << "chunk 1, cached by rank 0";
+  EXPECT_THAT(page, StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(page, HasSubstr(svg));
+  for (const char* part : {"<script", "src=", "url("}) EXPECT_THAT(page, ::testing::Not(HasSubstr(part)));
+  EXPECT_EQ(Run({"status", "-o", "svg"}).status().exit_code(), kExitUsage);
+}
+
+TEST_F(Memctl, TensorsAreFoundAndSoIsWhatLiesInAChunk) {
+  Serve();
+  EXPECT_EQ(ResultOf({"tensors", "0.bias"}),
+            "JOB  CHUNK   AT  ELEMENTS  STATE     STATES  VERSION  CACHED BY  DIMS  TENSOR\n"
+            "  3      1  512        16  resident  host         41  0,1        16    h.0.bias\n");
+  EXPECT_THAT(ResultOf({"chunk", "5", "--job", "gpt"}), HasSubstr("32x16"));
+  EXPECT_THAT(ResultOf({"tensors", "--limit", "1"}), HasSubstr("memctl tensors --cursor 3:1"));
+  EXPECT_THAT(ResultOf({"tensors", "-o", "json"}), StartsWith("{\"tensors\":[{\"job\":3"));
+  auto none = Run({"tensors", "no.such"});
+  ASSERT_TRUE(none.ok());
+  EXPECT_THAT(none->remark, HasSubstr("no job has such a tensor"));
+  EXPECT_EQ(Run({"chunk"}).status().exit_code(), kExitUsage);
+}
+
 TEST_F(Memctl, SettingsAreShownAndReadAgain) {
   Serve();
   const std::string all = ResultOf({"config", "show"});

@@ -306,6 +306,23 @@ TEST_F(AdminApiTest, AScrubIsPostedAndNeverBegunByGet) {
   EXPECT_TRUE(std::holds_alternative<StartScrub>(commands[0].what));
 }
 
+TEST_F(AdminApiTest, TensorsAreFoundByNameOrChunkWithWhereTheyLie) {
+  EXPECT_EQ(BodyOf("/v1/tensors?name=0.weight"),
+            R"({"tensors":[{"job":3,"name":"h.0.weight","dims":[32,16],"elements":512,"chunk":1,"element_begin":0,"state":"resident",)"
+            R"("version":41,"states_on_nvme":false,"ranks_cached":[0,1]}],"next_cursor":null})");
+  EXPECT_THAT(BodyOf("/v1/tensors?job=gpt&chunk=5"), HasSubstr("h.1.weight"));
+  EXPECT_THAT(BodyOf("/v1/tensors?job=gpt&chunk=5"), Not(HasSubstr("h.0")));
+  EXPECT_THAT(BodyOf("/v1/tensors?limit=2"), HasSubstr(R"("next_cursor":"3:2")"));
+  EXPECT_THAT(BodyOf("/v1/tensors?limit=2&cursor=3:2"), HasSubstr("h.1.weight"));
+  EXPECT_EQ(BodyOf("/v1/tensors?job=7"), R"({"tensors":[],"next_cursor":null})");
+  ExpectProblem("/v1/tensors?limit=0", 400, "0 tensors");
+  ExpectProblem("/v1/tensors?chunk=x", 400, "whole number");
+  ExpectProblem("/v1/tensors?cursor=3", 400, "no cursor");
+  ExpectProblem("/v1/tensors?job=none", 404, "none");
+  EXPECT_EQ(Ask("GET", "/v1/tensors", "", AdminLevel::kUser).body, R"({"tensors":[],"next_cursor":null})")
+      << "others' tensors are not there";
+}
+
 TEST_F(AdminApiTest, SettingsAreShownToOperatorsWithTheirOrigins) {
   EXPECT_EQ(BodyOf("/v1/config"),
             R"({"file":"/etc/x.toml","settings":[)"

@@ -31,6 +31,14 @@ inline std::shared_ptr<const ConfigRows> TwoSettings() {
   return std::make_shared<const ConfigRows>(config);
 }
 
+inline std::shared_ptr<const shm::JobSpec> ThreeTensors() {
+  auto spec = std::make_shared<shm::JobSpec>();
+  spec->parameters = {{.name = "h.0.weight", .dims = {32, 16}, .chunk = 1, .element_begin = 0, .element_count = 512},
+                      {.name = "h.0.bias", .dims = {16}, .chunk = 1, .element_begin = 512, .element_count = 16},
+                      {.name = "h.1.weight", .dims = {32, 16}, .chunk = 5, .element_begin = 0, .element_count = 512}};
+  return spec;
+}
+
 // Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two chunks), of a ready server.
 inline Snapshot TwoJobs() {
   Snapshot snapshot;
@@ -73,6 +81,7 @@ inline Snapshot TwoJobs() {
   }
   gpt.chunks[4].ranks_sending = 2;
   gpt.chunks[5].ranks_fetching = 3;
+  gpt.spec = ThreeTensors();
   JobRow other;
   other.job = 5;
   other.name = "7";
