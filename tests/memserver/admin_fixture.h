@@ -39,6 +39,16 @@ inline std::shared_ptr<const shm::JobSpec> ThreeTensors() {
   return spec;
 }
 
+inline JobRow DetachedJob() {
+  JobRow job;
+  job.job = 5;
+  job.name = "7";
+  job.state = "detached";
+  job.world = 1;
+  job.chunks.assign(2, {.state = ChunkState::kResident, .elements = 64, .bytes = 1024});
+  return job;
+}
+
 // Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two chunks), of a ready server.
 inline Snapshot TwoJobs() {
   Snapshot snapshot;
@@ -82,13 +92,7 @@ inline Snapshot TwoJobs() {
   gpt.chunks[4].ranks_sending = 2;
   gpt.chunks[5].ranks_fetching = 3;
   gpt.spec = ThreeTensors();
-  JobRow other;
-  other.job = 5;
-  other.name = "7";
-  other.state = "detached";
-  other.world = 1;
-  other.chunks.assign(2, {.state = ChunkState::kResident, .elements = 64, .bytes = 1024});
-  snapshot.jobs = {gpt, other};
+  snapshot.jobs = {gpt, DetachedJob()};
   snapshot.accounts = {{"user:7", {.guarantee = 4096, .nvme_limit = 512, .weight = 2, .priority = Priority::kLow}, 11, 22, 33}};
   snapshot.waiting = {
       {.name = "big", .account = "user:7", .uid = 7, .rank = 1, .pid = 99, .pool_bytes = 1 << 20, .why = "job big needs more"}};
