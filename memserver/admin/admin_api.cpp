@@ -323,7 +323,7 @@ AdminAnswer AdminApi::Answer(const AdminRequest& request) {
   const std::string changes = AdminChanges::MethodsOf(*parsed);
   if (route == nullptr && changes.empty()) return ProblemOf(NoRoute(request.target));
   const bool reads = request.method == "GET" || request.method == "HEAD";
-  if (!reads && (", " + changes + ",").find(", " + std::string(request.method) + ",") != std::string::npos) return Change(request, *parsed);
+  if (!reads && AdminChanges::Takes(request.method, *parsed)) return Change(request, *parsed);
   if (!reads || route == nullptr) return NotAllowed(route != nullptr, changes);
   if (const Status allowed = CheckLevel(request.caller, route->least); !allowed.ok()) return ProblemOf(allowed);
   const Status known = CheckParameters(*parsed, std::span(route->parameters).first(route->parameter_count));

@@ -167,6 +167,10 @@ Status CheckLevel(const AdminCaller& caller, AdminLevel least) {
       .Fix("ask a member of the group of operators, or root");
 }
 
+bool AdminChanges::Takes(std::string_view method, const RequestTarget& target) {
+  return Find(method, target) != nullptr;
+}
+
 std::string AdminChanges::MethodsOf(const RequestTarget& target) {
   std::string methods;
   for (const ChangeRoute& route : kChanges) {

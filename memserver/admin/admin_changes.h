@@ -36,11 +36,13 @@ class AdminChanges {
 
   explicit AdminChanges(AdminMail mail) : mail_(mail) {}
 
-  // The methods that change something on a path, as they stand in an Allow header; empty where there is none.
+  // Does this method change something on the path?
+  static bool Takes(std::string_view method, const RequestTarget& target);
+  // The methods that do, as they stand in an Allow header; empty where there is none.
   static std::string MethodsOf(const RequestTarget& target);
   // "PUT /v1/log" and so on, for people.
   static std::vector<std::string> Endpoints();
-  // Does what the request asks for. Requires a method of MethodsOf.
+  // Does what the request asks for. Requires that it Takes the method.
   AdminAnswer Apply(const AdminRequest& request, const RequestTarget& target, const Snapshot& snapshot);
 
  private:

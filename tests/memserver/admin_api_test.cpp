@@ -191,6 +191,13 @@ TEST_F(AdminApiTest, ChecksOfHealthAreMutedByNameForATime) {
   EXPECT_EQ(std::get<MuteCheck>(commands[1].what).for_ns, 0);
 }
 
+// fz_admin: a list of methods was taken for one, and then there was no such change.
+TEST_F(AdminApiTest, SeveralMethodsAreNone) {
+  EXPECT_EQ(Ask("PUT, DELETE", "/v1/health/mutes").status, 405u);
+  EXPECT_EQ(Ask("POST, DELETE", "/v1/drain").status, 405u);
+  EXPECT_EQ(Ask("", "/v1/drain").status, 405u);
+}
+
 TEST_F(AdminApiTest, OtherMethodsAreRefusedWithTheOnesAllowed) {
   for (const char* method : {"POST", "PUT", "PATCH", "OPTIONS", "BREW"}) {
     const AdminAnswer answer = Ask(method, "/v1/jobs/3");
