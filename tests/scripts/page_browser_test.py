@@ -1,5 +1,5 @@
 #!/usr/bin/env -S /usr/bin/python3 -B
-"""The page of `memctl page` in headless Chromium: no error on the console, nothing from elsewhere, numbers that are the API's.
+"""The page of `memctl page`, and that of `memctl report`, in headless Chromium: no error on the console, nothing from elsewhere, numbers that are the API's.
 
 usage: page_browser_test.py BUILD_FOLDER [PICTURES_FOLDER]
 
@@ -73,6 +73,21 @@ class InABrowser(unittest.TestCase):
         said = self.browser.evaluate("[...document.querySelectorAll('.map canvas:not(.ruler)')].at(-1).getAttribute('aria-label')")
         self.assertEqual(said, ", ".join(f"{letter} {count}" for letter, count in letters.items()))
 
+    def check_report(self):
+        """A report on the job at rest, opened as a file: no script, nothing from elsewhere, the job's numbers as memctl writes them."""
+        path = os.path.join(self.page.folder.name, "run.html")
+        self.page.memctl("report", path, "--for", "1s")
+        self.browser.call("Page.navigate", url="file://" + path)
+        self.browser.wait_for("location.protocol === 'file:' && document.querySelectorAll('table tr').length === 2 && document.readyState === 'complete'")
+        name, state, ranks, steps, pool, _, rcaches = self.browser.evaluate("[...document.querySelectorAll('table tr:last-child td')].map(cell => cell.textContent)")
+        job, ps = self.page.report("jobs")["jobs"][0], self.page.memctl("ps")
+        self.assertEqual((name, state, ranks, steps), ("gpt", job["state"], "1/1", str(job["version"])))
+        for text in (pool, rcaches):
+            self.assertIn(text, ps)
+        self.assertGreater(self.browser.evaluate("document.querySelectorAll('svg rect').length"), 4)
+        self.assertEqual(self.browser.requests[self.browser.requests.index("file://" + path):], ["file://" + path])
+        self.photograph("report")
+
     def test_from_an_empty_server_to_one_that_is_gone(self):
         browser = self.browser
         browser.call("Page.navigate", url=self.page.url)
@@ -89,6 +104,9 @@ class InABrowser(unittest.TestCase):
         self.photograph("dark")
         self.assertEqual(browser.complaints, [])
         self.assertEqual({url.split("#")[0].split("/")[2] for url in browser.requests if not url.startswith("data:")}, {f"127.0.0.1:{self.page.port}"})
+        self.check_report()
+        browser.call("Page.navigate", url=self.page.url)
+        browser.wait_for("window.tidepool?.looks > 1")
         self.page.server.send_signal(signal.SIGKILL)
         browser.wait_for("tidepool.problem === 'memserver does not answer'")
         self.assertIn("memserver run", browser.evaluate("document.querySelector('#banner').textContent"))
