@@ -173,7 +173,8 @@ class AdminServer::Engine {
       keep_alive = request.keep_alive();
       const AdminAnswer answer = AnswerTo(request, caller);
       const bool head = request.method() == http::verb::head;
-      if (answer.follow_after && !head && request.version() >= 11) {
+      // Whoever has said more already wants its next answer, and is not followed.
+      if (answer.follow_after && !head && request.version() >= 11 && buffer.size() == 0) {
         co_await Follow(&stream, answer);
         co_return;
       }
@@ -224,7 +225,7 @@ class AdminServer::Engine {
       // A reader has nothing more to say: what comes from it is its end.
       char byte = 0;
       const ssize_t count = recv(stream->socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) co_return;
+      if (count >= 0 || (errno != EAGAIN && errno != EINTR)) co_return;
     }
   }
 
