@@ -49,7 +49,8 @@ def add_program(name):
         self.assertTrue(rows)
         for row in rows:
             self.assertEqual(row["bench"], name)
-            self.assertGreaterEqual(row["value"], 0, row)
+            # What one request more costs is a difference of two measurements; on such a scale it may come out below 0.
+            self.assertTrue(row["value"] >= 0 or row["row"] == "server time of one more request", row)
             self.assertTrue(row["ratio"] is None or row["ratio"] > 0, row)
             self.assertEqual(row["holds"] is None, row["target"] is None, row)
         for spread in spreads:

@@ -12,7 +12,7 @@ namespace tidepool::memserver {
 namespace sim_test {
 
 #ifdef TIDEPOOL_SANITIZED
-constexpr uint64_t kSeeds = 10;  // sanitizers make a world dozens of times slower
+constexpr uint64_t kSeeds = 6;  // sanitizers make a world dozens of times slower
 #else
 constexpr uint64_t kSeeds = 5000;
 #endif
