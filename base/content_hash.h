@@ -1,0 +1,45 @@
+// ContentHash: the name of bytes by what they are: BLAKE2b with 256 bits and no key (RFC 7693), as `b2sum -l 256` prints it.
+//
+// ContentHash is a value. A ContentHasher belongs to one thread at a time; it is plain bytes, so that it may lie in memory that outlives
+// its owner.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace tidepool {
+
+struct ContentHash {
+  std::array<std::byte, 32> bytes{};
+  friend auto operator<=>(const ContentHash&, const ContentHash&) = default;
+};
+
+class ContentHasher {
+ public:
+  ContentHasher();
+  // Behind the bytes before.
+  void Update(std::span<const std::byte> bytes);
+  // Of all bytes. The hasher is spent then.
+  ContentHash Finish();
+
+ private:
+  static constexpr size_t kBlockBytes = 128;
+  void Compress(const std::byte* block, bool is_last);
+
+  std::array<uint64_t, 8> state_;
+  uint64_t compressed_ = 0;                    // bytes, the block in work included
+  std::array<std::byte, kBlockBytes> rest_{};  // not compressed yet: the last block must be known as such
+  uint64_t rest_bytes_ = 0;
+};
+
+static_assert(std::is_trivially_copyable_v<ContentHasher> && std::is_trivially_destructible_v<ContentHasher>);
+
+ContentHash HashOf(std::span<const std::byte> bytes);
+// 64 digits.
+std::string HexOf(const ContentHash& hash);
+
+}  // namespace tidepool
