@@ -63,6 +63,12 @@ class ByteReader {
     return text;
   }
 
+  void GetBytes(std::span<std::byte> bytes) {
+    if (!Has(bytes.size())) return;
+    std::memcpy(bytes.data(), rest_.data(), bytes.size());
+    rest_ = rest_.subspan(bytes.size());
+  }
+
   bool ok() const { return ok_; }
   // True when every byte was read and no read was short.
   bool Finished() const { return ok_ && rest_.empty(); }

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "shm/byte_codec.h"
+#include "shm/frozen.h"
 
 namespace tidepool::shm {
 
@@ -214,6 +215,7 @@ Status GetRecords(ByteReader* in, JobSpec* spec) {
   for (ParameterSpec& parameter : spec->parameters) {
     if (!GetParameter(in, &parameter)) return cut;
   }
+  if (!GetFrozen(in, &spec->frozen)) return cut;
   return in->Finished() ? Status() : cut;
 }
 
@@ -259,7 +261,8 @@ Status Validate(const JobSpec& spec) {
   TP_RETURN_IF_ERROR(CheckCounts(spec));
   TP_RETURN_IF_ERROR(CheckFloats(spec));
   TP_RETURN_IF_ERROR(CheckChunks(spec));
-  return CheckParameters(spec);
+  TP_RETURN_IF_ERROR(CheckParameters(spec));
+  return CheckFrozen(spec);
 }
 
 std::vector<std::byte> Encode(const JobSpec& spec) {
@@ -287,6 +290,7 @@ std::vector<std::byte> Encode(const JobSpec& spec) {
   }
   out.Put(static_cast<uint32_t>(spec.parameters.size()));
   for (const ParameterSpec& parameter : spec.parameters) PutParameter(parameter, &out);
+  PutFrozen(spec.frozen, &out);
   return out.Take();
 }
 
@@ -364,7 +368,7 @@ StateBytes StateBytesOf(const JobSpec& spec) {
   for (const uint64_t shard : largest_shard) sum.staging += RoundUp(StagingBytes(spec, shard), kPageBytes);
   const uint64_t tables =
       spec.chunks.size() * kChunkRecordBytes + spec.world * kStagingRecordBytes + pieces * kProgressBytes + shards * kShardRecordBytes;
-  const uint64_t words = spec.parameters.size() + ExtentCount(spec);
+  const uint64_t words = spec.parameters.size() + ExtentCount(spec) + spec.frozen.size();
   sum.records = RoundUp(kJobRecordBytes + tables + words * 8 + Encode(spec).size(), kPageBytes);
   return sum;
 }

@@ -10,7 +10,8 @@
 //  3. parameters are in chunk order and, within a chunk, in order of element_begin, do not overlap, lie inside their chunk, start on
 //     64 bytes (fp32: 16 elements, 16-bit: 32 elements) and have element_count = product of dims;
 //  4. floats are finite and in range;
-//  5. total bytes do not overflow 62 bits.
+//  5. total bytes do not overflow 62 bits;
+//  6. frozen chunks (shm/frozen.h) have a positive multiple of 16 elements.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/content_hash.h"
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "base/optimizer.h"
@@ -65,6 +67,13 @@ struct ChunkSpec {
   friend bool operator==(const ChunkSpec&, const ChunkSpec&) = default;
 };
 
+// Bytes that the job reads and never writes, shared with all jobs of the user that list the same. Its id comes behind those of `chunks`.
+struct FrozenChunkSpec {
+  uint64_t elements = 0;  // of the job's dtype
+  ContentHash content;    // of exactly those bytes
+  friend bool operator==(const FrozenChunkSpec&, const FrozenChunkSpec&) = default;
+};
+
 struct ParameterSpec {
   std::string name;
   std::vector<uint64_t> dims;  // row-major shape, at most kDimsMax; empty for a scalar
@@ -86,8 +95,11 @@ struct JobSpec {
   std::vector<ParameterGroup> parameter_groups;
   std::vector<DataGroup> data_groups;
   std::vector<ChunkSpec> chunks;
-  std::vector<ParameterSpec> parameters;
+  std::vector<ParameterSpec> parameters;  // of `chunks`
+  std::vector<FrozenChunkSpec> frozen;
 
+  bool IsFrozen(ChunkId chunk) const { return chunk >= chunks.size() && chunk - chunks.size() < frozen.size(); }
+  const FrozenChunkSpec& Frozen(ChunkId chunk) const { return frozen[chunk - chunks.size()]; }
   // Number of shards of `chunk`, and which of them is `rank`'s (requires that rank is a member).
   uint32_t ShardCount(ChunkId chunk) const;
   uint32_t ShardIndex(ChunkId chunk, Rank rank) const;
@@ -109,7 +121,9 @@ uint64_t Fingerprint(std::span<const std::byte> bytes);
 //   plane of a chunk   RoundUp(bytes of the plane, 4 KiB): base/optimizer.h says how many, and which planes a rule has
 //   staging of a rank  RoundUp(StagingBytes of its largest shard, 4 KiB), 0 when it is member of no chunk
 //   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + pieces x kProgressBytes
-//                              + shards x kShardRecordBytes + (parameters + extents) x 8 + encoded specification, 4 KiB)
+//                              + shards x kShardRecordBytes + (parameters + extents + frozen chunks) x 8 + encoded specification,
+//                      4 KiB)
+// Frozen chunks are not the job's alone: FrozenPoolBytes (shm/frozen.h).
 struct StateBytes {
   uint64_t master = 0;    // 4 bytes an element, 2 where it is split
   uint64_t momentum = 0;  // 4, 2 or about 1.13 bytes an element; 0 where the rule has none

@@ -12,7 +12,7 @@ namespace tidepool::shm {
 
 // The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a struct there obliges a new number; a
 // program goes on speaking the version before where shm/own_protocols.cpp says so (shm/protocol.h).
-inline constexpr uint32_t kAbiVersion = 3;
+inline constexpr uint32_t kAbiVersion = 4;
 
 enum class Op : uint32_t {
   kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training)

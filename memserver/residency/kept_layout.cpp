@@ -3,8 +3,8 @@
 namespace tidepool::memserver {
 
 // 1 had no index, so no server could ever go on with it. 2 had tiles of one size, and jobs of Adam alone. 3 had larger ones. 4 had no
-// line for each progress word.
-const uint32_t kKeptLayout = 5;
-const uint32_t kKeptLayoutMin = 5;
+// line for each progress word. 5 had no frozen chunks.
+const uint32_t kKeptLayout = 6;
+const uint32_t kKeptLayoutMin = 6;
 
 }  // namespace tidepool::memserver
