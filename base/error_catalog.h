@@ -90,6 +90,9 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(StatesLost, 3014, kUnavailable, kExitCorrupt, "memserver and its keeper ended together; start the job again")                         \
   X(VersionGone, 3015, kUnavailable, kExitFailed, "the step that these parameters belong to had ended; fetch the next version")           \
   X(JobBusy, 3016, kRefused, kExitRefused, "end its ranks first, or say that they are to be ended (--force)")                             \
+  X(ChunkFrozen, 3017, kRefused, kExitFailed, "frozen chunks are read only; change the chunks that the job trains")                       \
+  X(UploadLost, 3018, kRefused, kExitFailed, "claim the chunk again, and put it from its start where it is not there by then")            \
+  X(ContentMismatch, 3019, kCorrupt, kExitCorrupt, "hash the bytes that are put (`b2sum -l 256`), or put those that were hashed")         \
   X(AdminNotFound, 3101, kNotFound, kExitNotFound, "`memctl ps` lists the jobs; docs/admin_api.md lists the paths")                       \
   X(AdminBadRequest, 3102, kInvalid, kExitUsage, "correct the request; docs/admin_api.md shows each path and its parameters")             \
   X(NotReady, 3103, kUnavailable, kExitFailed, "wait until memserver is ready (`memctl wait-ready`), or look at its log")                 \

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "memserver/traffic/frozen_requests.h"
 #include "memserver/traffic/request_check.h"
 #include "memserver/traffic/transfers.h"
 
@@ -50,13 +51,15 @@ const char* CheckFetchRequest(Seat* seat, const Request& request) {
   return CheckFetch(*seat->job->states, request);
 }
 
+void CountFetch(Job* job, const Request& request) {
+  ++job->open_traffic.fetches;
+  job->open_traffic.bytes += request.element_count * BytesOf(job->spec().dtype);
+}
+
 Start StartFetchRequest(Seat* seat, const Request& request) {
   if (seat->job->run_broken() && request.version > seat->job->states->sealed_version()) return Start::kPeerLost;
   const Start start = StartFetch(seat->job->states.get(), seat->session.get(), request);
-  if (start == Start::kStarted) {
-    ++seat->job->open_traffic.fetches;
-    seat->job->open_traffic.bytes += request.element_count * BytesOf(seat->job->spec().dtype);
-  }
+  if (start == Start::kStarted) CountFetch(seat->job, request);
   return start;
 }
 
@@ -84,6 +87,40 @@ void EndGradientRequest(Seat* seat, const Copy& copy) {
   Answer(seat, counts ? Success(copy) : Failure(copy.request, ErrorId::kPeerLost));
 }
 
+// --- frozen chunks ---
+
+const char* CheckFrozenRequest(Seat* seat, const Request& request) {
+  return CheckFrozen(*seat->job->states, seat->session->rcache_bytes(), request);
+}
+
+Start StartClaimRequest(Seat* seat, const Request& request) {
+  return StartClaim(seat->job->states.get(), seat->session.get(), seat->job->id, request);
+}
+
+Start StartFrozenPutRequest(Seat* seat, const Request& request) {
+  return StartFrozenPut(seat->job->states.get(), seat->session.get(), request);
+}
+
+void EndFrozenPutRequest(Seat* seat, const Copy& copy) {
+  EndFrozenPut(seat->job->states.get(), seat->session.get(), copy);
+  Answer(seat, Success(copy));
+}
+
+Start StartFrozenFetchRequest(Seat* seat, const Request& request) {
+  const Start start = StartFrozenFetch(seat->job->states.get(), seat->session.get(), request);
+  if (start == Start::kStarted) CountFetch(seat->job, request);
+  return start;
+}
+
+void EndFrozenFetchRequest(Seat* seat, const Copy& copy) {
+  EndFrozenFetch(seat->job->states.get(), seat->session.get(), copy);
+  Answer(seat, Success(copy));
+}
+
+Start RefuseFrozenGradient(Seat*, const Request&) {
+  return Start::kFrozen;
+}
+
 // One row an operation that copies elements, by its number.
 struct CopyOp {
   const char* (*check)(Seat* seat, const Request& request);  // once a request; null when it is sound
@@ -98,17 +135,35 @@ constexpr std::array<CopyOp, 3> kCopyOps = {{
 static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 && static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
               static_cast<uint32_t>(shm::Op::kSubmitGradient) == 3);
 
-const CopyOp& RowOf(const Request& request) {
-  return kCopyOps[request.op - 1];
+// Of frozen chunks. An end of step names none.
+constexpr std::array<CopyOp, 5> kFrozenOps = {{
+    {CheckFrozenRequest, StartFrozenPutRequest, EndFrozenPutRequest},
+    {CheckFrozenRequest, StartFrozenFetchRequest, EndFrozenFetchRequest},
+    {CheckFrozenRequest, RefuseFrozenGradient, nullptr},
+    {nullptr, nullptr, nullptr},
+    {CheckFrozenRequest, StartClaimRequest, nullptr},
+}};
+static_assert(static_cast<uint32_t>(shm::Op::kClaimFrozen) == kFrozenOps.size());
+
+const CopyOp& RowOf(const Seat* seat, const Request& request) {
+  return seat->job->spec().IsFrozen(request.chunk) ? kFrozenOps[request.op - 1] : kCopyOps[request.op - 1];
 }
 
 // Answers or starts; true when the request must (still) wait.
 bool StartOrWait(Seat* seat, const Request& request) {
-  switch (RowOf(request).start(seat, request)) {
+  switch (RowOf(seat, request).start(seat, request)) {
     case Start::kStarted: return false;
     case Start::kWait: return true;
     case Start::kTooLate: seat->violation = "the version asked for is already overwritten"; return false;
     case Start::kPeerLost: Answer(seat, Failure(request, ErrorId::kPeerLost)); return false;
+    case Start::kDone: Answer(seat, Success({request, 0, 0, false})); return false;
+    case Start::kThere:
+      Answer(seat, Success({request, seat->job->states->frozen(request.chunk).chunk->name.bytes, 0, false}));
+      return false;
+    case Start::kFrozen: Answer(seat, Failure(request, ErrorId::kChunkFrozen)); return false;
+    case Start::kUploadLost: Answer(seat, Failure(request, ErrorId::kUploadLost)); return false;
+    case Start::kRejected: Answer(seat, Failure(request, ErrorId::kContentMismatch)); return false;
+    case Start::kOutOfOrder: seat->violation = "the bytes of a frozen chunk are not put in order from its start"; return false;
   }
   TP_CHECK(false, "an outcome of Start");
   return false;
@@ -140,7 +195,8 @@ bool IsApplied(Seat* seat, const Request& request) {
         return request.micro_batch < intake.micro_batches_accepted && !TP_PLANTED("traffic.resent_gradient_again");
       return request.version + 1 == states.sealed_version();
     case shm::Op::kFetch:
-    case shm::Op::kEndStep: break;
+    case shm::Op::kEndStep:
+    case shm::Op::kClaimFrozen: break;
   }
   return false;
 }
@@ -210,8 +266,12 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     EndStep(seat, shm::AsEndStep(request));
     return;
   }
-  Session& session = *seat->session;
-  const char* why = CheckRange(*seat->job->states, seat->rank, session.rcache_bytes(), request);
+  if (seat->job->spec().IsFrozen(request.chunk)) return StartChecked(seat, request);
+  if (request.op == static_cast<uint32_t>(shm::Op::kClaimFrozen)) {
+    seat->violation = "a chunk is claimed that is not frozen";
+    return;
+  }
+  const char* why = CheckRange(*seat->job->states, seat->rank, seat->session->rcache_bytes(), request);
   if (why == nullptr && request.flags == shm::kResubmitted && IsApplied(seat, request)) {
     Answer(seat, Success({request, 0, 0, false}));
     TP_POINT("server.resubmit_answered");
@@ -221,15 +281,19 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     Answer(seat, Failure(request, ErrorId::kVersionGone));
     return;
   }
-  if (why == nullptr) why = RowOf(request).check(seat, request);
-  if (why != nullptr) {
-    seat->violation = why;
-    return;
-  }
+  if (why == nullptr) return StartChecked(seat, request);
+  seat->violation = why;
+}
+
+// Checks what is of the operation, then starts the request, or parks it.
+void Dispatcher::StartChecked(Seat* seat, const Request& request) {
+  seat->violation = RowOf(seat, request).check(seat, request);
+  if (seat->violation != nullptr) return;
+  Session& session = *seat->session;
   const bool behind = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient) && session.waiting().holds_gradients();
   if (!behind && !StartOrWait(seat, request)) return;
   session.waiting().Add(request);
-  seat->job->states->chunk(request.chunk).awaited = true;
+  seat->job->states->Await(request.chunk);
   ++session.requests_parked;
   TP_POINT("server.request_parked");
 }
@@ -245,7 +309,7 @@ bool Dispatcher::RetryParked(Seat* seat) {
     const uint64_t fetches = seat->job->open_traffic.fetches;
     const bool waits = StartOrWait(seat, request);
     seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
-    if (waits) seat->job->states->chunk(request.chunk).awaited = true;
+    if (waits) seat->job->states->Await(request.chunk);
     return waits;
   });
   return true;
@@ -255,7 +319,7 @@ bool Dispatcher::EndCopies(Seat* seat) {
   Copy copy;
   bool ended = false;
   while (seat->session->lane().TakeDone(&copy)) {
-    RowOf(copy.request).end(seat, copy);
+    RowOf(seat, copy.request).end(seat, copy);
     ended = true;
     if (TP_BUGGIFY("dispatcher.one_copy")) break;
   }

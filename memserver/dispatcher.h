@@ -18,6 +18,7 @@ class Dispatcher {
 
  private:
   void Handle(Seat* seat, const shm::Request& request);
+  void StartChecked(Seat* seat, const shm::Request& request);
 };
 
 }  // namespace tidepool::memserver

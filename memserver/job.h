@@ -131,7 +131,7 @@ struct Job {
   RunState run() const;
   void SetRun(RunState state);
   uint64_t NonceOf(Rank rank) const;
-  uint64_t Changes() const { return changes + intake.changes(); }
+  uint64_t Changes() const { return changes + intake.changes() + states->frozen_changes(); }
 };
 
 // The weights of one rank's shard are in, and converted: the chunk may be complete with it.

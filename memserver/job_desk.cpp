@@ -85,12 +85,15 @@ Result<uint64_t> JobDesk::TokenOf(JobId job) const {
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
   Demand demand = DemandOf(event);
-  const Ledger ledger = BuildLedger(parts_, options_, *tables_);
+  Ledger ledger = BuildLedger(parts_, options_, *tables_);
+  TP_RETURN_IF_ERROR(AdmitFrozen(&ledger, demand));
   const auto nvme_free = parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->LargestFree();
   TP_ASSIGN_OR_RETURN(const Placement placement, Place(spec, ledger, nvme_free, &demand));
   TP_RETURN_IF_ERROR(AdmitJob(ledger, demand));
   TP_ASSIGN_OR_RETURN(const uint64_t nonce, TokenOf(tables_->last_job + 1));
+  TP_ASSIGN_OR_RETURN(FrozenHold frozen, tables_->frozen->Take(spec, event.uid));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Create(event.spec, parts_.pool, placement));
+  states->HoldFrozen(std::move(frozen));
   if (states->spills()) TP_CHECK(parts_.tier->Reserve(nonce, states.get()), "the placement was made for the ranges that are free");
   auto job = std::make_unique<Job>(++tables_->last_job, std::move(states), parts_.pool, parts_.tier);
   job->nonce = nonce;
@@ -106,6 +109,7 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
                            {"name", spec.name},
                            {"ranks", spec.world},
                            {"pool_bytes", created->states->pool_bytes()},
+                           {"frozen_bytes", demand.frozen_bytes},
                            {"nvme_bytes", created->states->nvme_total()}});
   return created;
 }

@@ -231,6 +231,7 @@ bool JobDesk::TendJobs() {
   if (tables_->handing_over) return EndHandOver();
   bool worked = ServeWaiting();
   worked |= TendLogLevel();
+  if (tables_->frozen->uploading()) worked |= tables_->frozen->Tend(parts_.clock->NowNs());
   for (size_t i = 0; i < tables_->jobs.size();) {
     Job* job = tables_->jobs[i].get();
     worked |= TendAwaited(job);

@@ -7,6 +7,7 @@
 #include "base/point.h"
 #include "memserver/job_desk.h"
 #include "memserver/snapshot_builder.h"
+#include "shm/frozen.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -24,6 +25,7 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   demand.job = spec.name;
   demand.account = tables_->quotas.AccountOf(spec.name, event.uid);
   demand.pool_bytes = tables_->FindJob(spec.name) == nullptr ? shm::StateBytesOf(spec).total() : 0;
+  if (demand.pool_bytes > 0) demand.frozen_bytes = tables_->frozen->MissingBytes(spec, event.uid);
   demand.rcache_bytes = spec.world * spec.rcache_bytes;
   demand.ranks = spec.world;
   demand.uid = event.uid;
@@ -61,8 +63,10 @@ bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
   empty.holdings.clear();
   Demand demand = DemandOf(event);
   if (demand.pool_bytes > 0) {
+    demand.frozen_bytes = shm::FrozenPoolBytes(*event.spec);
+    Ledger with_frozen = empty;
     const auto capacities = parts_.tier == nullptr ? std::vector<uint64_t>() : parts_.tier->Capacities();
-    if (!Place(*event.spec, empty, capacities, &demand).ok()) return false;
+    if (!AdmitFrozen(&with_frozen, demand).ok() || !Place(*event.spec, with_frozen, capacities, &demand).ok()) return false;
   }
   return CouldEverFit(std::move(empty), demand).ok();
 }

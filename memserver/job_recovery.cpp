@@ -65,6 +65,8 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& in
   }
   TP_ASSIGN_OR_RETURN(const KeptJob kept, ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
+  TP_ASSIGN_OR_RETURN(FrozenHold frozen, tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
+  states->HoldFrozen(std::move(frozen));
   if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(parts.tier, states.get()));
   auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
   job->nonce = kept.nonce;

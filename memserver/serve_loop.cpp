@@ -22,6 +22,7 @@ int64_t SpinNs(int64_t wanted) {
 ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
     : parts_(parts), options_(options), spin_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
   tables_.started_ns = parts_.clock->NowNs();
+  tables_.frozen = std::make_unique<FrozenTable>(parts_.pool);
   tables_.quotas = QuotaBook(options.quotas, options.quota_fallback);
   tables_.live = {options.log_level, options.states_on, options.jobs_max, options.quota_fallback};
   tables_.config = options.config;

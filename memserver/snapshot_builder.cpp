@@ -48,6 +48,24 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   return row;
 }
 
+ChunkRow RowOf(const FrozenUse& use, DType dtype) {
+  ChunkRow row;
+  row.state = use.chunk->sealed ? ChunkState::kFrozen : ChunkState::kEmpty;
+  row.elements = use.chunk->name.bytes / BytesOf(dtype);
+  row.bytes = use.chunk->name.bytes;
+  row.ranks_cached = use.ranks_cached;
+  row.fetches = use.fetches;
+  return row;
+}
+
+// Of the pool, each frozen chunk of the job once.
+uint64_t FrozenBytesOf(const Job& job) {
+  std::set<const FrozenChunk*> counted;
+  uint64_t bytes = 0;
+  for (const FrozenUse& use : job.states->frozen()) bytes += counted.insert(use.chunk).second ? use.chunk->extent.bytes : 0;
+  return bytes;
+}
+
 // The gradients that ranks have sent tell where the open step stands; fetches do not: they come in both passes.
 void CountGradients(const Job& job, StepProgress* step) {
   const uint32_t all = job.spec().micro_batches;
@@ -122,8 +140,10 @@ JobRow RowOf(const Job& job) {
     row.version = job.states->sealed_version();
     row.grad_norm = job.states->last_step().grad_norm;
   }
-  row.chunks.reserve(job.states->chunks().size());
+  row.frozen_bytes = FrozenBytesOf(job);
+  row.chunks.reserve(job.states->chunks().size() + job.states->frozen().size());
   for (ChunkId id = 0; id < spec.chunks.size(); ++id) row.chunks.push_back(RowOf(job, id));
+  for (const FrozenUse& use : job.states->frozen()) row.chunks.push_back(RowOf(use, spec.dtype));
   for (Seat* seat : job.seats) {
     if (seat == nullptr) continue;
     row.sessions.push_back(RowOf(*seat));
@@ -234,6 +254,8 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->ready = !snapshot->draining;
   snapshot->pool_bytes = parts.pool->total_bytes();
   snapshot->pool_used = parts.pool->total_bytes() - parts.pool->free_bytes();
+  snapshot->pool_frozen = tables.frozen->pool_bytes();
+  snapshot->frozen_chunks = tables.frozen->chunks().size();
   snapshot->pool_huge_bytes = parts.pool->facts().huge_page_bytes;
   snapshot->pool_touch_seconds = parts.pool->facts().touch_seconds;
   snapshot->rcache_limit = options.rcache_limit;
@@ -287,6 +309,11 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
       holding.rcache_bytes = job->spec().world * job->spec().rcache_bytes;
     }
     ledger.holdings.push_back(std::move(holding));
+  }
+  for (const auto& [uid, bytes] : tables.frozen->BytesByUser()) {
+    const std::string account = UserAccount(uid);
+    ledger.holdings.push_back(
+        {.job = account + " in frozen chunks", .account = account, .pool_bytes = bytes, .uid = uid, .is_frozen = true});
   }
   return ledger;
 }

@@ -1,5 +1,6 @@
 #include "memserver/step_desk.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/buggify.h"
@@ -74,6 +75,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
   --job->work_at_team;
   switch (done.name.kind) {
+    case WorkKind::kHash: EndHash(*job, done); break;
     case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
     case WorkKind::kUpdate:
       if (job->updates.EndWork(done)) NoteUpdated(job, done.name.chunk);
@@ -188,8 +190,30 @@ bool StepDesk::TendScrub() {
   return tables_->scrub.Progress(parts_.tier, open ? job->states.get() : nullptr, parts_.clock->NowNs());
 }
 
+bool StepDesk::NextHash(Job* job, Work* work) {
+  uint64_t begin = 0, bytes = 0;
+  const FrozenChunk* chunk = tables_->frozen->NextHash(job->id, &begin, &bytes);
+  if (chunk == nullptr) return false;
+  const auto listed = std::find_if(job->states->frozen().begin(), job->states->frozen().end(),
+                                   [chunk](const FrozenUse& use) { return use.chunk == chunk; });
+  const auto id = static_cast<ChunkId>(job->spec().chunks.size() + static_cast<size_t>(listed - job->states->frozen().begin()));
+  *work = Work{};
+  work->name = {WorkKind::kHash, job->id, 0, id, 0};
+  work->to = &chunk->record->hasher;
+  work->from = chunk->data + begin;
+  work->count = bytes;
+  return true;
+}
+
+void StepDesk::EndHash(const Job& job, const WorkDone& done) {
+  FrozenChunk* chunk = job.states->frozen(done.name.chunk).chunk;
+  if (!tables_->frozen->EndHash(chunk)) return;
+  LogInfo("frozen chunk complete", {{"job", job.id}, {"content", HexOf(chunk->name.content)}, {"bytes", chunk->name.bytes}});
+}
+
 bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen || job->suspended) return false;
+  if (NextHash(job, work)) return true;
   if (!job->narrows.empty()) {
     const NarrowTask task = job->narrows.Front();
     job->narrows.Pop();

@@ -26,6 +26,8 @@ class StepDesk {
   void FinishStep(Job* job);
   void AnswerStep(Job* job, const StepRecord& record, ErrorId error);
   bool NextWork(Job* job, Work* work);
+  bool NextHash(Job* job, Work* work);
+  void EndHash(const Job& job, const WorkDone& done);
   void EndWork(const WorkDone& done);
   bool TendScrub();
   void TakeLate(const TierLate& late);

@@ -14,6 +14,7 @@
 #include "memserver/job.h"
 #include "memserver/jobs/mailbox.h"
 #include "memserver/limits.h"
+#include "memserver/residency/frozen_table.h"
 #include "memserver/residency/kept_index.h"
 #include "memserver/residency/quota.h"
 #include "memserver/traffic/state_tier.h"
@@ -80,6 +81,7 @@ struct Mute {
 };
 
 struct Tables {
+  std::unique_ptr<FrozenTable> frozen;  // outlives the jobs, which hold what is in it
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival

@@ -15,26 +15,28 @@ namespace tidepool::shm {
 inline constexpr uint32_t kAbiVersion = 4;
 
 enum class Op : uint32_t {
-  kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training)
+  kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training); or a frozen chunk
   kFetch = 2,           // parameters of a version, from the pool into the rCache
   kSubmitGradient = 3,  // this rank's reduced gradient shard of one micro-batch, from the rCache into the gradient slot
   kEndStep = 4,         // this rank has submitted all gradients of the step; answered when the step is sealed
+  kClaimFrozen = 5,     // is the frozen chunk there? Answered with its bytes; or with 0: this rank is to put them, from the start
 };
-inline constexpr uint32_t kOpMin = 1, kOpMax = 4;
+inline constexpr uint32_t kOpMin = 1, kOpMax = 5;
 
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it. The server then answers it without
 // applying it where its effect is already in kept memory.
 inline constexpr uint32_t kResubmitted = 1;
 
 // kPutWeights, kFetch, kSubmitGradient. Element ranges count elements of the whole chunk (all shards), not bytes.
+// kClaimFrozen: counter, op, chunk and flags alone; all else is 0.
 struct Request {
   uint64_t counter;        // of this session, from 1, increasing by 1; names the request until its completion
   uint32_t op;             // an Op
   uint32_t chunk;          // ChunkId
-  uint64_t version;        // kFetch: version wanted; kSubmitGradient: version that the gradient was computed from; kPutWeights: 0
+  uint64_t version;        // kFetch: version wanted (frozen: any); kSubmitGradient: that the gradient was computed from; kPutWeights: 0
   uint64_t rcache_offset;  // bytes from the start of the session's rCache memory
   uint64_t element_begin;  // first element in the chunk
-  uint64_t element_count;  // kPutWeights reads 4-byte elements, the others elements of the job's dtype
+  uint64_t element_count;  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the job's dtype
   uint32_t micro_batch;    // kSubmitGradient: 0 .. micro_batches - 1; else 0
   uint32_t flags;          // 0 or kResubmitted
 };
@@ -58,7 +60,7 @@ struct Completion {
   uint32_t op;
   uint32_t error;      // 0, or a number of the error catalogue (base/error_catalog.h)
   uint64_t version;    // kFetch: version delivered; kEndStep: the new version
-  uint64_t bytes;      // bytes copied for this request
+  uint64_t bytes;      // bytes copied for this request; kClaimFrozen: that are there
   double grad_norm;    // kEndStep: global norm of the unscaled gradients before clipping; NaN or infinity on overflow
   uint32_t skipped;    // kEndStep: 1 when a gradient was not finite and no parameter changed
   uint32_t reserved;   // 0

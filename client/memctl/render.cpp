@@ -75,6 +75,10 @@ Lines RenderStatus(const StatusView& status, const Style&) {
   lines.push_back("pool      " + Bar(status.pool_used, status.pool_bytes) + "   " + FormatBytes(status.pool_used) + " of " +
                   FormatBytes(status.pool_bytes) + ", " + FormatBytes(status.pool_bytes - std::min(status.pool_used, status.pool_bytes)) +
                   " free");
+  if (status.frozen_chunks > 0) {
+    lines.push_back("frozen    " + FormatBytes(status.frozen_bytes) + " of that in " + Plural(status.frozen_chunks, "frozen chunk") +
+                    ", each counted once");
+  }
   lines.push_back("pages     " + Pages(status));
   if (status.nvme_bytes > 0) {
     lines.push_back("NVMe      " + Bar(status.nvme_used, status.nvme_bytes) + "   " + FormatBytes(status.nvme_used) + " of " +
@@ -115,6 +119,7 @@ Lines RenderEvents(const std::vector<EventView>& events) {
 
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
   const bool nvme = std::any_of(jobs.begin(), jobs.end(), [](const JobView& job) { return job.nvme_bytes > 0; });
+  const bool frozen = std::any_of(jobs.begin(), jobs.end(), [](const JobView& job) { return job.frozen_bytes > 0; });
   Table table({{"ID", true},
                {"NAME"},
                {"STATE"},
@@ -122,7 +127,7 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
                {"TYPE"},
                {"STEPS", true},
                {"PARAMS", true},
-               {nvme ? "POOL+NVME" : "POOL", true},
+               {std::string("POOL") + (frozen ? "+FROZEN" : "") + (nvme ? "+NVME" : ""), true},
                {"RCACHE", true},
                {"STEP", true},
                {"GRAD NORM", true},
@@ -130,9 +135,13 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
   for (const JobView& job : jobs) {
     table.Add({std::to_string(job.id), job.name, StateText(job), std::to_string(job.ranks_attached) + "/" + std::to_string(job.world),
                job.dtype, std::to_string(job.version), FormatCount(job.parameters),
-               FormatBytes(job.pool_bytes) + (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""), FormatBytes(job.rcache_bytes),
-               job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-", job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-",
-               std::to_string(job.steps_skipped)});
+               FormatBytes(job.pool_bytes) +
+                   (job.frozen_bytes > 0 ? " + " + FormatBytes(job.frozen_bytes)
+                    : frozen             ? " + 0 B"
+                                         : "") +
+                   (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""),
+               FormatBytes(job.rcache_bytes), job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-",
+               job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-", std::to_string(job.steps_skipped)});
   }
   return table.Lines(style.header);
 }

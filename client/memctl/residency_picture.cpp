@@ -12,7 +12,7 @@ constexpr size_t kLabelWidth = 14;
 constexpr size_t kUsedWidth = 25;  // at least; of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
 // When several chunks share a column, the letter that stands furthest left here is shown: what moves matters more than what rests.
-constexpr const char* kPriority = "AO><gGN_C.";
+constexpr const char* kPriority = "AO><gGN_C.=";
 
 // ANSI colour of a state letter; null for the terminal's own.
 const char* ColorOf(char letter) {
@@ -27,7 +27,8 @@ const char* ColorOf(char letter) {
     case 'A': return "\033[35m";  // magenta: the optimizer's
     case 'N': return "\033[36m";  // cyan: on NVMe
     case '-':
-    case '_': return "\033[2m";  // dim: nothing there yet
+    case '=': return "\033[34m";  // blue: read only
+    case '_': return "\033[2m";   // dim: nothing there yet
     default: return nullptr;
   }
 }

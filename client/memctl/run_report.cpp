@@ -34,6 +34,7 @@ constexpr auto kInks = std::to_array<Ink>({{'C', "#2da44e"},
                                            {'G', "#e3a008"},
                                            {'O', "#fb8f44"},
                                            {'A', "#cf222e"},
+                                           {'=', "#54aeff"},
                                            {'N', "#8250df"},
                                            {'-', "#eaeef2"}});
 

@@ -25,6 +25,7 @@ void ReadJob(const json::value& value, std::string* wrong, JobView* job) {
       .Read("version", &job->version)
       .Read("parameters", &job->parameters)
       .Read("pool_bytes", &job->pool_bytes)
+      .Read("frozen_bytes", &job->frozen_bytes)
       .Read("nvme_bytes", &job->nvme_bytes)
       .Read("rcache_bytes", &job->rcache_bytes)
       .Read("suspended", &job->suspended)
@@ -113,6 +114,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
     fields.Read("uptime_seconds", &view->uptime_seconds).Read("snapshot_age_seconds", &view->snapshot_age_seconds);
     fields.Object("serve_loop").Read("turns", &view->turns).Read("silent_seconds", &view->silent_seconds);
     fields.Object("pool").Read("bytes", &view->pool_bytes).Read("bytes_used", &view->pool_used);
+    fields.Object("pool").Read("frozen_bytes", &view->frozen_bytes).Read("frozen_chunks", &view->frozen_chunks);
     fields.Object("pool").Read("huge_page_bytes", &view->pool_huge_bytes).Read("touch_seconds", &view->pool_touch_seconds);
     fields.Object("nvme")
         .Read("bytes", &view->nvme_bytes)

@@ -28,6 +28,7 @@ struct StatusView {
   uint64_t turns = 0;
   uint64_t pool_huge_bytes = 0;
   double pool_touch_seconds = 0;
+  uint64_t frozen_bytes = 0, frozen_chunks = 0;  // of the used pool, each once
   uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
   uint64_t nvme_bytes = 0, nvme_used = 0, nvme_read = 0, nvme_written = 0, nvme_repetitions = 0, nvme_stalled = 0;
   std::string nvme_failed;  // a directory that takes no new jobs
@@ -40,6 +41,7 @@ struct StatusView {
 struct JobView {
   uint64_t id = 0, world = 0, ranks_attached = 0, version = 0, parameters = 0;
   uint64_t pool_bytes = 0, nvme_bytes = 0, rcache_bytes = 0, steps_skipped = 0;
+  uint64_t frozen_bytes = 0;  // that it shares with the user's other jobs
   std::string name, state, dtype;
   double step_seconds = 0, grad_norm = 0;
   bool suspended = false;

@@ -47,6 +47,8 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
   };
   out->Gauge("tidepool_pool_bytes", "Host memory of the pool");
   bytes(now.pool_used, now.pool_bytes);
+  out->Gauge("tidepool_pool_frozen_bytes", "Of the used host memory: frozen chunks, each once however many jobs share it")
+      .Sample(now.pool_frozen);
   out->Gauge("tidepool_rcache_bytes", "Memory for rCaches that the server makes");
   bytes(now.rcache_used, now.rcache_limit);
   out->Gauge("tidepool_nvme_bytes", "Room in all --nvme directories");
@@ -90,9 +92,10 @@ void WriteAccounts(const Snapshot& now, Exposition* out) {
 }
 
 void WriteJobs(const Snapshot& now, Exposition* out) {
-  out->Gauge("tidepool_job_bytes", "What a job holds, by tier");
+  out->Gauge("tidepool_job_bytes", "What a job holds, by tier; frozen: what it shares with the user's other jobs");
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
     to->Sample(job.pool_bytes, {name, {"tier", "host"}});
+    to->Sample(job.frozen_bytes, {name, {"tier", "frozen"}});
     to->Sample(job.nvme_bytes, {name, {"tier", "nvme"}});
     to->Sample(job.rcache_bytes, {name, {"tier", "rcache"}});
   });

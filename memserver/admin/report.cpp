@@ -33,7 +33,8 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("id", job.job).Field("name", job.name).Field("uid", job.uid).Field("state", job.state);
   json->Field("world", job.world).Field("ranks_attached", static_cast<uint64_t>(job.sessions.size()));
   json->Field("dtype", NameOf(job.dtype)).Field("version", job.version).Field("parameters", job.parameters);
-  json->Field("pool_bytes", job.pool_bytes).Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled);
+  json->Field("pool_bytes", job.pool_bytes).Field("frozen_bytes", job.frozen_bytes);
+  json->Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled);
   json->Field("rcache_bytes", job.rcache_bytes).Field("suspended", job.suspended);
   json->Field("optimizer_bytes", job.optimizer_bytes).Field("account", job.account).Key("quota").BeginObject();
   WriteQuota(job.quota, json);
@@ -137,6 +138,7 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   json.Key("serve_loop").BeginObject().Field("turns", now.turns).Field("silent_seconds", look.silent_seconds).EndObject();
   json.Key("pool").BeginObject().Field("bytes", now.pool_bytes).Field("bytes_used", now.pool_used);
   json.Field("bytes_free", now.pool_bytes - now.pool_used);
+  json.Field("frozen_bytes", now.pool_frozen).Field("frozen_chunks", now.frozen_chunks);
   json.Field("huge_page_bytes", now.pool_huge_bytes).Field("touch_seconds", now.pool_touch_seconds).EndObject();
   json.Key("nvme").BeginObject().Field("bytes", now.nvme.bytes).Field("bytes_used", now.nvme.bytes_used);
   json.Field("bytes_read", now.nvme.bytes_read).Field("bytes_written", now.nvme.bytes_written).Field("repetitions", now.nvme.repetitions);
@@ -193,7 +195,9 @@ std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const Jo
   JsonWriter json;
   json.BeginObject().Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
   json.Key("legend").BeginObject().Field("C", "in rCache").Field(">", "on its way in").Field("<", "gradient on its way out");
-  for (const ChunkState state : kChunkStates) json.Field(std::string(1, LetterOf(state)), NameOf(state));
+  for (const ChunkState state : kChunkStates) {
+    if (state != ChunkState::kFrozen || snapshot.frozen_chunks > 0) json.Field(std::string(1, LetterOf(state)), NameOf(state));
+  }
   if (snapshot.nvme.bytes > 0) json.Field("N", "states on NVMe").Field("-", "not there");
   json.EndObject().Key("jobs").BeginArray();
   for (const JobRow* job : jobs) {

@@ -99,22 +99,41 @@ Room RoomFor(const Ledger& ledger, const std::string& account) {
   return room;
 }
 
+namespace {
+
+// `bytes` of the pool for an account; `asked` begins the text of a refusal.
+Status AdmitBytes(const Ledger& ledger, const std::string& account, uint64_t bytes, const std::string& asked) {
+  const Room room = RoomFor(ledger, account);
+  if (bytes <= room.bytes) return Status();
+  const uint64_t limit = ledger.QuotaOf(account).limit;
+  if (const uint64_t left = Minus(limit, room.account_used); bytes > left) {
+    return Status(ErrorId::kQuotaExceeded, asked + account + " may have " + Exact(left) + " more of its limit of " + FormatBytes(limit))
+        .Why(Held(ledger, &Holding::pool_bytes, account));
+  }
+  return Status(ErrorId::kPoolFull, asked + "free are " + Exact(room.bytes) + " of " + FormatBytes(ledger.pool_bytes))
+      .Why(Held(ledger, &Holding::pool_bytes) + Guaranteed(ledger, account));
+}
+
+}  // namespace
+
+Status AdmitFrozen(Ledger* ledger, const Demand& demand) {
+  if (demand.frozen_bytes == 0) return Status();
+  const std::string asked = "job " + demand.job + " needs " + Exact(demand.frozen_bytes) + " of host memory for frozen chunks; ";
+  const std::string account = UserAccount(demand.uid);
+  TP_RETURN_IF_ERROR(AdmitBytes(*ledger, account, demand.frozen_bytes, asked));
+  ledger->holdings.push_back(
+      {.job = "what it brings", .account = account, .pool_bytes = demand.frozen_bytes, .uid = demand.uid, .is_frozen = true});
+  return Status();
+}
+
 Status AdmitJob(const Ledger& ledger, const Demand& demand) {
-  if (ledger.holdings.size() >= ledger.jobs_max) {
+  const auto jobs = std::count_if(ledger.holdings.begin(), ledger.holdings.end(), [](const Holding& each) { return !each.is_frozen; });
+  if (static_cast<uint64_t>(jobs) >= ledger.jobs_max) {
     return Status(ErrorId::kTooManySessions,
                   "job " + demand.job + " would be one more than the " + std::to_string(ledger.jobs_max) + " allowed");
   }
-  const Room room = RoomFor(ledger, demand.account);
-  if (demand.pool_bytes <= room.bytes) return Status();
-  const std::string asked = "job " + demand.job + " needs " + Exact(demand.pool_bytes) + " of host memory; ";
-  const uint64_t limit = ledger.QuotaOf(demand.account).limit;
-  if (const uint64_t left = Minus(limit, room.account_used); demand.pool_bytes > left) {
-    return Status(ErrorId::kQuotaExceeded,
-                  asked + demand.account + " may have " + Exact(left) + " more of its limit of " + FormatBytes(limit))
-        .Why(Held(ledger, &Holding::pool_bytes, demand.account));
-  }
-  return Status(ErrorId::kPoolFull, asked + "free are " + Exact(room.bytes) + " of " + FormatBytes(ledger.pool_bytes))
-      .Why(Held(ledger, &Holding::pool_bytes) + Guaranteed(ledger, demand.account));
+  return AdmitBytes(ledger, demand.account, demand.pool_bytes,
+                    "job " + demand.job + " needs " + Exact(demand.pool_bytes) + " of host memory; ");
 }
 
 Status AdmitSpill(const Ledger& ledger, const Demand& demand) {
@@ -155,6 +174,7 @@ Status AdmitRun(const Ledger& ledger, const Demand& demand) {
 Status CouldEverFit(Ledger ledger, const Demand& demand) {
   ledger.holdings.clear();
   TP_RETURN_IF_ERROR(AdmitRun(ledger, demand));
+  TP_RETURN_IF_ERROR(AdmitFrozen(&ledger, demand));
   return AdmitJob(ledger, demand);
 }
 

@@ -15,15 +15,16 @@
 
 namespace tidepool::memserver {
 
-// What one admitted job holds.
+// What one admitted job holds; or, of the pool alone, the frozen chunks of one user.
 struct Holding {
-  std::string job;
+  std::string job;  // what it is called in texts
   std::string account;
   uint64_t pool_bytes = 0;
   uint64_t rcache_bytes = 0;  // of all ranks of its run; 0 when it has no ranks
   uint32_t ranks = 0;         // of its run
   uint32_t uid = 0;
   uint64_t nvme_bytes = 0;
+  bool is_frozen = false;  // counts for no job
 };
 
 // The limits of the daemon and who holds what of them.
@@ -63,7 +64,10 @@ struct Demand {
   uint32_t uid = 0;
   uint32_t user_ranks_max = UINT32_MAX;  // of all jobs of this user together
   uint64_t nvme_bytes = 0;
+  uint64_t frozen_bytes = 0;  // of the pool, for frozen chunks that the user does not have yet: they count for the user
 };
+// Is there room for the frozen chunks? Then the ledger holds them, and the job can be asked for. Errors: those of AdmitJob.
+Status AdmitFrozen(Ledger* ledger, const Demand& demand);
 // Is there room for one more job? Errors: kPoolFull (asked, free, held by whom, guaranteed to whom), kQuotaExceeded (asked, left of the
 // limit, held by which jobs of the account), kTooManySessions.
 Status AdmitJob(const Ledger& ledger, const Demand& demand);

@@ -62,7 +62,8 @@ RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
   layout.shards = layout.progress + pieces * shm::kProgressBytes;
   layout.norm_sums = layout.shards + shards * sizeof(ShardRecord);
   layout.extents = layout.norm_sums + spec.parameters.size() * sizeof(double);
-  layout.spec = layout.extents + shm::ExtentCount(spec) * sizeof(uint64_t);
+  layout.frozen = layout.extents + shm::ExtentCount(spec) * sizeof(uint64_t);
+  layout.spec = layout.frozen + spec.frozen.size() * sizeof(uint64_t);
   layout.end = layout.spec + spec_bytes;
   return layout;
 }
@@ -80,7 +81,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   if (!spec.ok()) return Bad(indexed, spec.status().what());
   const RecordsLayout layout = RecordsLayoutOf(*spec, spec_bytes.size());
   const bool fits = layout.spec == record.spec_at && layout.extents == record.extents_at && layout.end <= records.size() &&
-                    record.extent_count == shm::ExtentCount(*spec) && record.chunk_count == spec->chunks.size();
+                    record.extent_count == shm::ExtentCount(*spec) + spec->frozen.size() && record.chunk_count == spec->chunks.size();
   if (!fits) return Bad(indexed, "its tables do not lie where its specification puts them");
   KeptJob kept;
   kept.job = record.job;
@@ -89,8 +90,11 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   kept.fingerprint = record.fingerprint;
   kept.uid = record.uid;
   kept.spec = std::make_shared<const shm::JobSpec>(std::move(spec).value());
-  kept.extent_offsets.resize(record.extent_count);
-  std::memcpy(kept.extent_offsets.data(), extents.data(), extents.size());
+  kept.extent_offsets.resize(shm::ExtentCount(*kept.spec));
+  kept.frozen_places.resize(kept.spec->frozen.size());
+  const auto places = extents.subspan(kept.extent_offsets.size() * sizeof(uint64_t));
+  std::memcpy(kept.extent_offsets.data(), extents.data(), extents.size() - places.size());
+  if (!places.empty()) std::memcpy(kept.frozen_places.data(), places.data(), places.size());
   if (kept.extent_offsets.front() != indexed.records_offset) return Bad(indexed, "its records do not lie where its extents put them");
   kept.sealed_version = record.sealed_version.load(std::memory_order_relaxed);
   return kept;

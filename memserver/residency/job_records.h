@@ -18,7 +18,7 @@ namespace tidepool::memserver {
 
 // Offsets from the start of the records; each table ends where the next begins.
 struct RecordsLayout {
-  uint64_t chunks = 0, staging = 0, progress = 0, shards = 0, norm_sums = 0, extents = 0, spec = 0, end = 0;
+  uint64_t chunks = 0, staging = 0, progress = 0, shards = 0, norm_sums = 0, extents = 0, frozen = 0, spec = 0, end = 0;
 };
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
 
@@ -31,6 +31,7 @@ struct KeptJob {
   uint32_t uid = 0;
   std::shared_ptr<const shm::JobSpec> spec;
   std::vector<uint64_t> extent_offsets;
+  std::vector<uint64_t> frozen_places;  // in the pool, as `spec` lists them
   // And what does, at the time of reading.
   Version sealed_version = 0;
 };

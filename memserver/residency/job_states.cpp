@@ -264,12 +264,20 @@ void JobStates::LayOutRecords() {
   norm_sums_ = {reinterpret_cast<double*>(records + layout.norm_sums), spec_->parameters.size()};
 }
 
+void JobStates::HoldFrozen(FrozenHold hold) {
+  TP_CHECK(hold.chunks().size() == spec_->frozen.size(), "a job holds what it lists");
+  frozen_hold_ = std::move(hold);
+  for (FrozenChunk* chunk : frozen_hold_.chunks()) frozen_.push_back({.chunk = chunk});
+}
+
 void JobStates::WriteFirstRecords(const JobIdentity& identity) {
   std::byte* records = extents_.front().data;
   const RecordsLayout layout = RecordsLayoutOf(*spec_, encoded_spec_.size());
   std::memcpy(records + layout.spec, encoded_spec_.data(), encoded_spec_.size());
   auto* offsets = reinterpret_cast<uint64_t*>(records + layout.extents);
-  for (size_t i = 0; i < extents_.size(); ++i) offsets[i] = extents_[i].offset;
+  const size_t places = extents_.size() + frozen_.size();
+  for (size_t i = 0; i < places; ++i)
+    offsets[i] = i < extents_.size() ? extents_[i].offset : frozen_[i - extents_.size()].chunk->extent.offset;
   record_ = new (record_) JobRecord{};
   record_->layout = kKeptLayout;
   record_->job = identity.job;
@@ -278,12 +286,12 @@ void JobStates::WriteFirstRecords(const JobIdentity& identity) {
   record_->uid = identity.uid;
   record_->parameter_count = spec_->parameters.size();
   record_->chunk_count = static_cast<uint32_t>(chunks_.size());
-  record_->extent_count = static_cast<uint32_t>(extents_.size());
+  record_->extent_count = static_cast<uint32_t>(places);
   record_->extents_at = layout.extents;
   record_->spec_at = layout.spec;
   record_->spec_bytes = encoded_spec_.size();
   record_->spec_crc = Crc32c(encoded_spec_);
-  record_->extents_crc = Crc32c(std::as_bytes(std::span(offsets, extents_.size())));
+  record_->extents_crc = Crc32c(std::as_bytes(std::span(offsets, places)));
   record_->crc = CrcOf(*record_);
   record_->steps[0].loss_scale = 1;
   record_->steps[0].crc = CrcOf(record_->steps[0]);

@@ -10,7 +10,8 @@
 //  5. master, momentum and variance of a spilled chunk lie on NVMe, in the slot of their epoch (SpillPlace); their planes here are null,
 //  but
 //     for the master of an fp32 job, which is a copy for fetches;
-//  6. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
+//  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
+//  7. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "memserver/residency/frozen_table.h"
 #include "memserver/residency/host_pool.h"
 #include "memserver/residency/job_records.h"
 #include "memserver/residency/kept_records.h"
@@ -91,6 +93,13 @@ struct Chunk {
   Version version = kNoVersion;  // as the record's stamp says
 };
 
+// A frozen chunk of the job's list, and what its ranks have of it.
+struct FrozenUse {
+  FrozenChunk* chunk = nullptr;
+  uint64_t ranks_cached = 0;
+  uint64_t fetches = 0;
+};
+
 // By what a job is known for ever.
 struct JobIdentity {
   JobId job = 0;
@@ -112,6 +121,8 @@ class JobStates {
   JobStates(const JobStates&) = delete;
   JobStates& operator=(const JobStates&) = delete;
 
+  // The frozen chunks that the specification lists, in order. Call once, before the first records are written.
+  void HoldFrozen(FrozenHold hold);
   // Writes the first records into zeroed memory. Call once, before anything else changes.
   void WriteFirstRecords(const JobIdentity& identity);
 
@@ -138,6 +149,20 @@ class JobStates {
   Chunk& chunk(ChunkId id) { return chunks_[id]; }
   const Chunk& chunk(ChunkId id) const { return chunks_[id]; }
   std::span<Chunk> chunks() { return chunks_; }
+  // Those whose ids come behind chunks().
+  FrozenUse& frozen(ChunkId id) { return frozen_[id - chunks_.size()]; }
+  const FrozenUse& frozen(ChunkId id) const { return frozen_[id - chunks_.size()]; }
+  std::span<FrozenUse> frozen() { return frozen_; }
+  std::span<const FrozenUse> frozen() const { return frozen_; }
+  // Of all frozen chunks; null where the job has none.
+  FrozenTable* frozen_table() const { return frozen_.empty() ? nullptr : frozen_hold_.table(); }
+  uint64_t frozen_changes() const { return frozen_.empty() ? 0 : frozen_hold_.table()->changes(); }
+  // A parked request names the chunk. Of frozen ones the table counts the changes.
+  void Await(ChunkId id) {
+    if (!spec_->IsFrozen(id)) chunks_[id].awaited = true;
+  }
+  // By whose rCache a chunk of either kind is held.
+  uint64_t& RanksCached(ChunkId id) { return spec_->IsFrozen(id) ? frozen(id).ranks_cached : chunks_[id].ranks_cached; }
   ShardIntake& intake(ChunkId id, Rank rank) { return intakes_[chunks_[id].first_intake + spec_->ShardIndex(id, rank)]; }
   // Of all chunks: those of one begin at its first_intake, one a shard.
   std::span<const ShardIntake> intakes() const { return intakes_; }
@@ -217,6 +242,8 @@ class JobStates {
   StagingRecord* staging_records_ = nullptr;
   std::span<double> norm_sums_;
   StandIns stand_ins_;
+  FrozenHold frozen_hold_;
+  std::vector<FrozenUse> frozen_;
   uint32_t chunks_loaded_ = 0;
 };
 

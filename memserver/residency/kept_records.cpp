@@ -73,4 +73,10 @@ uint32_t CrcOf(const StandInRecord& record) {
   return Crc32c(std::as_bytes(std::span(&record, 1)).subspan(offsetof(StandInRecord, job_nonce)));
 }
 
+uint32_t CrcOf(const FrozenRecord& record) {
+  constexpr size_t kBegin = offsetof(FrozenRecord, uid);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&record);
+  return Crc32c({bytes + kBegin, offsetof(FrozenRecord, sealed) - kBegin});
+}
+
 }  // namespace tidepool::memserver

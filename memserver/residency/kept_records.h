@@ -11,7 +11,11 @@
 //   then               norm sums        one double a parameter, in order of ParameterId
 //   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the first is the records' own; of a
 //                                       plane that is spilled ~0 less the number of its NVMe directory
+//   then               places of frozen chunks   8 bytes each, in the order in which the job lists them
 //   then               the encoded JobSpec
+//
+// Frozen chunks lie behind a FrozenRecord each, in extents that all jobs of the user share (frozen_table.h): they are found by those
+// places.
 //
 // Beside them, in extents of their own that the chunk's record names: StandInRecord and a piece, for each place on NVMe that could not be
 // written (stand_ins.h).
@@ -25,6 +29,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/content_hash.h"
 #include "base/ids.h"
 #include "shm/job_spec.h"
 
@@ -33,6 +38,8 @@ namespace tidepool::memserver {
 inline constexpr uint32_t kJobRecordMagic = 0x4b445054;    // "TPDK"
 inline constexpr uint32_t kChunkRecordMagic = 0x43525054;  // "TPRC"
 inline constexpr uint32_t kStandInMagic = 0x49535054;      // "TPSI"
+inline constexpr uint32_t kFrozenMagic = 0x5a465054;       // "TPFZ"
+inline constexpr uint64_t kFrozenSealed = 0x4445'4c41'4553'5446;
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
 // Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
@@ -74,7 +81,7 @@ struct JobRecord {
   uint64_t fingerprint;  // of the job's specification
   uint64_t parameter_count;
   uint32_t chunk_count;
-  uint32_t extent_count;
+  uint32_t extent_count;                     // places of frozen chunks included
   uint64_t extents_at, spec_at, spec_bytes;  // from the start of the records
   uint32_t uid;
   uint32_t spec_crc, extents_crc;
@@ -110,6 +117,18 @@ struct StandInRecord {
   uint64_t next;  // as ChunkRecord::stand_ins
 };
 
+// A page before the bytes of a frozen chunk. Never changes, but for the seal and what a worker has in hand.
+struct FrozenRecord {
+  uint32_t magic;
+  uint32_t crc;  // of all below, up to the seal
+  uint32_t uid;
+  uint32_t reserved;
+  uint64_t bytes;
+  ContentHash content;
+  std::atomic<uint64_t> sealed;  // kFrozenSealed: all bytes are there, and are what `content` says
+  ContentHasher hasher;          // of the upload that runs; means nothing to the next server
+};
+
 // How far one rank's shard of a chunk has come.
 struct ShardRecord {
   std::atomic<uint64_t> put_elements;  // weights that are in the master, from the shard's start
@@ -140,8 +159,9 @@ std::optional<Version> VersionOf(const ChunkRecord& record);
 uint32_t CrcOf(const StepRecord& record);
 uint32_t CrcOf(const JobRecord& record);  // of the identity
 uint32_t CrcOf(const StandInRecord& record);
+uint32_t CrcOf(const FrozenRecord& record);
 
-static_assert(sizeof(JobRecord) <= shm::kJobRecordBytes);
+static_assert(sizeof(JobRecord) <= shm::kJobRecordBytes && sizeof(FrozenRecord) <= 4096);
 static_assert(sizeof(ChunkRecord) == shm::kChunkRecordBytes && sizeof(ShardRecord) == shm::kShardRecordBytes &&
               sizeof(StagingRecord) == shm::kStagingRecordBytes);
 static_assert(sizeof(std::atomic<Version>) == 8 && std::atomic<Version>::is_always_lock_free);

@@ -13,13 +13,14 @@ struct StateName {
 };
 
 // In the order of ChunkState.
-constexpr std::array<StateName, 6> kStateNames = {{
+constexpr std::array<StateName, 7> kStateNames = {{
     {'_', "empty"},
     {'.', "resident"},
     {'g', "gradients"},
     {'G', "complete"},
     {'O', "update-due"},
     {'A', "updating"},
+    {'=', "frozen"},
 }};
 
 const StateName& Row(ChunkState state) {

@@ -21,11 +21,12 @@ enum class ChunkState : uint8_t {
   kComplete,   // resident, all gradients of the open step are in and scanned
   kUpdateDue,  // the step is sealed, this chunk's update has not started
   kUpdating,   // a worker is updating it
+  kFrozen,     // in host memory, read only, shared by all jobs of the user that list it
 };
-inline constexpr std::array kChunkStates = {ChunkState::kEmpty,    ChunkState::kResident,  ChunkState::kGradients,
-                                            ChunkState::kComplete, ChunkState::kUpdateDue, ChunkState::kUpdating};
+inline constexpr std::array kChunkStates = {ChunkState::kEmpty,     ChunkState::kResident, ChunkState::kGradients, ChunkState::kComplete,
+                                            ChunkState::kUpdateDue, ChunkState::kUpdating, ChunkState::kFrozen};
 
-// One letter a state, as the residency picture shows it: '_', '.', 'g', 'G', 'O', 'A'.
+// One letter a state, as the residency picture shows it: '_', '.', 'g', 'G', 'O', 'A', '='.
 char LetterOf(ChunkState state);
 const char* NameOf(ChunkState state);
 
@@ -33,7 +34,7 @@ struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
   uint64_t elements = 0;
-  uint64_t bytes = 0;    // of all its planes
+  uint64_t bytes = 0;    // of all its planes; of a frozen one, of its content
   bool spilled = false;  // master, momentum and variance lie on NVMe
   Version version = 0;
   uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version, and nothing was fetched over it since
@@ -70,7 +71,8 @@ struct JobRow {
   Version version = 0;  // sealed steps
   uint64_t parameters = 0;
   uint64_t pool_bytes = 0, rcache_bytes = 0;
-  uint64_t nvme_bytes = 0;  // two slots for each chunk that is spilled
+  uint64_t frozen_bytes = 0;  // of the pool, that it shares with the user's other jobs; not in pool_bytes
+  uint64_t nvme_bytes = 0;    // two slots for each chunk that is spilled
   uint64_t chunks_spilled = 0;
   std::string account;
   Quota quota;
@@ -81,7 +83,7 @@ struct JobRow {
   uint64_t steps_skipped = 0;
   StepProgress step;
   std::vector<SessionRow> sessions;
-  std::vector<ChunkRow> chunks;
+  std::vector<ChunkRow> chunks;              // by id: those that it trains, then the frozen ones
   std::shared_ptr<const shm::JobSpec> spec;  // its parameters stand there
 };
 
@@ -204,6 +206,8 @@ struct Snapshot {
   int64_t uptime_ns = 0;
   bool ready = false, draining = false;
   uint64_t pool_bytes = 0, pool_used = 0;      // host pool
+  uint64_t pool_frozen = 0;                    // of pool_used: frozen chunks, each once
+  uint64_t frozen_chunks = 0;                  // each once
   uint64_t pool_huge_bytes = 0;                // of it in 2 MiB pages, when the server started
   double pool_touch_seconds = 0;               // making its pages present; 0: they were there
   uint64_t rcache_limit = 0, rcache_used = 0;  // memory of host-device rCaches

@@ -6,6 +6,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/split_float.h"
+#include "memserver/traffic/frozen_requests.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -54,7 +55,7 @@ void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& 
   const uint64_t bytes = request.element_count * BytesOf(states->spec().dtype);
   const std::optional<ChunkId> chunk = holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
   for (const ChunkId gone : session->rcache_map().Replace(request.rcache_offset, bytes, chunk)) {
-    states->chunk(gone).ranks_cached &= ~(uint64_t{1} << session->rank());
+    states->RanksCached(gone) &= ~(uint64_t{1} << session->rank());
   }
 }
 
@@ -85,11 +86,16 @@ void EndFetch(JobStates* states, Session* session, const Copy& copy) {
 void DropSession(JobStates* states, Session* session) {
   for (uint32_t i = 0; i < session->lane().size(); ++i) {
     const shm::Request& request = session->lane().at(i).request;
+    if (states->spec().IsFrozen(request.chunk)) {
+      DropFrozen(states, request);
+      continue;
+    }
     if (request.op != static_cast<uint32_t>(shm::Op::kFetch)) continue;
     Chunk& chunk = states->chunk(request.chunk);
     TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
     if (!TP_PLANTED("traffic.dead_reader_counted")) --chunk.readers;
   }
+  LeaveFrozen(states, *session);
   if (TP_PLANTED("traffic.dead_rcache_shown")) return;
   for (Chunk& chunk : states->chunks()) chunk.ranks_cached &= ~(uint64_t{1} << session->rank());
 }

@@ -15,6 +15,13 @@ enum class Start {
   kWait,      // park it
   kTooLate,   // the version is overwritten: a violation of the client
   kPeerLost,  // answer with this error: the step can never end, because a rank has left
+  // Of frozen chunks (frozen_requests.h).
+  kDone,        // answer: that is all
+  kThere,       // answer: all of its bytes are there
+  kFrozen,      // answer with kChunkFrozen: nobody writes to it any more
+  kUploadLost,  // answer with kUploadLost: another one puts it, or may
+  kRejected,    // answer with kContentMismatch: what was put is not what its name says
+  kOutOfOrder,  // a violation of the client
 };
 
 // Elements into the master plane. Accepts the range: call once.

@@ -54,6 +54,7 @@ uint64_t BytesTouched(const Work& work) {
     case WorkKind::kWiden:
     case WorkKind::kUnstage: return work.count * kConvert;
     case WorkKind::kStage: return work.count * sizeof(float) + work.staged.payload.size();
+    case WorkKind::kHash: return work.count;
     case WorkKind::kVerify: return work.staged.payload.size();
     case WorkKind::kAccumulate: return work.count * kAdd;
     case WorkKind::kScan: break;

@@ -24,6 +24,7 @@ enum class WorkKind : uint8_t {
   kStage,       // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
   kUnstage,     // a piece that was stored -> param16
   kVerify,      // a piece that was read to be checked
+  kHash,        // bytes of a frozen chunk that were put
 };
 
 struct WorkName {
@@ -41,6 +42,7 @@ struct Work {
   const void* from = nullptr;
   DType dtype = DType::kF32;
   uint64_t count = 0;
+  // kHash: `count` bytes `from` go into the ContentHasher at `to`.
   // kScan and kUpdate: the chunk's parameters. kScan writes one sum each.
   std::span<const ParameterRun> runs;
   double* norm_sums = nullptr;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/content_hash.h"
 
 namespace tidepool::memserver {
 
@@ -25,6 +26,7 @@ WorkDone Worker::Do(const Work& work) {
       break;
     case WorkKind::kStage: Stage(work); break;
     case WorkKind::kUnstage: done.intact = Unstage(work); break;
+    case WorkKind::kHash: static_cast<ContentHasher*>(work.to)->Update({static_cast<const std::byte*>(work.from), work.count}); break;
     case WorkKind::kVerify: done.intact = IsIntact(work.staged); break;
   }
   return done;

@@ -123,9 +123,9 @@ TEST(MemctlResidency, HostileRunsAreErrors) {
 TEST(MemctlPs, JobsAreATable) {
   auto jobs = ReadJobs(R"({"jobs":[
     {"id":1,"name":"gpt","uid":0,"state":"training","world":2,"ranks_attached":2,"dtype":"bf16","version":41,"parameters":124439808,
-     "pool_bytes":1991036928,"nvme_bytes":0,"rcache_bytes":134217728,"suspended":false,"optimizer_bytes":7,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
+     "pool_bytes":1991036928,"frozen_bytes":0,"nvme_bytes":0,"rcache_bytes":134217728,"suspended":false,"optimizer_bytes":7,"step_seconds":0.5213,"grad_norm":1.25,"steps_skipped":0,"chunks":9},
     {"id":12,"name":"a-long-name","uid":0,"state":"detached","world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,
-     "pool_bytes":4096,"nvme_bytes":0,"rcache_bytes":0,"suspended":true,"optimizer_bytes":0,"step_seconds":0,
+     "pool_bytes":4096,"frozen_bytes":0,"nvme_bytes":0,"rcache_bytes":0,"suspended":true,"optimizer_bytes":0,"step_seconds":0,
      "grad_norm":null,"steps_skipped":3,"chunks":1}]})");
   ASSERT_TRUE(jobs.ok()) << jobs.status().Format();
   EXPECT_EQ(Joined(RenderJobs(*jobs, {})), R"(
@@ -134,6 +134,25 @@ ID  NAME         STATE      RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STE
 12  a-long-name  suspended    0/1  fp32      0     900  4.00 KiB      0 B       -          -        3
 )");
   EXPECT_THAT(RenderJobs(*jobs, {.header = false}), SizeIs(2));
+}
+
+TEST(MemctlPs, FrozenChunksStandBesideWhatIsTheJobsOwn) {
+  const auto job = [](uint64_t id, uint64_t frozen) {
+    JobView view;
+    view.id = id;
+    view.name = "lora";
+    view.pool_bytes = 4096;
+    view.frozen_bytes = frozen;
+    return view;
+  };
+  const Lines lines = RenderJobs({job(1, 1 << 20), job(2, 0)}, {});
+  EXPECT_THAT(lines[0], HasSubstr("POOL+FROZEN"));
+  EXPECT_THAT(lines[1], HasSubstr("4.00 KiB + 1.00 MiB"));
+  EXPECT_THAT(lines[2], HasSubstr("4.00 KiB + 0 B"));
+  StatusView status;
+  status.frozen_bytes = 1 << 20;
+  status.frozen_chunks = 2;
+  EXPECT_THAT(Joined(RenderStatus(status, {})), HasSubstr("\nfrozen    1.00 MiB of that in 2 frozen chunks, each counted once\n"));
 }
 
 TEST(MemctlChunks, TheLastLineSaysHowToGoOn) {
@@ -151,7 +170,7 @@ there are more: memctl chunks --cursor 3:2
 
 TEST(MemctlStatus, OneScreen) {
   auto status = ReadStatus(R"({"state":"ready","version":"0.1.0","pid":77,"socket_dir":"/run/tidepool","uptime_seconds":90,
-    "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"bytes_free":1,"huge_page_bytes":536870912,"touch_seconds":1.5},
+    "snapshot_age_seconds":0.01,"serve_loop":{"turns":12,"silent_seconds":0},"pool":{"bytes":1073741824,"bytes_used":268435456,"frozen_bytes":0,"frozen_chunks":0,"bytes_free":1,"huge_page_bytes":536870912,"touch_seconds":1.5},
     "nvme":{"bytes":0,"bytes_used":0,"bytes_read":0,"bytes_written":0,"repetitions":0,"transfers":0,"blocks_stalled":0,"failed_directory":"","directories":[]},
     "rcache":{"bytes_limit":0,"bytes_used":0},"transfers":{"host_to_device_bytes":5242880,"device_to_host_bytes":0},
     "optimizer":{"workers":1,"parameters_updated":12345678,"prefetch":1024},"jobs":1,"sessions":2,"sessions_ended_badly":0})");

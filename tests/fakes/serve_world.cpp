@@ -68,6 +68,10 @@ shm::Request FakeRank::PutRequest(ChunkId chunk, uint64_t begin, uint64_t count,
   return RangeRequest(shm::Op::kPutWeights, chunk, begin, count, offset);
 }
 
+shm::Request FakeRank::ClaimRequest(ChunkId chunk) {
+  return RangeRequest(shm::Op::kClaimFrozen, chunk, 0, 0, 0);
+}
+
 shm::Request FakeRank::FetchRequest(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
   shm::Request request = RangeRequest(shm::Op::kFetch, chunk, begin, count, offset);
   request.version = version;

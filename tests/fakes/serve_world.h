@@ -103,6 +103,8 @@ class FakeRank {
   uint64_t Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
     return Send(FetchRequest(chunk, begin, count, offset, version));
   }
+  static shm::Request ClaimRequest(ChunkId chunk);
+  uint64_t Claim(ChunkId chunk) { return Send(ClaimRequest(chunk)); }
   uint64_t Submit(const Gradient& gradient) { return Send(SubmitRequest(gradient)); }
   uint64_t EndStep(Version version, float learning_rate, float loss_scale = 1) {
     return Send(EndStepRequestOf(version, learning_rate, loss_scale));

@@ -57,7 +57,9 @@ TEST_F(AdminApiTest, StatusCarriesTheNumbersOfTheSnapshot) {
   EXPECT_THAT(body, HasSubstr(R"("state":"ready")"));
   EXPECT_THAT(body, HasSubstr(R"("uptime_seconds":90)"));
   EXPECT_THAT(
-      body, HasSubstr(R"("pool":{"bytes":1048576,"bytes_used":262144,"bytes_free":786432,"huge_page_bytes":524288,"touch_seconds":2.5})"));
+      body,
+      HasSubstr(
+          R"("pool":{"bytes":1048576,"bytes_used":262144,"bytes_free":786432,"frozen_bytes":0,"frozen_chunks":0,"huge_page_bytes":524288,"touch_seconds":2.5})"));
   EXPECT_THAT(body, HasSubstr(R"("rcache":{"bytes_limit":4096,"bytes_used":2048})"));
   EXPECT_THAT(body, HasSubstr(R"("jobs":2,"sessions":2)"));
 }
@@ -65,7 +67,8 @@ TEST_F(AdminApiTest, StatusCarriesTheNumbersOfTheSnapshot) {
 TEST_F(AdminApiTest, JobsAreListedWithCountsOfChunkStates) {
   const std::string body = BodyOf("/v1/jobs");
   EXPECT_THAT(body, HasSubstr(R"("id":3,"name":"gpt")"));
-  EXPECT_THAT(body, HasSubstr(R"("chunk_states":{"empty":1,"resident":1,"gradients":1,"complete":1,"update-due":1,"updating":1})"));
+  EXPECT_THAT(body,
+              HasSubstr(R"("chunk_states":{"empty":1,"resident":1,"gradients":1,"complete":1,"update-due":1,"updating":1,"frozen":0})"));
   EXPECT_THAT(body, HasSubstr(R"("id":5,"name":"7","uid":0,"state":"detached")"));
   EXPECT_THAT(body, Not(HasSubstr("sessions")));
 }

@@ -306,12 +306,14 @@ class Crowd {
     return options;
   }
 
-  // The job of a name has always the same form and user.
+  // The job of a name has always the same form and user. Two jobs of one user list the same frozen chunk, and two of another one too.
   shm::JobSpec SpecOf(uint64_t number) const {
     SpecOptions options = Small("job" + std::to_string(number));
     options.world = 1 + static_cast<uint32_t>(number % 2);
     options.chunks = 1 + static_cast<uint32_t>(number);
-    return MakeSpec(options);
+    shm::JobSpec spec = MakeSpec(options);
+    if (number % kUsers != 2) spec.frozen = {{16, HashOf({})}};
+    return spec;
   }
 
   void Happen() {
@@ -418,6 +420,11 @@ class Crowd {
       by_account[job->account] += job->states->pool_bytes();
       for (const Seat* seat : job->seats) rcache_bytes += seat == nullptr ? 0 : seat->rcache_bytes;
     }
+    for (const auto& [name, chunk] : world_.tables().frozen->chunks()) {
+      table_bytes += chunk->extent.bytes;
+      by_account[UserAccount(name.uid)] += chunk->extent.bytes;
+      shared_ += chunk->holders > 1 ? 1 : 0;
+    }
     ASSERT_EQ(table_bytes + world_.pool().free_bytes(), world_.pool().total_bytes()) << "what the table holds is what the pool lacks";
     ASSERT_EQ(ledger.PoolUsed(), table_bytes);
     for (const auto& [account, bytes] : by_account) ASSERT_EQ(ledger.PoolUsedBy(account), bytes) << account;
@@ -455,6 +462,7 @@ class Crowd {
 
  public:
   uint64_t grants_ = 0;
+  uint64_t shared_ = 0;  // times that two jobs held one frozen chunk
 
  private:
   SplitMix64 random_;
@@ -463,14 +471,16 @@ class Crowd {
 };
 
 TEST(Admission, SumsOfTheLedgerAreTheBytesOfTheTableAfterEveryEvent) {
-  uint64_t grants = 0;
+  uint64_t grants = 0, shared = 0;
   for (uint64_t seed = 0; seed < kSeeds && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Crowd crowd(seed);
     crowd.Run(40);
     grants += crowd.grants_;
+    shared += crowd.shared_;
   }
   EXPECT_GT(grants, 2 * kSeeds) << "the crowd does come in";
+  EXPECT_GT(shared, kSeeds);
 }
 
 }  // namespace admission_test

@@ -95,7 +95,8 @@ TEST_P(HostileRequest, EndsTheSessionWithItsReason) {
 
 const BadRequest kBadRequests[] = {
     {"OpZero", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0; }), "operation is unknown"},
-    {"OpFive", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 5; }), "operation is unknown"},
+    {"OpSix", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 6; }), "operation is unknown"},
+    {"ClaimOfATrainedChunk", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 5; }), "not frozen"},
     {"OpHuge", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0xffffffff; }), "operation is unknown"},
     {"Reserved", With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = 2; }), "reserved"},
     {"ChunkPastEnd", Fetch(2, 0, 1, 0), "no such chunk"},

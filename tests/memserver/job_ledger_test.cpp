@@ -41,6 +41,24 @@ TEST(JobLedger, NamesAskedFreeAndHolders) {
   ExpectParts(status, {"new", std::to_string(kGiB + 1), std::to_string(kGiB), "gpt2 holds 6.00 GiB", "bert holds 3.00 GiB"});
 }
 
+TEST(JobLedger, FrozenChunksCountForTheUserAndForNoJob) {
+  Ledger ledger = TwoJobs();
+  ledger.jobs_max = 3;
+  ledger.quotas = {{.account = "user:7", .quota = {.limit = kGiB / 2}}};
+  Demand demand = Of("c", kGiB / 2);
+  demand.uid = 7;
+  demand.frozen_bytes = kGiB / 2 + 1;
+  const Status status = AdmitFrozen(&ledger, demand);
+  EXPECT_EQ(status.id(), ErrorId::kQuotaExceeded);
+  ExpectParts(status, {"job new needs", "for frozen chunks", "user:7 may have", std::to_string(kGiB / 2)});
+  demand.frozen_bytes = kGiB / 2;
+  ASSERT_TRUE(AdmitFrozen(&ledger, demand).ok());
+  EXPECT_EQ(ledger.PoolUsedBy("user:7"), kGiB / 2);
+  EXPECT_TRUE(AdmitJob(ledger, demand).ok()) << "there may be three jobs, and frozen chunks are none";
+  demand.pool_bytes += 1;
+  EXPECT_EQ(AdmitJob(ledger, demand).id(), ErrorId::kPoolFull) << "both come out of one pool";
+}
+
 TEST(JobLedger, RefusesRcachesBeyondTheLimit) {
   const Status status = AdmitRun(TwoJobs(), {.job = "new", .account = "c", .rcache_bytes = kGiB / 2 + 1, .ranks = 1});
   EXPECT_EQ(status.id(), ErrorId::kRcacheRefused);

@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
     EveryField, LyingRequest,
     ::testing::Values(
         Lie{"OperationZero", Op::kFetch, [](Request* r) { r->op = 0; }, "operation"},
-        Lie{"OperationUnknown", Op::kFetch, [](Request* r) { r->op = 5; }, "operation"},
+        Lie{"OperationUnknown", Op::kFetch, [](Request* r) { r->op = 6; }, "operation"},
         Lie{"OperationHuge", Op::kFetch, [](Request* r) { r->op = ~0U; }, "operation"},
         Lie{"CounterRepeats", Op::kFetch, [](Request* r) { r->counter = 1; }, "counter"},
         Lie{"CounterJumps", Op::kFetch, [](Request* r) { r->counter = 1000; }, "counter"},

@@ -7,8 +7,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ["base", "client", "device", "memserver", "nvme", "optim", "shm", "trainer"]
 TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp"]
+FROZEN = "only with frozen chunks: frozen_base_test.cpp"
 ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
 ELSEWHERE = {
+    "server.frozen_claimed": FROZEN,
+    "server.frozen_put": FROZEN,
+    "server.frozen_sealed": FROZEN,
     "server.piece_staged": ON_NVME,
     "server.piece_stored": ON_NVME,
     "server.piece_written": ON_NVME,

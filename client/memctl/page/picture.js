@@ -4,9 +4,9 @@ const style = () => getComputedStyle(document.documentElement);
 export const colour = (name) => style().getPropertyValue("--" + name).trim();
 
 // Letter of the admin API -> colour. In the row of an rCache '.' means that the rank does not hold the chunk.
-const INKS = { C: "held", ">": "coming", "<": "going", _: "empty", ".": "resident", g: "arriving", G: "complete", O: "due", A: "updating", N: "nvme", "-": "absent" };
+const INKS = { C: "held", ">": "coming", "<": "going", _: "empty", ".": "resident", g: "arriving", G: "complete", O: "due", A: "updating", "=": "frozen", N: "nvme", "-": "absent" };
 // When several chunks share a column, the letter that stands furthest left is shown, as in `memctl residency`.
-const PRIORITY = "AO><gGN_C.-";
+const PRIORITY = "AO><gGN_C.=-";
 export const QUIET = ".-_";  // drawn without their letter
 
 export const inkOf = (letter, kind) => (kind === "rcache" && letter === "." ? "absent" : INKS[letter] || "soft");

@@ -1,0 +1,233 @@
+#include "memserver/residency/frozen_table.h"
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/planted.h"
+#include "base/point.h"
+#include "shm/frozen.h"
+
+namespace tidepool::memserver {
+namespace {
+
+FrozenName NameIn(const shm::JobSpec& spec, const shm::FrozenChunkSpec& chunk, uint32_t uid) {
+  return {TP_PLANTED("residency.frozen_of_any_user") ? 0 : uid, shm::FrozenBytes(spec, chunk), chunk.content};
+}
+
+}  // namespace
+
+FrozenHold::~FrozenHold() {
+  for (FrozenChunk* chunk : chunks_) table_->Release(chunk);
+}
+
+FrozenHold::FrozenHold(FrozenHold&& other) noexcept : table_(other.table_), chunks_(std::exchange(other.chunks_, {})) {}
+
+FrozenHold& FrozenHold::operator=(FrozenHold&& other) noexcept {
+  std::swap(table_, other.table_);
+  std::swap(chunks_, other.chunks_);
+  return *this;
+}
+
+uint64_t FrozenTable::MissingBytes(const shm::JobSpec& spec, uint32_t uid) const {
+  std::set<FrozenName> missing;
+  for (const shm::FrozenChunkSpec& chunk : spec.frozen) {
+    const FrozenName name = NameIn(spec, chunk, uid);
+    if (!chunks_.contains(name)) missing.insert(name);
+  }
+  uint64_t sum = 0;
+  for (const FrozenName& name : missing) sum += shm::FrozenExtentBytes(name.bytes);
+  return sum;
+}
+
+// The bytes are not zeroed: none of them is read before all were written.
+FrozenChunk* FrozenTable::Add(const FrozenName& name, const Extent& extent) {
+  auto chunk = std::make_unique<FrozenChunk>();
+  chunk->name = name;
+  chunk->extent = extent;
+  chunk->record = reinterpret_cast<FrozenRecord*>(extent.data);
+  chunk->data = extent.data + kPageBytes;
+  uploads_.reserve(chunks_.size() + 1);  // a claim allocates nothing
+  return chunks_.emplace(name, std::move(chunk)).first->second.get();
+}
+
+Result<FrozenHold> FrozenTable::Take(const shm::JobSpec& spec, uint32_t uid) {
+  std::vector<FrozenChunk*> taken;
+  for (const shm::FrozenChunkSpec& listed : spec.frozen) {
+    const FrozenName name = NameIn(spec, listed, uid);
+    const auto found = chunks_.find(name);
+    FrozenChunk* chunk = found == chunks_.end() ? nullptr : found->second.get();
+    if (chunk == nullptr) {
+      std::vector<Extent> extents;
+      if (!pool_->Take(std::array{shm::FrozenExtentBytes(name.bytes)}, &extents)) {
+        const FrozenHold back(this, std::move(taken));
+        return Status(ErrorId::kPoolFull, "a frozen chunk of job " + spec.name + " needs " + FormatBytes(name.bytes) +
+                                              " of host memory in one run; free are runs of at most " +
+                                              FormatBytes(pool_->largest_free_bytes()));
+      }
+      chunk = Add(name, extents.front());
+      auto* record = new (chunk->record) FrozenRecord{};
+      record->uid = uid;
+      record->bytes = name.bytes;
+      record->content = name.content;
+      record->crc = CrcOf(*record);
+      record->magic = kFrozenMagic;
+    }
+    ++chunk->holders;
+    taken.push_back(chunk);
+  }
+  return FrozenHold(this, std::move(taken));
+}
+
+Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid, std::span<const uint64_t> places) {
+  std::vector<FrozenChunk*> taken;
+  for (size_t i = 0; i < spec.frozen.size(); ++i) {
+    const FrozenName name = NameIn(spec, spec.frozen[i], uid);
+    const auto found = chunks_.find(name);
+    FrozenChunk* chunk = found == chunks_.end() ? nullptr : found->second.get();
+    std::vector<Extent> extents;
+    const bool known = chunk != nullptr && chunk->extent.offset == places[i];
+    const bool placed = known || (chunk == nullptr && pool_->TakeAt(places[i], shm::FrozenExtentBytes(name.bytes), &extents));
+    if (placed && !known) {
+      chunk = Add(name, extents.front());
+      const FrozenRecord& record = *chunk->record;
+      const bool named = record.magic == kFrozenMagic && record.crc == CrcOf(record) && record.uid == uid && record.bytes == name.bytes &&
+                         record.content == name.content;
+      chunk->sealed = named && record.sealed.load(std::memory_order_acquire) == kFrozenSealed;
+      if (!named) {
+        pool_->Release(extents);
+        chunks_.erase(name);
+        chunk = nullptr;
+      }
+    }
+    if (!placed || chunk == nullptr) {
+      const FrozenHold back(this, std::move(taken));
+      return Status(ErrorId::kKeptMemoryBad, "frozen chunk " + std::to_string(i) + " of a job does not lie where the job has it");
+    }
+    ++chunk->holders;
+    taken.push_back(chunk);
+  }
+  return FrozenHold(this, std::move(taken));
+}
+
+void FrozenTable::Release(FrozenChunk* chunk) {
+  TP_CHECK(chunk->holders > 0, "a frozen chunk is let go once for each time that it was taken");
+  if (--chunk->holders > 0 && !TP_PLANTED("residency.frozen_released_early")) return;
+  std::erase(uploads_, chunk);
+  pool_->Release({&chunk->extent, 1});
+  chunks_.erase(FrozenName(chunk->name));
+}
+
+FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session, JobId job) {
+  if (chunk->rejected == session) {
+    chunk->rejected = 0;
+    return Claim::kRejected;
+  }
+  if (chunk->sealed) return Claim::kThere;
+  const bool is_other = chunk->uploader != 0 && chunk->uploader != session;
+  const bool complete = chunk->uploader == session && chunk->started == chunk->name.bytes;
+  chunk->wanted = chunk->wanted || is_other;
+  if (is_other || complete || chunk->copies > 0 || chunk->at_worker) return Claim::kWait;
+  if (chunk->uploader == 0) uploads_.push_back(chunk);
+  chunk->uploader = session;
+  chunk->uploader_job = job;
+  chunk->started = chunk->filled = chunk->hashed = chunk->filled_seen = 0;
+  chunk->moved_ns = 0;
+  chunk->wanted = false;
+  new (&chunk->record->hasher) ContentHasher();
+  TP_POINT("server.frozen_claimed");
+  return Claim::kYours;
+}
+
+void FrozenTable::StartPut(FrozenChunk* chunk, uint64_t bytes) {
+  chunk->started += bytes;
+  ++chunk->copies;
+}
+
+void FrozenTable::EndPut(FrozenChunk* chunk, uint64_t bytes) {
+  chunk->filled += bytes;
+  --chunk->copies;
+  TP_POINT("server.frozen_put");
+}
+
+void FrozenTable::Leave(FrozenChunk* chunk, SessionId session) {
+  if (chunk->rejected == session) chunk->rejected = 0;
+  if (chunk->uploader == session) EndUpload(chunk);
+}
+
+void FrozenTable::EndUpload(FrozenChunk* chunk) {
+  chunk->uploader = 0;
+  std::erase(uploads_, chunk);
+  ++changes_;
+}
+
+FrozenChunk* FrozenTable::NextHash(JobId job, uint64_t* begin, uint64_t* bytes) {
+  for (FrozenChunk* chunk : uploads_) {
+    if (chunk->uploader_job != job || chunk->at_worker || chunk->hashed == chunk->filled) continue;
+    *begin = chunk->hashed;
+    *bytes = std::min(kHashBytesMax, chunk->filled - chunk->hashed);
+    chunk->hashed += *bytes;
+    chunk->at_worker = true;
+    return chunk;
+  }
+  return nullptr;
+}
+
+bool FrozenTable::EndHash(FrozenChunk* chunk) {
+  chunk->at_worker = false;
+  if (chunk->uploader == 0) {  // it has gone: who waits may begin now
+    ++changes_;
+    return false;
+  }
+  if (chunk->hashed < chunk->name.bytes) return false;
+  const ContentHash found = chunk->record->hasher.Finish();
+  const bool same = found == chunk->name.content || TP_PLANTED("residency.frozen_hash_unchecked");
+  if (same) {
+    chunk->record->sealed.store(kFrozenSealed, std::memory_order_release);
+    chunk->sealed = true;
+    TP_POINT("server.frozen_sealed");
+  } else {
+    chunk->rejected = chunk->uploader;
+    LogWarn("a frozen chunk was put with other bytes than its name says",
+            {{"job", chunk->uploader_job}, {"name", HexOf(chunk->name.content)}, {"found", HexOf(found)}});
+  }
+  EndUpload(chunk);
+  return same;
+}
+
+bool FrozenTable::Tend(int64_t now_ns) {
+  FrozenChunk* stalled = nullptr;
+  for (FrozenChunk* chunk : uploads_) {
+    const bool idle = chunk->copies == 0 && !chunk->at_worker && chunk->filled < chunk->name.bytes;
+    if (chunk->filled_seen != chunk->filled || chunk->moved_ns == 0 || !idle) {
+      chunk->filled_seen = chunk->filled;
+      chunk->moved_ns = now_ns;
+    } else if (chunk->wanted && now_ns - chunk->moved_ns >= kStallNs) {
+      stalled = chunk;
+    }
+  }
+  if (stalled == nullptr) return false;
+  LogWarn("an uploader of a frozen chunk puts nothing while others wait: it loses its claim",
+          {{"job", stalled->uploader_job}, {"name", HexOf(stalled->name.content)}, {"bytes", stalled->filled}});
+  EndUpload(stalled);
+  return true;
+}
+
+uint64_t FrozenTable::pool_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [name, chunk] : chunks_) sum += chunk->extent.bytes;
+  return sum;
+}
+
+std::map<uint32_t, uint64_t> FrozenTable::BytesByUser() const {
+  std::map<uint32_t, uint64_t> bytes;
+  for (const auto& [name, chunk] : chunks_) bytes[name.uid] += chunk->extent.bytes;
+  return bytes;
+}
+
+}  // namespace tidepool::memserver

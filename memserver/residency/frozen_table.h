@@ -1,0 +1,136 @@
+// FrozenTable: the frozen chunks of all users: which bytes lie where in the host pool, for how many jobs, and who is putting them there.
+//
+// One thread (the serve loop). Workers read the bytes of a chunk and change its hasher between NextHash and EndHash, nothing else.
+// Invariants:
+//  1. no two chunks of the table have one user, size and content; users share nothing;
+//  2. a chunk's memory was taken when the first job listed it, and goes back when the last job that does has gone: `holders` is the number
+//     of listings of jobs in the table of jobs;
+//  3. bytes are written only while the chunk is not sealed, by its one uploader, in order from the start; they are read by fetches only
+//     when it is sealed;
+//  4. a chunk is sealed only when all of its bytes were hashed, and are what its name says. The seal is in kept memory before anybody is
+//     told of it;
+//  5. a new upload begins only when nothing of the former one is at a worker or on its way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/content_hash.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "memserver/residency/host_pool.h"
+#include "memserver/residency/kept_records.h"
+#include "shm/job_spec.h"
+
+namespace tidepool::memserver {
+
+struct FrozenName {
+  uint32_t uid = 0;
+  uint64_t bytes = 0;
+  ContentHash content;
+  friend auto operator<=>(const FrozenName&, const FrozenName&) = default;
+};
+
+struct FrozenChunk {
+  FrozenName name;
+  Extent extent;
+  FrozenRecord* record = nullptr;
+  std::byte* data = nullptr;
+  uint32_t holders = 0;
+  bool sealed = false;
+  // The upload.
+  SessionId uploader = 0;  // 0: nobody
+  JobId uploader_job = 0;
+  uint64_t started = 0, filled = 0, hashed = 0;  // bytes from the start: on their way or in; in; hashed or at a worker
+  uint32_t copies = 0;                           // on their way
+  bool at_worker = false;
+  bool wanted = false;       // somebody has waited since the upload began
+  uint64_t filled_seen = 0;  // by Tend, at `moved_ns`
+  int64_t moved_ns = 0;
+  SessionId rejected = 0;  // the one whose bytes were not what they should be, until it is told
+};
+
+class FrozenTable;
+
+// The frozen chunks of one job, in the order in which it lists them; lets go of them in the end.
+class FrozenHold {
+ public:
+  FrozenHold() = default;
+  FrozenHold(FrozenTable* table, std::vector<FrozenChunk*> chunks) : table_(table), chunks_(std::move(chunks)) {}
+  ~FrozenHold();
+  FrozenHold(FrozenHold&& other) noexcept;
+  FrozenHold& operator=(FrozenHold&& other) noexcept;
+
+  std::span<FrozenChunk* const> chunks() const { return chunks_; }
+  FrozenTable* table() const { return table_; }
+
+ private:
+  FrozenTable* table_ = nullptr;
+  std::vector<FrozenChunk*> chunks_;
+};
+
+class FrozenTable {
+ public:
+  // Of work for a worker at once: about 4 ms.
+  static constexpr uint64_t kHashBytesMax = 4 * kMiB;
+  // An uploader that puts nothing for so long while somebody waits loses its claim.
+  static constexpr int64_t kStallNs = 30'000'000'000;
+
+  explicit FrozenTable(HostPool* pool) : pool_(pool) {}
+  FrozenTable(const FrozenTable&) = delete;
+  FrozenTable& operator=(const FrozenTable&) = delete;
+
+  // Of the pool, for what the job lists and the user does not have yet.
+  uint64_t MissingBytes(const shm::JobSpec& spec, uint32_t uid) const;
+  // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
+  Result<FrozenHold> Take(const shm::JobSpec& spec, uint32_t uid);
+  // As another server has left them, at these places of the pool. Errors: kKeptMemoryBad.
+  Result<FrozenHold> Recover(const shm::JobSpec& spec, uint32_t uid, std::span<const uint64_t> places);
+
+  enum class Claim {
+    kThere,
+    kYours,  // nobody puts it, or the asker began and asks once more: it is to put it, from the start
+    kWait,
+    kRejected,  // what the asker had put is not what the name says
+  };
+  Claim TakeClaim(FrozenChunk* chunk, SessionId session, JobId job);
+  // Of its uploader, from `started` on.
+  void StartPut(FrozenChunk* chunk, uint64_t bytes);
+  void EndPut(FrozenChunk* chunk, uint64_t bytes);
+  // The put's bytes will not arrive: its session ends.
+  void DropPut(FrozenChunk* chunk) { --chunk->copies; }
+  // The session ends.
+  void Leave(FrozenChunk* chunk, SessionId session);
+
+  // The next bytes for a worker of an upload by this job: `bytes` of the chunk's from `begin` on. Null: none.
+  FrozenChunk* NextHash(JobId job, uint64_t* begin, uint64_t* bytes);
+  // Those are in its record's hasher. True when the chunk is sealed with them.
+  bool EndHash(FrozenChunk* chunk);
+  bool uploading() const { return !uploads_.empty(); }
+  // Takes claims from uploaders that hold up others. True when there was one.
+  bool Tend(int64_t now_ns);
+
+  // Grows whenever a claim or a fetch that waits may go on.
+  uint64_t changes() const { return changes_; }
+  // Of the pool.
+  uint64_t pool_bytes() const;
+  std::map<uint32_t, uint64_t> BytesByUser() const;
+  const std::map<FrozenName, std::unique_ptr<FrozenChunk>>& chunks() const { return chunks_; }
+
+ private:
+  friend class FrozenHold;
+  void Release(FrozenChunk* chunk);
+  FrozenChunk* Add(const FrozenName& name, const Extent& extent);
+  void EndUpload(FrozenChunk* chunk);
+
+  HostPool* const pool_;
+  std::map<FrozenName, std::unique_ptr<FrozenChunk>> chunks_;
+  std::vector<FrozenChunk*> uploads_;  // those with an uploader
+  uint64_t changes_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,24 @@
+// Requests that name a frozen chunk: claims, puts of its bytes, fetches; and what becomes of a put or a gradient that nobody may send.
+//
+// Called by the serve loop, as transfers.h. What a peer may do wrong without lying, such as putting into a chunk whose claim it has lost,
+// is answered with an error; what an honest client cannot send ends its session.
+#pragma once
+
+#include "memserver/residency/job_states.h"
+#include "memserver/traffic/session.h"
+#include "memserver/traffic/transfers.h"
+
+namespace tidepool::memserver {
+
+// Null when the request is sound, else what is wrong with it.
+const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes, const shm::Request& request);
+Start StartClaim(JobStates* states, Session* session, JobId job, const shm::Request& request);
+Start StartFrozenPut(JobStates* states, Session* session, const shm::Request& request);
+void EndFrozenPut(JobStates* states, Session* session, const Copy& copy);
+Start StartFrozenFetch(JobStates* states, Session* session, const shm::Request& request);
+void EndFrozenFetch(JobStates* states, Session* session, const Copy& copy);
+// The session goes away: its puts never end, and it gives up its claims.
+void DropFrozen(JobStates* states, const shm::Request& request);
+void LeaveFrozen(JobStates* states, const Session& session);
+
+}  // namespace tidepool::memserver
