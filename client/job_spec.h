@@ -1,6 +1,7 @@
 // The job description, under the name by which a trainer knows it: a trainer includes client, never shm.
 #pragma once
 
+#include "shm/frozen.h"
 #include "shm/job_spec.h"
 #include "shm/spill.h"
 
@@ -8,6 +9,8 @@ namespace tidepool::client {
 
 using shm::ChunkSpec;
 using shm::DataGroup;
+using shm::FrozenChunkSpec;
+using shm::FrozenPoolBytes;
 using shm::HostStateBytesOf;
 using shm::JobSpec;
 using shm::kRanksMax;

@@ -27,7 +27,7 @@ constexpr int64_t kControlTimeoutNs = 10 * kNsPerSecond;  // until the server ta
 constexpr int64_t kLastWordsNs = 200 * kNsPerMs;          // for the text that explains an end mark in the ring
 
 const char* NameOf(shm::Op op) {
-  constexpr std::array<const char*, shm::kOpMax + 1> kNames{"?", "put weights of", "fetch", "submit gradient of", "end step"};
+  constexpr std::array<const char*, shm::kOpMax + 1> kNames{"?", "put weights of", "fetch", "submit gradient of", "end step", "claim"};
   return kNames[static_cast<uint32_t>(op)];
 }
 
@@ -83,6 +83,10 @@ Result<Ticket> MemClient::StartPutWeights(const Range& range) {
   auto ticket = Start(RequestOf(shm::Op::kPutWeights, range));
   TP_POINT("client.put_sent");
   return ticket;
+}
+
+Result<Ticket> MemClient::StartClaimFrozen(ChunkId chunk) {
+  return Start(RequestOf(shm::Op::kClaimFrozen, {.chunk = chunk}));
 }
 
 Result<Ticket> MemClient::StartFetch(const Range& range, Version version) {

@@ -38,6 +38,11 @@ class MemClient final : public ChunkService {
   Result<Ticket> StartFetch(const Range& range, Version version) override;
   Result<Ticket> StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) override;
   Result<Ticket> StartEndStep(const StepEnd& end) override;
+  // Is this frozen chunk there? Outcome::bytes are all of its bytes then. 0: this rank is to put them, with StartPutWeights, elements of
+  // the job's dtype in order from the chunk's start, and to claim it again. Waits while another rank puts it. Errors: kContentMismatch
+  // (what this rank has put is not what the chunk's name says). A put that is too late is kUploadLost, one into a chunk that is there
+  // kChunkFrozen. See ProvideFrozen in provide_frozen.h.
+  Result<Ticket> StartClaimFrozen(ChunkId chunk);
   bool Test(Ticket ticket) override;
   Result<Outcome> Wait(Ticket ticket) override;
   Status DeclareSchedule(std::span<const ChunkId> order) override;

@@ -164,6 +164,23 @@ TEST_F(Service, AJobBelongsToWhoStartedIt) {
   EXPECT_TRUE(asked);
 }
 
+// Equal bytes of two users are two chunks: who comes second cannot tell that somebody has them.
+TEST_F(Service, AFrozenBaseIsSharedWithNobodyElse) {
+  ThinOptions ours = Thin(daemon_.socket_dir());
+  ours.frozen_chunks = 2;
+  bool asked = false;
+  ours.after_step = [&](uint64_t step) {
+    if (step != 1) return;
+    asked = true;
+    const Ended other = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--steps", "2", "--frozen", "2"}));
+    EXPECT_EQ(other.exit_code, Expected(kExitOk)) << other.output;
+    const std::string all = std::to_string(2 * ours.chunk_elements * sizeof(float));
+    EXPECT_NE(other.output.find(geteuid() == 0 ? "frozen put " + all + "\n" : ""), std::string::npos) << other.output;
+  };
+  EXPECT_TRUE(RunThinJob(ours).ok());
+  EXPECT_TRUE(asked);
+}
+
 // Of a service that allows a user one rank, a run of two gets no room, however long it waits.
 TEST_F(Service, AUserHasSoManyRanksAndNoMore) {
   const Ended refused = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--world", "2", "--wait-ms", "20000"}));

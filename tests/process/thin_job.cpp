@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "client/provide_frozen.h"
 
 namespace tidepool::testing {
 
@@ -60,11 +61,13 @@ class ThinRank {
 
   Status Train(ThinResult* result) {
     result->first_version = client_->attachment().sealed_version;
+    TP_RETURN_IF_ERROR(ProvideFrozen());
     if (!client_->attachment().weights_ready) TP_RETURN_IF_ERROR(PutWeights());
     std::vector<ChunkId> order(options_.chunks);
     for (uint32_t i = 0; i < options_.chunks; ++i) order[i] = i;
     TP_RETURN_IF_ERROR(client_->DeclareSchedule(order));
     for (uint64_t step = result->first_version; step < options_.steps; ++step) {
+      TP_RETURN_IF_ERROR(LookAtFrozen(step));
       TP_RETURN_IF_ERROR(Step(step, result));
       if (options_.after_step) options_.after_step(step + 1);
       if (options_.pause_ns > 0) clock_.SleepNs(options_.pause_ns);
@@ -85,6 +88,43 @@ class ThinRank {
     return {chunk, count * spec_.ShardIndex(chunk, options_.rank), count, (chunk % 2) * block_bytes_};
   }
   std::byte* BlockOf(const Range& range) const { return client_->attachment().rcache + range.rcache_offset; }
+
+  // Frozen chunks have a block of their own, behind the two that take turns.
+  Status ProvideFrozen() {
+    const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) {
+      const std::vector<std::byte> content = FrozenContent(options_, index);
+      std::copy_n(content.begin() + static_cast<ptrdiff_t>(begin), bytes.size(), bytes.begin());
+      if (options_.frozen_wrong) bytes.back() ^= std::byte{1};
+      return Status();
+    };
+    TP_ASSIGN_OR_RETURN(const uint64_t put,
+                        client::ProvideFrozen(client_.get(), spec_, options_.rank, {2 * block_bytes_, block_bytes_}, read));
+    if (options_.on_frozen && options_.frozen_chunks > 0) options_.on_frozen(put);
+    return Status();
+  }
+
+  // It holds what its name says, whoever put it.
+  Status LookAtFrozen(uint64_t step) {
+    if (options_.frozen_chunks == 0) return Status();
+    const size_t index = step % options_.frozen_chunks;
+    const Range range{options_.chunks + static_cast<ChunkId>(index), 0, options_.chunk_elements, 2 * block_bytes_};
+    if (options_.frozen_written) TP_RETURN_IF_ERROR(TryToWrite(range, step));
+    TP_ASSIGN_OR_RETURN(const Ticket ticket, client_->StartFetch(range, step));
+    TP_RETURN_IF_ERROR(client_->Wait(ticket).status());
+    const std::vector<std::byte> should = FrozenContent(options_, index);
+    const bool same = std::memcmp(BlockOf(range), should.data(), should.size()) == 0;
+    return same ? Status() : Status(ErrorId::kInternal, "frozen chunk " + std::to_string(index) + " has other bytes than its name says");
+  }
+
+  Status TryToWrite(const Range& range, uint64_t step) {
+    std::fill_n(BlockOf(range), block_bytes_, std::byte{0x5a});
+    TP_ASSIGN_OR_RETURN(const Ticket put, client_->StartPutWeights(range));
+    const Status refused = client_->Wait(put).status();
+    TP_ASSIGN_OR_RETURN(const Ticket gradient, client_->StartSubmitGradient(range, step, 0));
+    const Status refused_too = client_->Wait(gradient).status();
+    const bool right = refused.id() == ErrorId::kChunkFrozen && refused_too.id() == ErrorId::kChunkFrozen;
+    return right ? Status() : Status(ErrorId::kInternal, "a frozen chunk was written to: " + refused.Line() + "; " + refused_too.Line());
+  }
 
   Status PutWeights() {
     for (ChunkId chunk = 0; chunk < options_.chunks; ++chunk) {
@@ -165,7 +205,7 @@ shm::JobSpec SpecOf(const ThinOptions& options) {
   spec.optimizer = options.optimizer;
   spec.max_grad_norm = 1.0F;
   spec.micro_batches = options.micro_batches;
-  spec.rcache_bytes = RoundUp(2 * options.chunk_elements * 4, kPageBytes);
+  spec.rcache_bytes = RoundUp((options.frozen_chunks > 0 ? 3 : 2) * options.chunk_elements * 4, kPageBytes);
   spec.parameter_groups = {{1.0F, 0.1F}, {1.0F, 0.0F}};
   spec.data_groups = {{options.world == 64 ? ~uint64_t{0} : (uint64_t{1} << options.world) - 1}};
   for (uint32_t i = 0; i < options.chunks; ++i) {
@@ -174,7 +214,18 @@ shm::JobSpec SpecOf(const ThinOptions& options) {
     spec.parameters.push_back({"layer" + std::to_string(i) + ".weight", {bias}, i, 0, 0, bias});
     spec.parameters.push_back({"layer" + std::to_string(i) + ".bias", {32}, i, 1, bias, 32});
   }
+  for (uint32_t i = 0; i < options.frozen_chunks; ++i) {
+    spec.frozen.push_back({options.chunk_elements, HashOf(FrozenContent(options, i))});
+  }
   return spec;
+}
+
+std::vector<std::byte> FrozenContent(const ThinOptions& options, size_t index) {
+  std::vector<std::byte> content(options.chunk_elements * BytesOf(options.dtype));
+  for (uint64_t i = 0; i < options.chunk_elements; ++i) {
+    WriteElement(content.data(), options.dtype, i, Noise(options.frozen_seed + 1'000'000, index, i));
+  }
+  return content;
 }
 
 Result<ThinResult> RunThinJob(const ThinOptions& options) {

@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
-#include "base/optimizer.h"
 #include "base/ids.h"
+#include "base/optimizer.h"
 #include "base/status.h"
 #include "client/mem_client.h"
 #include "shm/job_spec.h"
@@ -24,6 +25,10 @@ struct ThinOptions {
   uint32_t chunks = 4;
   uint64_t chunk_elements = 4096;  // a multiple of 16 x world
   uint32_t micro_batches = 1;
+  uint32_t frozen_chunks = 0;   // of chunk_elements each; each step looks at one of them
+  uint64_t frozen_seed = 1;     // what is in them
+  bool frozen_wrong = false;    // other bytes are put than those that are named
+  bool frozen_written = false;  // tries to write to one that is there, which is to be refused
   DType dtype = DType::kF32;
   OptimizerSpec optimizer = {};
   int64_t pause_ns = 0;  // after each step
@@ -41,6 +46,8 @@ struct ThinOptions {
   std::function<void(uint64_t step)> after_step;
   // Called with the norm of each step's gradients.
   std::function<void(uint64_t step, double grad_norm)> on_norm;
+  // Called with the bytes of frozen chunks that this rank has put, when all of them are there.
+  std::function<void(uint64_t bytes)> on_frozen;
 };
 
 struct ThinResult {
@@ -50,6 +57,7 @@ struct ThinResult {
 };
 
 shm::JobSpec SpecOf(const ThinOptions& options);
+std::vector<std::byte> FrozenContent(const ThinOptions& options, size_t index);
 // Attaches, trains until `steps` steps are sealed, hashes the weights, detaches.
 Result<ThinResult> RunThinJob(const ThinOptions& options);
 

@@ -28,6 +28,17 @@ void ForkSleeper() {
   std::cout << "child " << child << std::endl;
 }
 
+void AddFrozen(CLI::App* app, tidepool::testing::ThinOptions* options) {
+  app->add_option("--frozen", options->frozen_chunks);
+  app->add_option("--frozen-seed", options->frozen_seed);
+  app->add_flag("--frozen-wrong", options->frozen_wrong, "put other bytes than those that are named");
+  app->add_flag("--frozen-written", options->frozen_written, "try to write to them");
+  options->on_frozen = [](uint64_t bytes) {
+    std::printf("frozen put %llu\n", static_cast<unsigned long long>(bytes));
+    std::fflush(stdout);
+  };
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -45,6 +56,7 @@ int main(int argc, char** argv) {
   app.add_option("--elements", options.chunk_elements);
   app.add_option("--micro-batches", options.micro_batches);
   app.add_option("--pause-ms", pause_ms);
+  AddFrozen(&app, &options);
   app.add_option("--save", options.save_dir);
   app.add_flag("--bf16", bf16);
   std::string rule = "adamw", states = "fp32";
