@@ -145,6 +145,7 @@ void CheckLoading(const Job& job, const SimJob& model, ChunkId id) {
 void CheckPoolBytes(ServeWorld* world) {
   uint64_t used = 0;
   for (const auto& job : world->tables().jobs) used += job->states->pool_bytes();
+  used += world->tables().frozen->pool_bytes();
   TP_CHECK(used + world->pool().free_bytes() == world->pool().total_bytes(), "pool bytes add up");
 }
 
@@ -152,11 +153,37 @@ void CheckExtents(ServeWorld* world) {
   static std::vector<Extent> all;  // every turn: allocated once
   all.clear();
   for (const auto& job : world->tables().jobs) all.insert(all.end(), job->states->extents().begin(), job->states->extents().end());
+  for (const auto& [name, chunk] : world->tables().frozen->chunks()) all.push_back(chunk->extent);
   std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
   uint64_t end = world->pool().own_records().size();
   for (const Extent& extent : all) {
     TP_CHECK(extent.offset >= end, "no place of the pool is used twice");
     end = extent.offset + extent.bytes;
+  }
+}
+
+void CheckFrozen(const Tables& tables, bool with_bytes) {
+  for (const auto& [name, chunk] : tables.frozen->chunks()) {
+    uint32_t holders = 0, copies = 0;
+    for (const auto& job : tables.jobs) {
+      for (const FrozenUse& use : job->states->frozen()) holders += use.chunk == chunk.get() ? 1 : 0;
+    }
+    bool uploads = chunk->uploader == 0;
+    for (const auto& seat : tables.seats) {
+      if (seat->session == nullptr) continue;
+      uploads = uploads || seat->session->id() == chunk->uploader;
+      const CopyLane& lane = seat->session->lane();
+      for (uint32_t i = 0; i < lane.size(); ++i) {
+        const shm::Request& request = lane.at(i).request;
+        const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights) && seat->job->spec().IsFrozen(request.chunk);
+        copies += is_put && seat->job->states->frozen(request.chunk).chunk == chunk.get() ? 1 : 0;
+      }
+    }
+    TP_CHECK(chunk->holders == holders && holders > 0, "a frozen chunk is held by the jobs that list it");
+    TP_CHECK(uploads && chunk->copies == copies, "an upload has a rank that uploads");
+    TP_CHECK(chunk->sealed == (chunk->record->sealed.load() == kFrozenSealed), "a seal is in kept memory");
+    if (!with_bytes || !chunk->sealed) continue;
+    TP_CHECK(std::memcmp(chunk->data, SimJob::ContentOf(name.content).data(), name.bytes) == 0, "a frozen chunk is never written");
   }
 }
 

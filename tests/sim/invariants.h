@@ -13,7 +13,10 @@ namespace tidepool::memserver {
 
 // Bytes that jobs hold and free bytes are the pool.
 void CheckPoolBytes(ServeWorld* world);
-// No two jobs share a byte, and none has one of the server's own.
+// Frozen chunks have as many holders as jobs list them; who uploads one is here. With their bytes: those that are sealed hold what their
+// name says, in the table and in kept memory alike.
+void CheckFrozen(const Tables& tables, bool with_bytes);
+// No two jobs share a byte, but those of frozen chunks, and none has one of the server's own.
 void CheckExtents(ServeWorld* world);
 // Every chunk has the sealed version or waits for its update to it, in the table and in kept memory alike.
 void CheckVersions(const Job& job, const SimJob& model);

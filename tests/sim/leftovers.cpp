@@ -22,7 +22,7 @@ const std::vector<uint32_t>& FetchesOf(const Job& job) {
     const CopyLane& lane = seat->session->lane();
     for (uint32_t i = 0; i < lane.size(); ++i) {
       const shm::Request& request = lane.at(i).request;
-      if (request.op == static_cast<uint32_t>(shm::Op::kFetch)) ++fetches[request.chunk];
+      if (request.op == static_cast<uint32_t>(shm::Op::kFetch) && request.chunk < fetches.size()) ++fetches[request.chunk];
     }
   }
   return fetches;
@@ -88,6 +88,9 @@ void Leftovers::CheckJob(const Job& job, const Tables& tables) {
     const Chunk& chunk = job.states->chunk(id);
     TP_CHECK(chunk.readers == fetches[id], "a chunk's readers are the fetches under way");
     TP_CHECK((chunk.ranks_cached & ~sessions) == 0, "only the rCache of a rank that is here holds a chunk");
+  }
+  for (const FrozenUse& use : job.states->frozen()) {
+    TP_CHECK((use.ranks_cached & ~sessions) == 0, "only the rCache of a rank that is here holds a frozen chunk");
   }
   CheckIdentities(job);
 }

@@ -27,6 +27,9 @@ inline constexpr std::array kServerPoints = {
 // And those that it passes only with states on NVMe.
 inline constexpr std::array kNvmePoints = {"server.piece_staged", "server.piece_stored", "server.piece_written"};
 
+// And with frozen chunks.
+inline constexpr std::array kFrozenPoints = {"server.frozen_claimed", "server.frozen_put", "server.frozen_sealed"};
+
 class MortalServer {
  public:
   explicit MortalServer(const WorldOptions& options);

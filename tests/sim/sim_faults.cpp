@@ -113,6 +113,7 @@ void SimWorld::ArmPoint() {
   const bool named = random_.Below(2) == 0;
   if (world_->has_tier() && random_.Below(4) == 0)
     return server_->DieAt(kNvmePoints[random_.Below(kNvmePoints.size())], 1 + random_.Below(9));
+  if (frozen_ && random_.Below(4) == 0) return server_->DieAt(kFrozenPoints[random_.Below(kFrozenPoints.size())], 1 + random_.Below(3));
   const char* point = named ? kServerPoints[random_.Below(kServerPoints.size())] : nullptr;
   server_->DieAt(point, 1 + random_.Below(named ? 3 : 100));
 }

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_job.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -53,12 +54,39 @@ float ValueAt(uint64_t seed, uint64_t i) {
 
 }  // namespace
 
-SimJob::SimJob(uint32_t number, const FaultPlan& plan, SplitMix64* random)
+const std::vector<std::byte>& SimJob::FrozenContent(uint64_t content) {
+  static const std::vector<std::vector<std::byte>> contents = [] {
+    std::vector<std::vector<std::byte>> made(kFrozenContents, std::vector<std::byte>(kFrozenBytes));
+    SplitMix64 random(20);
+    for (auto& bytes : made) {
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
+    }
+    return made;
+  }();
+  return contents[content];
+}
+
+const std::vector<std::byte>& SimJob::ContentOf(const ContentHash& name) {
+  static const std::vector<ContentHash> names = [] {
+    std::vector<ContentHash> made;
+    for (uint64_t i = 0; i < kFrozenContents; ++i) made.push_back(HashOf(FrozenContent(i)));
+    return made;
+  }();
+  const auto found = std::find(names.begin(), names.end(), name);
+  TP_CHECK(found != names.end(), "only contents of the simulation have names");
+  return FrozenContent(static_cast<uint64_t>(found - names.begin()));
+}
+
+SimJob::SimJob(uint32_t number, const FaultPlan& plan, bool frozen, SplitMix64* random)
     : number_(number),
       spec_(RandomSpec(number, random)),
       may_poison_(plan.Has(Fault::kNonFinite)),
       loss_scale_(random->Below(2) == 0 ? 1.0F : 16.0F),
-      twin_(spec_) {}
+      twin_(spec_) {
+  for (uint64_t i = frozen ? 1 + random->Below(3) : 0; i > 0; --i) {
+    spec_.frozen.push_back({kFrozenBytes / BytesOf(spec_.dtype), HashOf(FrozenContent(random->Below(kFrozenContents)))});
+  }
+}
 
 void SimJob::FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values) const {
   const uint64_t seed = Mix(Mix(number_, lives_), chunk);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/units.h"
 #include "memserver/job.h"
 #include "shm/job_spec.h"
 #include "tests/sim/fault_plan.h"
@@ -21,7 +22,13 @@ namespace tidepool::memserver {
 
 class SimJob {
  public:
-  SimJob(uint32_t number, const FaultPlan& plan, SplitMix64* random);
+  // Frozen chunks are some of few, so that jobs share them.
+  static constexpr uint64_t kFrozenContents = 3, kFrozenBytes = 12 * kKiB;
+  static const std::vector<std::byte>& FrozenContent(uint64_t content);
+  // Of a frozen chunk with this name.
+  static const std::vector<std::byte>& ContentOf(const ContentHash& name);
+
+  SimJob(uint32_t number, const FaultPlan& plan, bool frozen, SplitMix64* random);
 
   const shm::JobSpec& spec() const { return spec_; }
   float loss_scale() const { return loss_scale_; }

@@ -76,6 +76,7 @@ void SimRank::On(const Attached& attached, std::string* log) {
   life_ = job_->lives();
   loading_ = !attached.weights_ready;
   put_elements_.assign(job_->spec().chunks.size(), 0);
+  frozen_.assign(job_->spec().frozen.size(), {});
   puts_answered_ = puts_sent_ = 0;
   blocks_busy_.assign(job_->spec().rcache_bytes / kBlockBytes, false);
   BeginStep(attached.sealed_version);
@@ -174,6 +175,7 @@ void SimRank::Act(std::string* log) {
   if (server_lost_ && random_->Below(4) == 0) return Park(log);
   TP_CHECK(!ends_->Ended(), "the server does not end the session of an honest rank");
   if (saving_) return;
+  if (!frozen_.empty() && random_->Below(3) == 0 && (FrozenSome(log) || FetchFrozen(log))) return;
   if (loading_) {
     PutSome(log);
     return;
@@ -310,6 +312,54 @@ bool SimRank::FetchSome(std::string* log) {
   return true;
 }
 
+bool SimRank::FrozenSome(std::string* log) {
+  const size_t index = random_->Below(frozen_.size());
+  Frozen& frozen = frozen_[index];
+  if (frozen.state == Frozen::State::kPut) return PutFrozen(index, log);
+  // A claim may wait for a rank that waits for this one's step: a place stays free for what ends it.
+  if (frozen.state != Frozen::State::kAsk || pending_.size() + 1 >= kPendingMax) return false;
+  // A chunk that the job lists twice is put once: a second claim would begin the upload anew.
+  for (size_t i = 0; i < frozen_.size(); ++i) {
+    const bool same = i != index && job_->spec().frozen[i].content == job_->spec().frozen[index].content;
+    if (same && (frozen_[i].state == Frozen::State::kAsked || frozen_[i].state == Frozen::State::kPut)) return false;
+  }
+  frozen.state = Frozen::State::kAsked;
+  Sent(FakeRank::ClaimRequest(static_cast<ChunkId>(job_->spec().chunks.size() + index)), kNoBlock);
+  Say(log, "claims frozen chunk " + std::to_string(index));
+  return true;
+}
+
+bool SimRank::PutFrozen(size_t index, std::string* log) {
+  Frozen& frozen = frozen_[index];
+  const bool done = frozen.lost || frozen.bytes_sent == SimJob::kFrozenBytes;
+  uint64_t block = 0;
+  if (done && frozen.puts_out == 0) frozen.state = Frozen::State::kAsk;
+  if (done || !TakeBlock(&block)) return false;
+  const uint64_t element = BytesOf(job_->spec().dtype), begin = frozen.bytes_sent;
+  const uint64_t count = std::min(SimJob::kFrozenBytes - begin, element * (1 + random_->Below(kBlockBytes / element)));
+  const auto& content = SimJob::ContentOf(job_->spec().frozen[index].content);
+  std::memcpy(BlockBytes(block), content.data() + begin, count);
+  if (frozen.wrong && begin == 0) *BlockBytes(block) ^= std::byte{4};
+  frozen.bytes_sent += count;
+  ++frozen.puts_out;
+  const auto id = static_cast<ChunkId>(job_->spec().chunks.size() + index);
+  Sent(FakeRank::PutRequest(id, begin / element, count / element, BlockOffset(block)), block);
+  Say(log, "puts frozen chunk " + std::to_string(index));
+  return true;
+}
+
+bool SimRank::FetchFrozen(std::string* log) {
+  const size_t index = random_->Below(frozen_.size());
+  uint64_t block = 0;
+  if (frozen_[index].state != Frozen::State::kThere || !TakeBlock(&block)) return false;
+  const uint64_t element = BytesOf(job_->spec().dtype), begin = random_->Below(SimJob::kFrozenBytes / element);
+  const uint64_t count = std::min(SimJob::kFrozenBytes / element - begin, 1 + random_->Below(kBlockBytes / element));
+  const auto id = static_cast<ChunkId>(job_->spec().chunks.size() + index);
+  Sent(FakeRank::FetchRequest(id, begin, count, BlockOffset(block), version_), block);
+  Say(log, "fetches frozen chunk " + std::to_string(index));
+  return true;
+}
+
 bool SimRank::EndStep(std::string* log) {
   if (ended_) return false;
   for (const ChunkId chunk : MyChunks()) {
@@ -343,12 +393,50 @@ void SimRank::OnAnswer(const Pending& pending, const shm::Completion& answer, st
     return;
   }
   const shm::Op op = OpOf(pending.request);
+  if (op != shm::Op::kEndStep && job_->spec().IsFrozen(pending.request.chunk)) return OnFrozen(pending, answer);
   if (op == shm::Op::kEndStep) return OnStepEnded(pending, answer, log);
   if (op == shm::Op::kFetch) return OnFetched(pending, answer);
   TP_CHECK(answer.error == 0, "an honest request succeeds");
   if (pending.duplicate) return;
   if (op == shm::Op::kPutWeights) ++puts_answered_;
   answered_.push_back(pending.request);
+}
+
+// This chunk, under any of the places where the job lists it.
+bool SimRank::HasPutWrong(size_t index) const {
+  for (size_t i = 0; i < frozen_.size(); ++i) {
+    if (frozen_[i].wrong && job_->spec().frozen[i].content == job_->spec().frozen[index].content) return true;
+  }
+  return false;
+}
+
+void SimRank::OnFrozen(const Pending& pending, const shm::Completion& answer) {
+  const size_t index = pending.request.chunk - job_->spec().chunks.size();
+  Frozen& frozen = frozen_[index];
+  const auto error = static_cast<ErrorId>(answer.error);
+  switch (OpOf(pending.request)) {
+    case shm::Op::kClaimFrozen:
+      TP_CHECK(error == ErrorId::kNone || (error == ErrorId::kContentMismatch && HasPutWrong(index)), "only wrong bytes are rejected");
+      frozen_rejected_ += error != ErrorId::kNone ? 1 : 0;
+      frozen.state = error != ErrorId::kNone ? Frozen::State::kAsk : answer.bytes == 0 ? Frozen::State::kPut : Frozen::State::kThere;
+      frozen.bytes_sent = frozen.puts_out = 0;
+      frozen.lost = false;
+      frozen.wrong = frozen.state == Frozen::State::kPut && plan_->Has(Fault::kNonFinite) && random_->Below(4) == 0;
+      return;
+    case shm::Op::kPutWeights:
+      --frozen.puts_out;
+      frozen.lost = frozen.lost || error != ErrorId::kNone;
+      TP_CHECK(error == ErrorId::kNone || error == ErrorId::kUploadLost || error == ErrorId::kChunkFrozen, "a put can be too late");
+      return;
+    default: break;
+  }
+  TP_CHECK(error == ErrorId::kNone, "what is there can be fetched");
+  const uint64_t element = BytesOf(job_->spec().dtype);
+  const auto& content = SimJob::ContentOf(job_->spec().frozen[index].content);
+  const bool same = std::memcmp(BlockBytes(pending.block), content.data() + pending.request.element_begin * element,
+                                pending.request.element_count * element) == 0;
+  TP_CHECK(same, "a fetch delivers what the chunk's name says");
+  ++frozen_fetched_;
 }
 
 void SimRank::OnFetched(const Pending& pending, const shm::Completion& answer) {

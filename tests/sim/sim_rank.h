@@ -47,6 +47,9 @@ class SimRank {
   // The version that this rank trains from.
   Version version() const { return version_; }
   bool leaving() const { return leaving_; }
+  // Parts of frozen chunks that all incarnations have got, and uploads of wrong bytes that were found out.
+  uint64_t frozen_fetched() const { return frozen_fetched_; }
+  uint64_t frozen_rejected() const { return frozen_rejected_; }
   // Since when it has no server, across several of them that died.
   int64_t lost_since_ns() const { return lost_since_ns_; }
   // May be asked to save: it is between the calls of a step.
@@ -81,6 +84,14 @@ class SimRank {
     bool duplicate = false;  // was answered before
   };
   static constexpr uint64_t kNoBlock = ~uint64_t{0};
+  struct Frozen {  // one of the job's list
+    enum class State { kAsk, kAsked, kPut, kThere };
+    State state = State::kAsk;
+    uint64_t bytes_sent = 0;
+    uint32_t puts_out = 0;
+    bool lost = false;   // the upload: what is left of it is not sent
+    bool wrong = false;  // the upload has a wrong byte
+  };
 
   void BeginStep(Version version);
   void Act(std::string* log);
@@ -97,6 +108,11 @@ class SimRank {
   bool SubmitSome(std::string* log);
   bool FetchSome(std::string* log);
   bool EndStep(std::string* log);
+  bool FrozenSome(std::string* log);
+  bool PutFrozen(size_t index, std::string* log);
+  bool FetchFrozen(std::string* log);
+  bool HasPutWrong(size_t index) const;
+  void OnFrozen(const Pending& pending, const shm::Completion& answer);
   void Gone();
   const std::vector<ChunkId>& MyChunks();
   bool WeightsReady() const;
@@ -128,6 +144,8 @@ class SimRank {
   std::vector<ChunkId> my_chunks_;
   bool loading_ = false;
   std::vector<uint64_t> put_elements_;  // by chunk
+  std::vector<Frozen> frozen_;
+  uint64_t frozen_fetched_ = 0, frozen_rejected_ = 0;
   uint32_t puts_answered_ = 0, puts_sent_ = 0;
   uint32_t life_ = 0;  // of the job, when this incarnation attached
   Version version_ = 0;

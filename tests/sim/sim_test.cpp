@@ -46,6 +46,9 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.nvme_requests, 20 * kSeeds);
   EXPECT_GT(sum.nvme_faults, kSeeds);
   EXPECT_GT(sum.nvme_deaths, kSeeds / 50);
+  EXPECT_GT(sum.frozen_fetched, 10 * kSeeds);
+  EXPECT_GT(sum.frozen_rejected, kSeeds / 10);
+  EXPECT_GT(sum.frozen_deaths, kSeeds / 50);
   for (size_t i = 0; i < sum.killed_at.size(); ++i) {
     EXPECT_GT(sum.killed_at[i], 0u) << "the server never died at " << kServerPoints[i];
   }

@@ -7,6 +7,7 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
+#include "shm/frozen.h"
 #include "tests/sim/invariants.h"
 
 namespace tidepool::memserver {
@@ -73,18 +74,21 @@ void SimReport::Add(const SimReport& other) {
   nvme_requests += other.nvme_requests;
   nvme_faults += other.nvme_faults;
   nvme_deaths += other.nvme_deaths;
+  frozen_fetched += other.frozen_fetched;
+  frozen_rejected += other.frozen_rejected;
+  frozen_deaths += other.frozen_deaths;
   rare_paths += other.rare_paths;
   for (size_t i = 0; i < killed_at.size(); ++i) killed_at[i] += other.killed_at[i];
 }
 
-SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbose), plan_(&random_) {
+SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbose), frozen_(seed % 4 == 2), plan_(&random_) {
   report_.hash = kFnvBasis;
   if (verbose_) std::printf("faults: %s\n", plan_.Text().c_str());
   uint64_t sum = 0, largest = 0;
   const uint64_t jobs = 1 + random_.Below(3);
   for (uint32_t i = 0; i < jobs; ++i) {
     actors_.emplace_back();
-    actors_.back().job = std::make_unique<SimJob>(i + 1, plan_, &random_);
+    actors_.back().job = std::make_unique<SimJob>(i + 1, plan_, frozen_, &random_);
     const uint64_t bytes = shm::StateBytesOf(actors_.back().job->spec()).total();
     sum += bytes;
     largest = std::max(largest, bytes);
@@ -98,6 +102,7 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   options.inline_workers = kWorkers;
   options.tunings = {{512}, {1024}, {0}};
   GiveDisks(seed, &options);
+  if (frozen_) options.pool_bytes += SimJob::kFrozenContents * shm::FrozenExtentBytes(SimJob::kFrozenBytes);
   server_ = std::make_unique<MortalServer>(options);
   world_ = &server_->world();
   if (world_->has_tier()) ArmDisk(true);
@@ -180,6 +185,12 @@ SimReport SimWorld::Run(uint64_t events) {
   }
   report_.rare_paths = rare_paths_armed_ ? BuggifyFirings() : 0;
   report_.cleared_seats = leftovers_.cleared();
+  for (const Actor& actor : actors_) {
+    for (const auto& rank : actor.ranks) {
+      report_.frozen_fetched += rank->frozen_fetched();
+      report_.frozen_rejected += rank->frozen_rejected();
+    }
+  }
   return report_;
 }
 
@@ -252,6 +263,7 @@ void SimWorld::KillServer(const std::string& how) {
   Note("the server dies: " + how);
   ++report_.server_deaths;
   for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += how == kServerPoints[i] ? 1 : 0;
+  for (const char* point : kFrozenPoints) report_.frozen_deaths += how == point ? 1 : 0;
   for (const char* point : kNvmePoints) report_.nvme_deaths += how == point ? 1 : 0;
   LetWorkersDie();
   std::vector<ControlReply> last_words;
@@ -366,6 +378,7 @@ void SimWorld::CheckVanished(Actor* actor) {
 void SimWorld::CheckTurn() {
   CheckPoolBytes(world_);
   CheckExtents(world_);
+  CheckFrozen(world_->tables(), false);
   for (const Actor& actor : actors_) {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
     if (job != nullptr) CheckVersions(*job, *actor.job);
@@ -384,6 +397,7 @@ void SimWorld::CheckAll() {
   CheckTold();
   CheckTurn();
   CheckIndex(*world_);
+  CheckFrozen(world_->tables(), true);
   for (const Actor& actor : actors_) {
     const Job* job = world_->tables().FindJob(actor.job->spec().name);
     if (job != nullptr) CheckPlanes(world_, *job, *actor.job);
@@ -559,6 +573,7 @@ void SimWorld::Drain() {
   Turn();
   CheckAll();
   TP_CHECK(world_->tables().seats.empty(), "no seat is left");
+  TP_CHECK(world_->tables().frozen->chunks().empty(), "no frozen chunk is left");
   TP_CHECK(world_->pool().free_bytes() == world_->pool().total_bytes(), "all memory came back");
   TP_CHECK(world_->pool().largest_free_bytes() == world_->pool().total_bytes(), "the pool is whole again");
   if (!world_->has_tier()) return;

@@ -32,6 +32,8 @@ struct SimReport {
   uint64_t cleared_seats = 0;                                     // of ranks that are gone, seen to be given back
   uint64_t nvme_requests = 0, nvme_faults = 0;                    // to simulated drives; repeated away
   uint64_t nvme_deaths = 0;                                       // of the server, at points of pieces
+  uint64_t frozen_fetched = 0, frozen_rejected = 0;               // frozen chunks: parts that ranks got; uploads of wrong bytes
+  uint64_t frozen_deaths = 0;                                     // of the server, at their points
   uint64_t rare_paths = 0;                                        // TP_BUGGIFY that fired
   std::array<uint32_t, kServerPoints.size()> killed_at{};         // server deaths by point
   // Sums two seeds' reports; the hashes are mixed.
@@ -120,6 +122,7 @@ class SimWorld {
 
   SplitMix64 random_;
   const bool verbose_;
+  const bool frozen_;  // jobs list frozen chunks
   const FaultPlan plan_;
   SlowDevice device_;
   std::vector<Actor> actors_;
