@@ -62,6 +62,11 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
     spec.chunks.push_back({Usually(input, multiple * (1 + input->Byte() % 32)), Usually(input, group)});
     AddParameters(input, &spec, static_cast<uint32_t>(spec.chunks.size()) - 1);
   }
+  for (uint32_t i = input->Choice(3); i > 0; --i) {
+    shm::FrozenChunkSpec frozen{Usually(input, uint64_t{16} * (1 + input->Byte() % 32)), {}};
+    frozen.content.bytes[0] = static_cast<std::byte>(input->Byte());
+    spec.frozen.push_back(frozen);
+  }
   return spec;
 }
 

@@ -1,6 +1,8 @@
 // Fuzz target: a whole serve loop with a job whose ranks write what they like into the memory that they share with it, die, come back, and
 // lie to the control thread; beside it an honest job (attacks A4 and A5 of the reliability notes). Beside fuzzers every load of a
-// client's word may give another value. The loop stays sound, the honest job keeps its bits, and every byte comes back.
+// client's word may give another value. The loop stays sound, the honest job keeps its bits, also those of a frozen chunk that the others
+// list too, and every byte comes back.
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -34,8 +36,18 @@ Chunks TrainHonestly(SmallTrainer* trainer) {
   return trainer->FetchAll();
 }
 
+constexpr uint64_t kFrozenBytes = 1024;
+
+std::vector<std::byte> FrozenContent() {
+  std::vector<std::byte> bytes(kFrozenBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 + 1);
+  return bytes;
+}
+
 shm::JobSpec HonestSpec() {
-  return MakeSpec({.name = "honest", .max_grad_norm = 1, .rcache_bytes = 4 * kKiB});
+  shm::JobSpec spec = MakeSpec({.name = "honest", .max_grad_norm = 1, .rcache_bytes = 4 * kKiB});
+  spec.frozen = {{kFrozenBytes / 4, HashOf(FrozenContent())}};
+  return spec;
 }
 
 const Chunks& UndisturbedChunks() {
@@ -58,7 +70,11 @@ shm::JobSpec HostileSpec(FuzzInput* input) {
   options.max_grad_norm = input->Choice(2) == 0 ? 0 : 1;
   options.loss_scaling = input->Choice(2);
   options.rcache_bytes = 16 * kKiB;
-  return MakeSpec(options);
+  shm::JobSpec spec = MakeSpec(options);
+  // The honest job's, and one of zeros, which may be put rightly.
+  const uint64_t elements = kFrozenBytes / BytesOf(spec.dtype);
+  spec.frozen = {{elements, HashOf(FrozenContent())}, {elements, HashOf(std::vector<std::byte>(kFrozenBytes))}};
+  return spec;
 }
 
 // Every load of the hostile ranks' words during a turn: as it is; or some give other values, for as long as the input has bytes for it; or
@@ -126,6 +142,7 @@ class Run {
     TP_CHECK(honest_.JoinAll(), "room for the honest job");
     loads_.Learn(&world_);
     honest_.PutWeights(4);
+    PutFrozen();
     for (Rank rank = 0; rank < spec_.world; ++rank) ranks_.push_back(std::make_unique<HostileRank>(&world_, rank));
     for (const auto& rank : ranks_) Join(rank.get());
   }
@@ -155,6 +172,15 @@ class Run {
   void Join(HostileRank* rank) {
     rank->Join(spec_);
     DropReplies();
+  }
+
+  void PutFrozen() {
+    FakeRank& rank = honest_.rank(0);
+    TP_CHECK(world_.Await(&rank, rank.Claim(kFrozen)).bytes == 0, "nobody has put it");
+    const std::vector<std::byte> content = FrozenContent();
+    std::copy(content.begin(), content.end(), rank.rcache());
+    TP_CHECK(world_.Await(&rank, rank.Put(kFrozen, 0, kFrozenBytes / 4, 0)).error == 0, "an honest put succeeds");
+    TP_CHECK(world_.Await(&rank, rank.Claim(kFrozen)).bytes == kFrozenBytes, "and is found to be right");
   }
 
   void Act(HostileRank* rank) {
@@ -225,6 +251,7 @@ class Run {
   void CheckTables() {
     uint64_t taken = 0;
     for (const auto& job : world_.tables().jobs) taken += job->states->pool_bytes();
+    taken += world_.tables().frozen->pool_bytes();
     TP_CHECK(taken + world_.pool().free_bytes() == world_.pool().total_bytes(), "the bytes of the pool add up");
     const Seat* seat = world_.tables().FindSeat(honest_.rank(0).connection());
     TP_CHECK(seat != nullptr && seat->session != nullptr && seat->violation == nullptr, "the honest session goes on");
@@ -234,6 +261,10 @@ class Run {
   void CheckHonest() {
     AnswerSaves();  // a save may have been asked for in the honest rank's name too; it holds updates until it has ended
     TP_CHECK(TrainHonestly(&honest_) == UndisturbedChunks(), "the honest job's weights have the bits that they have alone");
+    FakeRank& rank = honest_.rank(0);
+    TP_CHECK(world_.Await(&rank, rank.Fetch(kFrozen, 0, kFrozenBytes / 4, 0, 0)).error == 0, "a frozen chunk stays there");
+    const std::vector<std::byte> content = FrozenContent();
+    TP_CHECK(std::equal(content.begin(), content.end(), rank.rcache()), "and nobody writes to it");
   }
 
   void End() {
@@ -272,6 +303,7 @@ class Run {
     Drop<SnapshotReady>();
   }
 
+  static constexpr ChunkId kFrozen = 2;  // of the honest job
   FuzzInput* const input_;
   Loads loads_;
   ServeWorld world_{SmallWorld()};

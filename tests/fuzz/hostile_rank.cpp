@@ -37,7 +37,24 @@ void HostileRank::MapRing() {
   ring_ = std::move(mapped).value();
 }
 
+shm::Request HostileRank::DueFrozen(FuzzInput* input, const Job& job) {
+  const auto index = input->Choice(static_cast<uint32_t>(job.spec().frozen.size()));
+  const auto id = static_cast<ChunkId>(job.spec().chunks.size() + index);
+  const FrozenChunk& chunk = *job.states->frozen(id).chunk;
+  const uint64_t element = BytesOf(job.spec().dtype), elements = chunk.name.bytes / element;
+  const bool uploads = chunk.uploader != 0 && chunk.started < chunk.name.bytes;
+  const uint64_t begin = uploads ? chunk.started / element : 0;
+  const uint64_t count = input->OneIn(3) ? (elements - begin + 1) / 2 : elements - begin;
+  switch (uploads && !input->OneIn(4) ? 0 : input->Choice(5)) {
+    case 0: return FakeRank::PutRequest(id, begin, count, input->Choice(4) * 1024);
+    case 1: return FakeRank::FetchRequest(id, begin, count, input->Choice(4) * 1024, 0);
+    case 2: return FakeRank::SubmitRequest({.chunk = id, .begin = begin, .count = count});
+    default: return FakeRank::ClaimRequest(id);
+  }
+}
+
 shm::Request HostileRank::DueRequest(FuzzInput* input, const Job& job) {
+  if (!job.spec().frozen.empty() && input->Peek() % 5 == 4) return DueFrozen(input, job);
   const shm::JobSpec& spec = job.spec();
   JobStates& states = *job.states;
   shm::Request request{};

@@ -34,6 +34,7 @@ class HostileRank {
   void TakeSome(uint32_t count);
 
  private:
+  shm::Request DueFrozen(fuzz::FuzzInput* input, const Job& job);
   shm::Request DueRequest(fuzz::FuzzInput* input, const Job& job);
   const Seat* seat() const { return world_->tables().FindSeat(rank_side_->connection()); }
   void MapRing();
