@@ -4,11 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
 #include <new>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
@@ -21,12 +18,6 @@ namespace tidepool::shm {
 
 namespace {
 
-// The first client position of a batch is published at the latest after this many items.
-constexpr uint64_t kPublishEvery = kRingEntries / 4;
-// So many requests of a batch reach the server at once; more would leave it idle.
-constexpr uint64_t kBatchMax = 16;
-// Distance of the client's prefetch; measured, with bench_ring.
-constexpr uint64_t kSlotsAhead = 32;
 // Words that the other side seldom changes are read once in so many looks at an empty ring, and before each sleep: each look would fetch a
 // line that it just wrote.
 constexpr uint32_t kLooksPerSideLook = 64;
@@ -36,42 +27,6 @@ SubmissionHeader* Submission(const Segment& segment) {
 }
 CompletionHeader* Completions(const Segment& segment) {
   return reinterpret_cast<CompletionHeader*>(segment.data());
-}
-
-RingSlot* SlotAt(const Segment& segment, uint64_t position) {
-  return reinterpret_cast<RingSlot*>(segment.data() + kRingOffset) + position % kRingEntries;
-}
-
-// The words are atomics because the other process may write them at any time; relaxed, because the sequence orders an honest writer. Word
-// by word from the shared line to the item and back, without a copy between: read in other widths, that one would have to wait for its
-// stores.
-template <typename T>
-void LoadPayload(const RingSlot& slot, T* item) {
-  static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
-#pragma GCC unroll 7
-  for (uint32_t i = 0; i < kPayloadWords; ++i) {
-    const uint64_t word = SharedLoad(slot.words[i], std::memory_order_relaxed);
-    std::memcpy(reinterpret_cast<std::byte*>(item) + i * sizeof word, &word, sizeof word);
-  }
-}
-
-template <typename T>
-void StorePayload(RingSlot* slot, const T& item) {
-  static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
-#pragma GCC unroll 7
-  for (uint32_t i = 0; i < kPayloadWords; ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, reinterpret_cast<const std::byte*>(&item) + i * sizeof word, sizeof word);
-    slot->words[i].store(word, std::memory_order_relaxed);
-  }
-}
-
-// Takes the line from the other side's cache before it is written: else each of its stores waits in turn. Where the CPU does not know the
-// instruction, it does nothing.
-void PrefetchForWrite([[maybe_unused]] const RingSlot* slot) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*slot));
-#endif
 }
 
 void Pause() {
@@ -99,19 +54,11 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32
   return port;
 }
 
-PopResult ServerPort::Pop(Request* request) {
-  const RingSlot* slot = SlotAt(*submission_, submissions_popped_);
-  const uint64_t sequence = SharedLoad(slot->sequence, std::memory_order_seq_cst);
-  if (sequence == submissions_popped_ + 1) {
-    LoadPayload(*slot, request);
-    ++submissions_popped_;
-    if (submissions_popped_ - submissions_published_ >= kPublishEvery) PublishPopped();
-    return PopResult::kItem;
-  }
+PopResult ServerPort::PopNothing(uint64_t sequence) {
   // An honest client leaves only the item of the last lap here, or nothing in the first.
   const uint64_t last_lap = submissions_popped_ >= kRingEntries ? submissions_popped_ + 1 - kRingEntries : 0;
-  if ((TP_PLANTED("shm.double_fetch") ? SharedLoad(slot->sequence, std::memory_order_seq_cst) : sequence) != last_lap)
-    return PopResult::kViolation;
+  if (TP_PLANTED("shm.double_fetch")) sequence = SharedLoad(SlotAt(*submission_, submissions_popped_)->sequence, std::memory_order_seq_cst);
+  if (sequence != last_lap) return PopResult::kViolation;
   if (empty_looks_++ % kLooksPerSideLook == 0 && !ReadConsumed()) return PopResult::kViolation;
   if (submissions_popped_ != submissions_published_) PublishPopped();
   return PopResult::kEmpty;
@@ -129,15 +76,8 @@ bool ServerPort::ReadConsumed() {
   return true;
 }
 
-bool ServerPort::Push(const Completion& completion) {
-  if (completions_pushed_ - completions_consumed_ >= kRingEntries) {
-    if (!ReadConsumed() || completions_pushed_ - completions_consumed_ >= kRingEntries) return false;
-  }
-  RingSlot* slot = SlotAt(*completion_, completions_pushed_);
-  StorePayload(slot, completion);
-  // Release is enough: Wake orders it before its look at the client.
-  slot->sequence.store(++completions_pushed_, std::memory_order_release);
-  return true;
+bool ServerPort::FindRoom() {
+  return ReadConsumed() && completions_pushed_ - completions_consumed_ < kRingEntries;
 }
 
 void ServerPort::Wake() {
@@ -179,75 +119,38 @@ Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueF
   return port;
 }
 
-bool ClientPort::Push(const Request& request, More more) {
-  if (!HasRoom()) {
-    PublishBatch();
-    return false;
-  }
-  PrefetchForWrite(SlotAt(*submission_, submissions_pushed_ + kSlotsAhead));
-  const uint64_t position = submissions_pushed_++;
-  // The server looks at one slot only, the next that it will read, which is the first of the batch: nothing is written there before the
-  // others are, so that it fetches none of these lines too early.
-  if (position == submissions_published_) {
-    first_ = request;
-  } else {
-    RingSlot* slot = SlotAt(*submission_, position);
-    StorePayload(slot, request);
-    slot->sequence.store(position + 1, std::memory_order_release);
-  }
-  if (more == More::kNo || submissions_pushed_ - submissions_published_ == kBatchMax) PublishBatch();
-  return true;
-}
-
-void ClientPort::PublishBatch() {
-  if (submissions_published_ == submissions_pushed_) return;
-  RingSlot* slot = SlotAt(*submission_, submissions_published_);
-  StorePayload(slot, first_);
-  // Sequentially consistent, not only release: this side next looks whether the server sleeps, and the server looks at this word after it
-  // said that it will sleep. One of the two must see the other.
-  slot->sequence.store(submissions_published_ + 1, std::memory_order_seq_cst);
-  submissions_published_ = submissions_pushed_;
-  RingForSleep();
-}
-
-bool ClientPort::HasRoom() {
-  if (submissions_pushed_ - submissions_consumed_ < kRingEntries) return true;
+bool ClientPort::FindRoom() {
   submissions_consumed_ = Completions(*completion_)->submissions_consumed.load(std::memory_order_acquire);
-  return submissions_pushed_ - submissions_consumed_ < kRingEntries;
+  if (submissions_pushed_ - submissions_consumed_ < kRingEntries) return true;
+  if (submissions_published_ != submissions_pushed_) Publish(first_);
+  return false;
 }
 
 // Whoever wakes for the first ring of a sleep looks at the ring before the next sleep, and finds what was pushed meanwhile.
-void ClientPort::RingForSleep() {
-  const uint32_t sleep = Completions(*completion_)->server_sleeping.load(std::memory_order_seq_cst);
-  if (sleep == 0 || (sleep == rung_sleep_ && sleep != kUnnumberedSleep)) return;
+void ClientPort::RingForSleep(uint32_t sleep) {
+  if (sleep == rung_sleep_ && sleep != kUnnumberedSleep) return;
   rung_sleep_ = sleep;
   const uint64_t one = 1;
   [[maybe_unused]] const auto n = write(doorbell_.get(), &one, sizeof one);
 }
 
-bool ClientPort::CompletionThere() const {
-  return SlotAt(*completion_, completions_popped_)->sequence.load(std::memory_order_acquire) == completions_popped_ + 1;
-}
-
-bool ClientPort::Pop(Completion* completion) {
-  if (!CompletionThere()) return false;
-  LoadPayload(*SlotAt(*completion_, completions_popped_), completion);
-  ++completions_popped_;
-  Submission(*submission_)->completions_consumed.store(completions_popped_, std::memory_order_release);
-  return true;
+bool ClientPort::LookForCompletion() const {
+  for (uint32_t i = 0; i < kLooksPerSideLook; ++i) {
+    if (CompletionThere()) return true;
+    Pause();
+  }
+  return Ended().has_value();
 }
 
 void ClientPort::WaitForCompletion(int64_t timeout_ns, int64_t spin_ns) {
+  // Before the clock is read: an answer may need no longer than that.
+  if (spin_ns > 0 && LookForCompletion()) return;
   const CompletionHeader* header = Completions(*completion_);
   const SteadyClock clock;
   const int64_t start = clock.NowNs();
   const int64_t spin_end = start + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
   do {
-    for (uint32_t i = 0; i < kLooksPerSideLook; ++i) {
-      if (CompletionThere()) return;
-      Pause();
-    }
-    if (Ended()) return;
+    if (LookForCompletion()) return;
   } while (clock.NowNs() < spin_end);
 
   // The order is: remember the word, look at the ring, say that we wait, look at the word again. The server changes the word before it

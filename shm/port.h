@@ -6,6 +6,7 @@
 // Both fill cache lines of their own: two ends in one process (tests, benchmarks) would else slow each other down.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,7 +18,9 @@
 #include "shm/channel_layout.h"
 #include "shm/messages.h"
 #include "shm/protocol.h"
+#include "shm/ring_lines.h"
 #include "shm/segment.h"
+#include "shm/shared_load.h"
 
 namespace tidepool::shm {
 
@@ -49,8 +52,10 @@ class alignas(64) ServerPort {
 
  private:
   ServerPort() = default;
-  void PublishPopped();  // tells the client how far its ring is read
-  bool ReadConsumed();   // reads and checks the client's position; false when it is impossible
+  PopResult PopNothing(uint64_t sequence);  // where the next slot has this sequence: nothing, or what an honest client cannot write
+  bool FindRoom();                          // in the completion ring, which was full when the client's position was last read
+  void PublishPopped();                     // tells the client how far its ring is read
+  bool ReadConsumed();                      // reads and checks the client's position; false when it is impossible
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
   uint64_t submissions_popped_ = 0, completions_pushed_ = 0;
@@ -78,9 +83,10 @@ class alignas(64) ClientPort {
  private:
   ClientPort() = default;
   bool CompletionThere() const;
-  bool HasRoom();
-  void PublishBatch();
-  void RingForSleep();
+  bool LookForCompletion() const;      // some times; true also when the session has ended
+  bool FindRoom();                     // in the submission ring, as above
+  void Publish(const Request& first);  // the batch that begins with it
+  void RingForSleep(uint32_t sleep);
   std::unique_ptr<Segment> submission_, completion_;
   UniqueFd doorbell_;
   uint64_t submissions_pushed_ = 0, completions_popped_ = 0;
@@ -89,5 +95,71 @@ class alignas(64) ClientPort {
   uint64_t submissions_consumed_ = 0;   // last read value of the server's position
   uint32_t rung_sleep_ = 0;             // number of the sleep that the doorbell was last rung for
 };
+
+// The ways of each message are inline: a call with the item in memory on both of its sides takes about as long as the ring does
+// (bench_ring).
+
+inline PopResult ServerPort::Pop(Request* request) {
+  const RingSlot* slot = SlotAt(*submission_, submissions_popped_);
+  const uint64_t sequence = SharedLoad(slot->sequence, std::memory_order_seq_cst);
+  if (sequence != submissions_popped_ + 1) return PopNothing(sequence);
+  LoadPayload(*slot, request);
+  ++submissions_popped_;
+  if (submissions_popped_ - submissions_published_ >= kPublishEvery) PublishPopped();
+  return PopResult::kItem;
+}
+
+inline bool ServerPort::Push(const Completion& completion) {
+  if (completions_pushed_ - completions_consumed_ >= kRingEntries && !FindRoom()) return false;
+  RingSlot* slot = SlotAt(*completion_, completions_pushed_);
+  StorePayload(slot, completion);
+  // Release is enough: Wake orders it before its look at the client.
+  slot->sequence.store(++completions_pushed_, std::memory_order_release);
+  return true;
+}
+
+inline void ClientPort::Publish(const Request& first) {
+  RingSlot* slot = SlotAt(*submission_, submissions_published_);
+  StorePayload(slot, first);
+  // Sequentially consistent, not only release: this side next looks whether the server sleeps, and the server looks at this word after it
+  // said that it will sleep. One of the two must see the other.
+  slot->sequence.store(submissions_published_ + 1, std::memory_order_seq_cst);
+  submissions_published_ = submissions_pushed_;
+  const auto* server = reinterpret_cast<const CompletionHeader*>(completion_->data());
+  if (const uint32_t sleep = server->server_sleeping.load(std::memory_order_seq_cst); sleep != 0) RingForSleep(sleep);
+}
+
+inline bool ClientPort::Push(const Request& request, More more) {
+  if (submissions_pushed_ - submissions_consumed_ >= kRingEntries && !FindRoom()) return false;
+  PrefetchForWrite(SlotAt(*submission_, submissions_pushed_ + kSlotsAhead));
+  const uint64_t position = submissions_pushed_++;
+  const bool ends = more == More::kNo || submissions_pushed_ - submissions_published_ == kBatchMax;
+  // The server looks at one slot only, the next that it will read, which is the first of the batch: nothing is written there before the
+  // others are, so that it fetches none of these lines too early.
+  if (position == submissions_published_) {
+    if (ends)
+      Publish(request);
+    else
+      first_ = request;
+    return true;
+  }
+  RingSlot* slot = SlotAt(*submission_, position);
+  StorePayload(slot, request);
+  slot->sequence.store(position + 1, std::memory_order_release);
+  if (ends) Publish(first_);
+  return true;
+}
+
+inline bool ClientPort::CompletionThere() const {
+  return SlotAt(*completion_, completions_popped_)->sequence.load(std::memory_order_acquire) == completions_popped_ + 1;
+}
+
+inline bool ClientPort::Pop(Completion* completion) {
+  if (!CompletionThere()) return false;
+  LoadPayload(*SlotAt(*completion_, completions_popped_), completion);
+  ++completions_popped_;
+  reinterpret_cast<SubmissionHeader*>(submission_->data())->completions_consumed.store(completions_popped_, std::memory_order_release);
+  return true;
+}
 
 }  // namespace tidepool::shm
