@@ -212,6 +212,8 @@ class Drives : public ::testing::Test {
   std::vector<uint64_t> moved_;  // bytes read and written
 };
 
+// Ratios need many pieces, which take a sanitizer half a minute and show it nothing that the next test does not.
+#ifndef TIDEPOOL_SANITIZED
 TEST_F(Drives, AreSharedByWeight) {
   ServeWorld world(Options(800));
   Competitor two(&world, "two", 800, kElements), one(&world, "one", 600, kElements);
@@ -228,6 +230,7 @@ TEST_F(Drives, MoveStatesOfALowPriorityToo) {
   EXPECT_GT(moved_[0], 10 * moved_[1]);
   EXPECT_GT(moved_[1], 0u);
 }
+#endif
 
 TEST_F(Drives, AreNotHeldByWhoeverCameFirst) {
   ServeWorld world(Options(300));

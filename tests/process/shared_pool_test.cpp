@@ -263,7 +263,7 @@ void WaitForBytes(const Fetcher& fetcher) {
 }
 
 #ifdef TIDEPOOL_SANITIZED
-constexpr uint64_t kSharedBytes = 2 * kGiB;
+constexpr uint64_t kSharedBytes = kGiB;
 #else
 constexpr uint64_t kSharedBytes = 8 * kGiB;
 #endif
