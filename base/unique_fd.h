@@ -1,6 +1,7 @@
 // UniqueFd owns one file descriptor and closes it. Move only; one thread per object.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -32,5 +33,10 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// Invalid where no descriptor is left; errno says why.
+inline UniqueFd Duplicate(int fd) {
+  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
 
 }  // namespace tidepool

@@ -1,7 +1,5 @@
 #include "memserver/jobs/control_server.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -15,6 +13,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "memserver/jobs/accept_pace.h"
 #include "memserver/jobs/acceptor.h"
 #include "memserver/jobs/handshake.h"
 #include "memserver/jobs/log_limiter.h"
@@ -34,13 +33,9 @@ using boost::system::error_code;
 namespace {
 constexpr uint32_t kFdsOfClientMax = 1;     // only Save and Resume bring one
 constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
-constexpr uint32_t kAcceptsPerWakeUp = 16;
 constexpr int64_t kLogIntervalNs = 60 * kNsPerSecond;
-constexpr std::chrono::milliseconds kAcceptPause{50};  // after a failed accept, so that it cannot become a busy loop
+constexpr int64_t kAcceptPauseNs = 50 * kNsPerMs;  // after a failed accept, so that it cannot become a busy loop
 
-UniqueFd Duplicate(int fd) {
-  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
 void GiveTo(Descriptor* owner, UniqueFd fd) {
   owner->assign(fd.get());  // throws where the system cannot watch it; then it is still ours to close
   fd.Release();
@@ -82,6 +77,7 @@ struct ControlServer::Reactor {
 
   // --- accepting ---
   void WatchListener();
+  void PauseListening(int64_t ns);
   void AcceptWaiting();
   void Admit(UniqueFd socket);
   Status CheckRoomFor(const PeerUser& user) const;
@@ -112,7 +108,7 @@ struct ControlServer::Reactor {
   void On(PeerGone reply) { Send(reply.connection, shm::PeerLostFrame{reply.rank}); }
   void On(SaveDone reply);
   void On(CommandDone reply) { reply.ticket->Answer(std::move(reply.result)); }
-  void On(SnapshotReady reply);
+  void On(SnapshotReady reply) { neighbours.snapshots->Push(std::move(reply.snapshot)); }
   void On(Discard) {}
   void On(Stopped) { context.stop(); }
 
@@ -123,6 +119,7 @@ struct ControlServer::Reactor {
   RankWatch awaited;
   asio::io_context context{1};
   Acceptor acceptor;
+  AcceptPace pace;
   Descriptor listener, replies, prepared, lost_ranks;
   asio::steady_timer accept_pause;
   std::map<ConnectionId, std::unique_ptr<Connection>> connections;
@@ -139,21 +136,25 @@ void ControlServer::Reactor::WatchListener() {
   });
 }
 
+void ControlServer::Reactor::PauseListening(int64_t ns) {
+  accept_pause.expires_after(std::chrono::nanoseconds(ns));
+  accept_pause.async_wait([this](const error_code& error) {
+    if (!error) WatchListener();
+  });
+}
+
 void ControlServer::Reactor::AcceptWaiting() {
-  for (uint32_t i = 0; i < kAcceptsPerWakeUp; ++i) {
+  const bool slow = pace.slow(clock.NowNs());
+  for (uint32_t i = 0; i < (slow ? AcceptPace::kAcceptsSlowly : AcceptPace::kAcceptsAtOnce); ++i) {
     auto socket = acceptor.Next();
     if (!socket.ok()) {
       LogRefusal(socket.status());
-      accept_pause.expires_after(kAcceptPause);
-      accept_pause.async_wait([this](const error_code& error) {
-        if (!error) WatchListener();
-      });
-      return;
+      return PauseListening(kAcceptPauseNs);
     }
     if (!socket->valid()) break;
     Admit(std::move(socket).value());
   }
-  WatchListener();
+  slow ? PauseListening(AcceptPace::kPauseNs) : WatchListener();
 }
 
 void ControlServer::Reactor::Admit(UniqueFd socket) {
@@ -161,8 +162,8 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
   const Status status = peer.ok() ? CheckRoomFor(peer->user) : peer.status();
   if (!status.ok()) {
     shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{status}));
-    LogRefusal(status);
-    return;
+    pace.NoteBroken(clock.NowNs());
+    return LogRefusal(status);
   }
   const ConnectionId id = ++last_id;
   try {
@@ -272,6 +273,7 @@ void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause) {
   const auto found = connections.find(id);
   if (found == connections.end()) return;
   const ConnectionState state = found->second->protocol.state();
+  if (found->second->protocol.HalfOpen()) pace.NoteBroken(clock.NowNs());
   connections.erase(found);
   TP_POINT("control.connection_closed");
   if (state == ConnectionState::kLeaving) return;  // the loop knows of its goodbye
@@ -367,10 +369,6 @@ void ControlServer::Reactor::On(SaveDone reply) {
   if (connection == nullptr) return;
   connection->protocol.SaveEnded();
   Send(reply.connection, shm::SaveDoneFrame{reply.result});
-}
-
-void ControlServer::Reactor::On(SnapshotReady reply) {
-  neighbours.snapshots->Push(std::move(reply.snapshot));
 }
 
 // --- the server ---

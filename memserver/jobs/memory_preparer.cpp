@@ -1,6 +1,5 @@
 #include "memserver/jobs/memory_preparer.h"
 
-#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "base/planted.h"
+#include "base/unique_fd.h"
 #include "base/units.h"
 #include "shm/frames.h"
 
@@ -16,10 +16,6 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr size_t kZeroPiece = 64 * kMiB;  // between two looks at the stop mark: about 10 ms
-
-UniqueFd Duplicate(int fd) {
-  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
 
 }  // namespace
 

@@ -1,20 +1,15 @@
 #include "tests/fakes/serve_world.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "base/check.h"
+#include "base/unique_fd.h"
 
 namespace tidepool::memserver {
 namespace {
-
-UniqueFd Duplicate(int fd) {
-  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
 
 MemoryBudget PlentyOfMemory() {
   return {uint64_t{1} << 40, uint64_t{1} << 40, "the test"};

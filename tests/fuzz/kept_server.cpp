@@ -1,22 +1,17 @@
 #include "tests/fuzz/kept_server.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "base/unique_fd.h"
 
 namespace tidepool::memserver {
 namespace {
 
 constexpr uint64_t kRcacheBytesMax = kMiB;  // of a rank that is played; a damaged specification may ask for any
 constexpr uint32_t kChunksPlayed = 64, kMicroBatchesPlayed = 4;
-
-UniqueFd Duplicate(int fd) {
-  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
 
 }  // namespace
 

@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "device/host_device.h"
+#include "memserver/jobs/accept_pace.h"
 #include "memserver/jobs/peer_identity.h"
 #include "memserver/jobs/socket_directory.h"
 #include "shm/fd_socket.h"
@@ -474,6 +475,15 @@ TEST_F(SmallControlServerTest, MoreConnectionsThanAllowedAreRefusedByName) {
   auto frame = Receive(third);
   ASSERT_TRUE(frame && std::holds_alternative<shm::RefusedFrame>(*frame));
   EXPECT_EQ(std::get<shm::RefusedFrame>(*frame).why.id(), ErrorId::kTooManySessions);
+}
+
+TEST_F(ControlServerTest, AFloodOfClientsWithoutAGreetingIsTakenSlowlyAndTheOneBehindItToo) {
+  constexpr int kFlood = 3 * AcceptPace::kBurst;
+  for (int i = 0; i < kFlood; ++i) Connect();
+  const UniqueFd behind = Connect();
+  Greet(behind);
+  for (int i = 0; i < kFlood; ++i) Expect<ConnectionLost>();
+  EXPECT_EQ(Expect<ReserveJob>().nonce, 0xabcU);
 }
 
 TEST_F(ControlServerTest, WithoutAnyDescriptorLeftAClientIsStillRefusedByName) {

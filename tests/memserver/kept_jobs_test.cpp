@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "memserver/residency/job_records.h"
 #include "tests/fakes/serve_world.h"
 
@@ -17,10 +18,6 @@ const WorldOptions kLease{.loop = {.lease_ns = 10 * kNsPerSecond, .rcache_limit 
 
 Extent Place(uint64_t offset) {
   return {nullptr, 4096, offset};
-}
-
-UniqueFd Duplicate(int fd) {
-  return UniqueFd(dup(fd));
 }
 
 TEST(KeptIndex, NamesTheJobsThatAreInIt) {

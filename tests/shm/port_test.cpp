@@ -1,6 +1,5 @@
 #include "shm/port.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,13 +12,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 
 namespace tidepool::shm {
 namespace port_test {
-
-UniqueFd Duplicate(int fd) {
-  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
 
 // Both ends of one session in one process, and the raw memory that a lying client would write.
 class PortTest : public ::testing::Test {

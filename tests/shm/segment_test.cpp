@@ -10,12 +10,10 @@
 #include <fstream>
 #include <string>
 
+#include "base/unique_fd.h"
+
 namespace tidepool::shm {
 namespace segment_test {
-
-UniqueFd Duplicate(int fd) {
-  return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
 
 TEST(Segment, SizeIsRoundedUpToPagesAndBytesAreZero) {
   auto made = Segment::Create("test", 5000, PeerAccess::kReadWrite);
