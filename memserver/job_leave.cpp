@@ -204,8 +204,9 @@ bool JobDesk::TendAwaited(Job* job) {
 
 // States on NVMe are lost, or its ranges cannot be noted for good: the job ends, and its ranks hear why. Other jobs go on.
 bool JobDesk::EndFailed(Job* job) {
+  if (!job->states->spills()) return false;
   Status why = job->spills.failure();
-  const bool waits = job->phase == JobPhase::kZeroing && job->states->spills();
+  const bool waits = job->phase == JobPhase::kZeroing;
   const TierDirectory* poisoned = waits ? parts_.tier->PoisonedOf(*job->states) : nullptr;
   if (poisoned != nullptr) why = Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed").Where(poisoned->path);
   if (why.ok() || job->phase == JobPhase::kRemoving) return false;

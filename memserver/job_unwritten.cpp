@@ -14,6 +14,7 @@ bool JobDesk::KeepInPool(Job* job, const SpillQueue::Unwritten& piece) {
 }
 
 bool JobDesk::SettleUnwritten(Job* job) {
+  if (!job->states->spills()) return false;
   bool settled = false;
   SpillQueue::Unwritten piece;
   while (job->phase == JobPhase::kOpen && job->spills.NextUnwritten(&piece)) {

@@ -1,7 +1,7 @@
 // DoneQueue: what workers have finished, on its way back to the one thread that hands out work.
 //
 // Workers Push; the owner of the team takes. While the owner looks for itself nothing is written to the eventfd: only who says that it will
-// sleep (Arm) is woken, once, by the next Push.
+// sleep (Arm) is woken, once, by the next Push or by a later one.
 #pragma once
 
 #include <atomic>
@@ -24,15 +24,16 @@ class DoneQueue {
   // Moves everything that was pushed into `out` (cleared first); true when there was something.
   bool TakeAll(std::vector<WorkDone>* out);
 
-  // Readable after a Push that comes after the last Arm. Armed from the start.
+  // Readable after the Push that the last Arm asked for. Armed from the start, for the first.
   int event_fd() const { return event_.get(); }
-  // Before sleeping: Arm, then TakeAll once more. What was pushed before is there by then, what comes later makes event_fd() readable.
-  void Arm();
+  // Before sleeping: Arm, then TakeAll once more. What was pushed before is there by then; of what comes later, the Push with this number
+  // makes event_fd() readable. So no more than are still to come.
+  void Arm(uint32_t pushes = 1);
 
  private:
   BoundedRing<WorkDone> ring_;
   const UniqueFd event_;
-  std::atomic<bool> armed_{true};
+  std::atomic<int64_t> until_event_{1};  // pushes; 0 and below: nobody is to be woken
 };
 
 }  // namespace tidepool::memserver

@@ -61,9 +61,10 @@ class WorkerTeam {
   void Push(const Work& work);
   // What was finished since the last call; cleared first. True when there was something.
   bool TakeDone(std::vector<WorkDone>* done);
-  // For poll: readable when something was finished after the last ArmDoneEvent. Before sleeping: ArmDoneEvent, then TakeDone once more.
+  // For poll: readable when something was finished after the last ArmDoneEvent; while more small work waits than `ahead`, when half of that
+  // is done. Before sleeping: ArmDoneEvent, then TakeDone once more.
   int done_fd() const { return done_.event_fd(); }
-  void ArmDoneEvent() { done_.Arm(); }
+  void ArmDoneEvent() { done_.Arm(in_hand_ > queue_min_ ? (in_hand_ - queue_min_ + 1) / 2 : 1); }
 
   // Inline team: how much waits, and doing one item of it (0 is the oldest) on the calling thread, as one of the workers.
   uint32_t waiting() const;

@@ -317,6 +317,20 @@ TEST(DoneQueue, WritesNoEventWhileNobodySleeps) {
   EXPECT_EQ(poll(&ready, 1, 0), 0);
 }
 
+TEST(DoneQueue, WakesAnOwnerThatWaitsForSeveralByTheLastOfThem) {
+  DoneQueue queue(8);
+  pollfd ready{queue.event_fd(), POLLIN, 0};
+  queue.Push({});
+  queue.Arm(3);
+  for (int push = 1; push <= 4; ++push) {
+    queue.Push({});
+    EXPECT_EQ(poll(&ready, 1, 0), push < 3 ? 0 : 1) << push;
+  }
+  std::vector<WorkDone> done;
+  EXPECT_TRUE(queue.TakeAll(&done));
+  EXPECT_EQ(done.size(), 5U);
+}
+
 TEST(Tuning, IsOneOfTheCandidatesAndTakesNoLongerThanItMay) {
   const SteadyClock clock;
   for (const uint32_t workers : {1u, 2u}) {
