@@ -15,6 +15,10 @@ TrainingEngine::~TrainingEngine() {
 
 Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts) {
   std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, parts.service));
+  for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
+    if (layout.IsFrozen(id)) engine->frozen_.emplace_back(id, parts.parameters[id]);
+  }
+  TP_RETURN_IF_ERROR(engine->CheckFrozen());
   CacheSetup setup;
   setup.layout = &engine->layout_;
   setup.rank = options.rank;
@@ -34,11 +38,22 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   return engine;
 }
 
+Status TrainingEngine::CheckFrozen() const {
+  for (const auto& [id, tensor] : frozen_) {
+    if (!tensor.requires_grad()) continue;
+    return Status(ErrorId::kUsageError, "the frozen parameter " + layout_.parameters[id].name + " asks for a gradient")
+        .Where("chunk " + std::to_string(layout_.parameters[id].chunk))
+        .Why("a frozen parameter is read by all jobs over its base, and written by none")
+        .Fix("call requires_grad_(false) on it before the engine is made, or leave it out of the frozen ones to train it");
+  }
+  return {};
+}
+
 Status TrainingEngine::LoadWeights(const WeightSource& source) {
   WeightPut put(&layout_, options_.rank, service_);
   std::vector<float> values;
   for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
-    if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank)) continue;
+    if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id)) continue;
     values.resize(layout_.parameters[id].element_count);
     source(id, values);
     TP_RETURN_IF_ERROR(put.Put(id, values.data()));
@@ -64,6 +79,8 @@ Status TrainingEngine::Guarded(const std::function<void()>& body) {
 }
 
 Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+  if (Status frozen = CheckFrozen(); !frozen.ok()) operators_->Latch(std::move(frozen));
+  TP_RETURN_IF_ERROR(operators_->status());
   if (micro_batch == 0) TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, version));
   double value = 0;
   TP_RETURN_IF_ERROR(Guarded([&] {

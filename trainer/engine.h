@@ -10,12 +10,16 @@
 // summed over the ranks of its parameter's group, no matter how many they are: with gradient_scale 1 / (micro-batches x all ranks) that
 // makes every gradient, also an expert's, that of the mean loss of all ranks. Ranks that share a group use their chunks in the same order:
 // each uses experts of its own where the others use theirs.
+//
+// Frozen parameters (ParameterNote::frozen) are read and never trained: their tensors ask for no gradient, and their values come to the
+// server by client::ProvideFrozen, not by LoadWeights.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -55,17 +59,19 @@ using WeightSource = std::function<void(ParameterId, std::span<float>)>;
 
 class TrainingEngine {
  public:
-  // Errors: kRcacheTooSmall, kMemoryMapFailed, kUsageError (ranks with a data group in common have chunks that are not alike).
+  // Errors: kRcacheTooSmall, kMemoryMapFailed, kUsageError (ranks with a data group in common have chunks that are not alike; a frozen
+  // parameter asks for a gradient).
   static Result<std::unique_ptr<TrainingEngine>> Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts);
   ~TrainingEngine();
 
-  // Puts this rank's shards of all parameters, one rCache-full after another. Call once, before the first step of a new job.
+  // Puts this rank's shards of all parameters but frozen ones, one rCache-full after another. Call once, before the first step of a new
+  // job.
   Status LoadWeights(const WeightSource& source);
 
   // Forward and backward of one micro-batch of the step that starts from `version`; returns the loss before scaling. The gradient that is
   // summed over micro-batches and ranks is that of loss x gradient_scale.
-  // Errors: kRcacheTooSmall (found in the first step; names the smallest --rcache that works), kLibraryFailed, and what else the cache
-  // latched.
+  // Errors: kRcacheTooSmall (found in the first step; names the smallest --rcache that works), kLibraryFailed, kUsageError (a frozen
+  // parameter asks for a gradient), and what else the cache latched.
   Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
   // Waits until all gradients are in and the step is sealed. `before` runs between the two; its error leaves the step unsealed.
   Result<client::Outcome> EndStep(const client::StepEnd& end, const std::function<Status()>& before = nullptr);
@@ -82,6 +88,8 @@ class TrainingEngine {
   // Runs `body` with the hooks installed; c10's exceptions become a Status, and a cause latched by a hook takes precedence.
   Status Guarded(const std::function<void()>& body);
   Status TraceTraining(const LossFunction& loss);
+  // A model that tries to train what is frozen.
+  Status CheckFrozen() const;
 
   const ChunkLayout layout_;
   const EngineOptions options_;
@@ -90,6 +98,7 @@ class TrainingEngine {
   std::unique_ptr<StorageBinding> binding_;
   std::unique_ptr<OperatorHook> operators_;
   std::unique_ptr<GradientHooks> gradients_;
+  std::vector<std::pair<ParameterId, at::Tensor>> frozen_;
   std::optional<StepTraffic> planned_traffic_;
 };
 

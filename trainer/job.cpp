@@ -70,8 +70,15 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
     for (const Rank rank : members) group.rank_mask |= uint64_t{1} << rank;
     spec.data_groups.push_back(group);
   }
-  for (const ChunkPlace& chunk : layout.chunks) spec.chunks.push_back({chunk.elements, chunk.data_group});
+  for (const ChunkPlace& chunk : layout.chunks) {
+    if (chunk.frozen) {
+      spec.frozen.push_back({chunk.elements, {}});
+    } else {
+      spec.chunks.push_back({chunk.elements, chunk.data_group});
+    }
+  }
   for (const ParameterPlace& place : layout.parameters) {
+    if (layout.chunks[place.chunk].frozen) continue;
     client::ParameterSpec parameter;
     parameter.name = place.name;
     parameter.dims = place.dims;

@@ -35,7 +35,7 @@ Result<DType> DTypeFromName(const std::string& name);
 // The update rule and the form of its states, as the flags say (names that nobody checked become the defaults).
 OptimizerSpec MakeOptimizerSpec(const RunOptions& options);
 
-// What the server must know. `name`: of the job.
+// What the server must know. `name`: of the job. The content of frozen chunks is not known here: their names are zeros.
 client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options, const RcachePlan& rcache, const std::string& name);
 
 }  // namespace tidepool::trainer

@@ -31,6 +31,7 @@ Status MemoryServer::CheckShard(Rank rank, const client::Range& range) const {
 
 Status MemoryServer::Put(Rank rank, const client::Range& range, const float* from) {
   std::lock_guard lock(mutex_);
+  if (layout_->chunks[range.chunk].frozen) return Violation("weights of a frozen chunk");
   const uint64_t shard = layout_->ShardElements(range.chunk), begin = layout_->ShardIndex(range.chunk, rank) * shard;
   uint64_t& put = put_[rank][range.chunk];
   if (range.element_begin != begin + put || put + range.element_count > shard) return Violation("weights with a gap");
@@ -54,7 +55,8 @@ Status MemoryServer::WaitVersion(Version wanted) {
 Status MemoryServer::Fetch(Rank rank, const client::Range& range, Version wanted, float* to) {
   TP_RETURN_IF_ERROR(CheckShard(rank, range));
   std::lock_guard lock(mutex_);
-  if (version != wanted) return Violation("version " + std::to_string(wanted) + " is not the present one");
+  if (version != wanted && !layout_->chunks[range.chunk].frozen)
+    return Violation("version " + std::to_string(wanted) + " is not the present one");
   std::copy_n(values[range.chunk].begin() + static_cast<std::ptrdiff_t>(range.element_begin), range.element_count, to);
   return {};
 }
@@ -62,6 +64,7 @@ Status MemoryServer::Fetch(Rank rank, const client::Range& range, Version wanted
 Status MemoryServer::Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch, const float* from) {
   TP_RETURN_IF_ERROR(CheckShard(rank, range));
   std::lock_guard lock(mutex_);
+  if (layout_->chunks[range.chunk].frozen) return Violation("gradients of a frozen chunk");
   if (version != from_version) return Violation("gradients of another version");
   if (!submitted_.insert({rank, range.chunk, micro_batch}).second) return Violation("a chunk was handed in twice");
   if (micro_batch > 0 && !submitted_.count({rank, range.chunk, micro_batch - 1})) return Violation("micro-batches out of order");
@@ -86,7 +89,7 @@ Status MemoryServer::EndStep(uint32_t micro_batches) {
   if (++ended_ < layout_->world) return {};
   ended_ = 0;
   size_t expected = 0;
-  for (ChunkId chunk = 0; chunk < values.size(); ++chunk) expected += layout_->ShardCount(chunk) * micro_batches;
+  for (ChunkId chunk = 0; chunk < layout_->TrainedChunks(); ++chunk) expected += layout_->ShardCount(chunk) * micro_batches;
   if (submitted_.size() != expected) return Violation("gradients are missing at the end of the step");
   submitted_.clear();
   for (ChunkId chunk = 0; chunk < values.size(); ++chunk) {

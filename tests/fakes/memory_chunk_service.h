@@ -25,7 +25,8 @@ class MemoryServer {
  public:
   explicit MemoryServer(const trainer::ChunkLayout* layout);
 
-  // Parameters of the present version, by chunk and element. Call it while no step is being ended.
+  // Parameters of the present version, by chunk and element. Call it while no step is being ended. Those of frozen chunks are what the test
+  // writes here; they have no version.
   std::vector<std::vector<float>> values;
   Version version = 0;
 
@@ -34,7 +35,8 @@ class MemoryServer {
   Status WaitVersion(Version wanted);
   Status Fetch(Rank rank, const client::Range& range, Version wanted, float* to);
   Status Submit(Rank rank, const client::Range& range, Version from_version, uint32_t micro_batch, const float* from);
-  // The last rank applies values -= sum of gradients and makes the next version. Every member must have handed in every chunk.
+  // The last rank applies values -= sum of gradients and makes the next version. Every member must have handed in every chunk
+  // that is trained.
   Status EndStep(uint32_t micro_batches);
   // Nobody waits any longer: a rank has failed.
   void Break();

@@ -19,6 +19,12 @@ Status ParameterCache::SecondGradient(ParameterId parameter) {
                    .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
 }
 
+Status ParameterCache::FrozenGradient(ParameterId parameter) {
+  return Latch(Status(ErrorId::kTensorStateIllegal,
+                      "parameter " + layout_.parameters[parameter].name + " got a gradient, but it is frozen and has no place for one")
+                   .Where("chunk " + std::to_string(layout_.parameters[parameter].chunk)));
+}
+
 Status ParameterCache::GradientRead(ParameterId parameter) {
   return Latch(Status(ErrorId::kTensorStateIllegal, "an operator reads parameter " + layout_.parameters[parameter].name +
                                                         " after its gradient has come, which lies in its place")
@@ -37,6 +43,7 @@ Result<std::byte*> ParameterCache::GradientPlace(ParameterId parameter) {
   if (!in_pass_ || !training_) return NotInPass("GradientPlace");
   const ChunkId chunk = layout_.parameters[parameter].chunk;
   Entry& entry = entries_[chunk];
+  if (layout_.chunks[chunk].frozen) return FrozenGradient(parameter);
   if (has_gradient_[parameter]) {
     if (InPlace(chunk)) return SecondGradient(parameter);
     KeepApart(chunk);
@@ -211,7 +218,9 @@ Status ParameterCache::FinishStep() {
   in_pass_ = false;
   // A new order is worth telling: updates then run in the order in which the next forward needs them.
   if (!follower_.End()) return {};
-  return Latch(setup_.service->DeclareSchedule(FirstUseOrder(follower_.schedule(PassKind::kTrain))));
+  std::vector<ChunkId> order = FirstUseOrder(follower_.schedule(PassKind::kTrain));
+  std::erase_if(order, [this](ChunkId chunk) { return layout_.chunks[chunk].frozen; });
+  return Latch(setup_.service->DeclareSchedule(order));
 }
 
 }  // namespace tidepool::trainer

@@ -62,7 +62,7 @@ ParameterCache::ParameterCache(CacheSetup setup, uint64_t rcache_bytes, std::byt
   for (ChunkId chunk = 0; chunk < layout_.chunks.size(); ++chunk) {
     entries_[chunk].multi_use = layout_.chunks[chunk].multi_use;
     if (!layout_.IsMember(chunk, setup_.rank)) continue;
-    mine_.push_back(chunk);
+    if (!layout_.chunks[chunk].frozen) mine_.push_back(chunk);
     const Collective* group = setup_.groups[layout_.chunks[chunk].data_group];
     TP_CHECK(layout_.ShardCount(chunk) == 1 ||
                  (group->world() == layout_.ShardCount(chunk) && group->rank() == layout_.ShardIndex(chunk, setup_.rank)),
@@ -96,11 +96,11 @@ Status ParameterCache::BeginPass(PassKind kind, Version version) {
   if (!status_.ok()) return status_;
   // An abandoned step ends in a latched error; here somebody has forgotten a Release or a FinishBackward.
   if (dry_) return TooSmall("the pass before found no room");
-  const auto busy = [this](ChunkId chunk) { return entries_[chunk].pins > 0 || entries_[chunk].gradient; };
-  if (std::any_of(mine_.begin(), mine_.end(), busy)) {
+  const auto has_gradients = [](const Entry& entry) { return entry.gradient; };
+  if (!pinned_.empty() || std::any_of(entries_.begin(), entries_.end(), has_gradients)) {
     return Latch(Status(ErrorId::kChunkNotReady, "a pass begins while operators or gradients of the one before still hold chunks"));
   }
-  if (!has_version_ || version != version_) DropAll();
+  if (!has_version_ || version != version_) DropStale();
   for (const ChunkId chunk : table_.Placed()) states_.BeginPass(chunk);
   has_version_ = true;
   version_ = version;
@@ -115,8 +115,9 @@ Status ParameterCache::BeginPass(PassKind kind, Version version) {
   return Latch(pipeline_.Progress());
 }
 
-void ParameterCache::DropAll() {
+void ParameterCache::DropStale() {
   for (const ChunkId chunk : table_.Placed()) {
+    if (layout_.chunks[chunk].frozen) continue;
     Unmap(chunk);
     table_.Give(chunk);
   }

@@ -6,7 +6,9 @@
 //     times: ranks that make the same calls start the same collectives in the same order;
 //  2. an eviction writes nothing, the server has the master copy (Elixir v1, section VII);
 //  3. a block that holds gradients is not given up before they are on their way, and not written before the server has answered;
-//  4. after an error every call returns that error and changes nothing: the step stays unsealed.
+//  4. after an error every call returns that error and changes nothing: the step stays unsealed;
+//  5. a frozen chunk takes part in the uses alone: it has no gradient, is never handed in, and stays through new versions, until its block
+//     is wanted for another one.
 // A pass is one training step with all its micro-batches, or one evaluation. The first pass of a kind records its order with random
 // eviction, unless the setup brings another policy; later ones follow it with Belady's rule and prefetch (Elixir v1, section VI); one that
 // leaves it goes on with LRU. A pass without a known order that finds the rCache too small goes dry: from there on it records, and nothing
@@ -95,7 +97,7 @@ class ParameterCache {
   // An order that is known beforehand, as if a pass of this kind had recorded it.
   void Declare(PassKind kind, AccessSchedule schedule) { follower_.Declare(kind, std::move(schedule)); }
 
-  // Begins a pass on parameters of `version`; a new version makes all that is in the rCache stale. Ends the pass before.
+  // Begins a pass on parameters of `version`; a new version makes all that is in the rCache stale, but frozen chunks. Ends the pass before.
   // Errors: kRcacheTooSmall (the known order needs more blocks; names the smallest size), kChunkNotReady (operators are still running).
   Status BeginPass(PassKind kind, Version version);
 
@@ -116,7 +118,7 @@ class ParameterCache {
 
   // A parameter's gradient has come: where to copy it, over the parameter in the chunk's block (Elixir v2, section 4.1); null when the
   // chunk is in separate mode: the caller keeps the gradient, adds to it, and hands it in through BorrowBlock. May wait. Errors:
-  // kTensorStateIllegal (a second gradient over a first one), and those of Acquire.
+  // kTensorStateIllegal (a second gradient over a first one, or one of a frozen parameter), and those of Acquire.
   Result<std::byte*> GradientPlace(ParameterId parameter);
   // It has been copied. When it was the chunk's last, the chunk goes to reduce-scatter and server.
   Status GradientDone(ParameterId parameter);
@@ -180,11 +182,12 @@ class ParameterCache {
   // The chunk's place is there and written by nobody; waits.
   Status WaitForPlace(ChunkId chunk);
   Status Demand(ChunkId chunk);
-  void DropAll();
+  void DropStale();
 
   // gradient_path.cpp
   bool InPlace(ChunkId chunk) const { return !separate_pass_ && !entries_[chunk].multi_use; }
   void KeepApart(ChunkId chunk);
+  Status FrozenGradient(ParameterId parameter);
   Status GradientRead(ParameterId parameter);
   Status SecondGradient(ParameterId parameter);
   std::byte* AddressOf(ParameterId parameter) const;
@@ -200,7 +203,7 @@ class ParameterCache {
   PassFollower follower_;
   TensorStates states_;
   std::vector<Entry> entries_;      // by ChunkId
-  std::vector<ChunkId> mine_;       // chunks of which this rank is a member
+  std::vector<ChunkId> mine_;       // chunks that this rank trains, as a member of their group
   std::vector<ChunkId> pinned_;     // held by operators, ascending
   std::vector<bool> has_gradient_;  // by ParameterId, in this micro-batch
   std::vector<Move> moves_;

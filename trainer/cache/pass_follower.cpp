@@ -9,7 +9,7 @@ PassFollower::PassFollower(std::vector<bool> evictable, uint64_t blocks) : evict
 
 void PassFollower::Declare(PassKind kind, AccessSchedule schedule) {
   schedules_[static_cast<size_t>(kind)] = std::move(schedule);
-  plans_[static_cast<size_t>(kind)].reset();
+  plans_[static_cast<size_t>(kind)].plan.reset();
 }
 
 Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
@@ -22,13 +22,14 @@ Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
   plan_ = nullptr;
   mode_ = current().moments.empty() ? Mode::kRecord : Mode::kFollow;
   if (mode_ == Mode::kRecord) return {};
-  // Training steps nearly always begin with an empty rCache: one plan serves them all.
-  std::unique_ptr<Plan>& kept = present.empty() ? plans_[static_cast<size_t>(kind)] : own_plan_;
-  if (!kept || !present.empty()) {
-    TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, std::move(present)}));
-    kept = std::make_unique<Plan>(std::move(plan));
+  // Training steps nearly always begin alike, with an empty rCache or the same frozen chunks in it: one plan serves them all.
+  KeptPlan& kept = plans_[static_cast<size_t>(kind)];
+  if (!kept.plan || kept.present != present) {
+    kept.plan.reset();
+    TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, present}));
+    kept = {std::move(present), std::make_unique<Plan>(std::move(plan))};
   }
-  plan_ = kept.get();
+  plan_ = kept.plan.get();
   return {};
 }
 

@@ -61,20 +61,24 @@ class PassFollower {
  private:
   enum class Mode : uint8_t { kRecord, kFollow, kLeftOrder };
 
+  struct KeptPlan {
+    std::vector<ChunkId> present;  // when the pass began
+    std::unique_ptr<Plan> plan;    // null: not made yet
+  };
+
   const AccessSchedule& current() const { return schedules_[static_cast<size_t>(kind_)]; }
 
   std::vector<bool> evictable_;
   uint64_t blocks_;
   std::array<AccessSchedule, kPassKinds> schedules_;
-  std::array<std::unique_ptr<Plan>, kPassKinds> plans_;  // from an empty rCache; null: not made yet
+  std::array<KeptPlan, kPassKinds> plans_;  // the last that was made for each kind
   // The pass.
   PassKind kind_ = PassKind::kTrain;
   Mode mode_ = Mode::kRecord;
   bool open_ = false;
-  uint64_t next_ = 0;               // following: moments entered
-  AccessSchedule recording_;        // otherwise
-  size_t micro_batch_begin_ = 0;    // in recording_
-  std::unique_ptr<Plan> own_plan_;  // of this pass alone, when it began with chunks present
+  uint64_t next_ = 0;             // following: moments entered
+  AccessSchedule recording_;      // otherwise
+  size_t micro_batch_begin_ = 0;  // in recording_
   const Plan* plan_ = nullptr;
   size_t next_step_ = 0;    // of plan_
   size_t first_ahead_ = 0;  // the first step whose need is still to come

@@ -25,7 +25,7 @@ WeightPut::WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService*
 Status WeightPut::Put(ParameterId parameter, const float* values) {
   const ParameterPlace& place = layout_->parameters[parameter];
   const ChunkPlace& chunk = layout_->chunks[place.chunk];
-  if (!layout_->IsMember(place.chunk, rank_)) return {};
+  if (!layout_->IsMember(place.chunk, rank_) || chunk.frozen) return {};
   if (NextParameter(place.chunk) != parameter) {
     return Status(ErrorId::kUsageError,
                   "weights of " + place.name + " came out of the order of their chunk " + std::to_string(place.chunk));
@@ -88,7 +88,7 @@ Status WeightPut::WaitFor(Half* half) {
 }
 
 Status WeightPut::Finish() {
-  for (ChunkId chunk = 0; chunk < layout_->chunks.size(); ++chunk) {
+  for (ChunkId chunk = 0; chunk < layout_->TrainedChunks(); ++chunk) {
     if (layout_->IsMember(chunk, rank_) && cursors_[chunk] != layout_->chunks[chunk].elements) {
       return Status(ErrorId::kUsageError, "weights of " + layout_->parameters[NextParameter(chunk)].name + " were not given");
     }

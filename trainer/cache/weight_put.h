@@ -2,7 +2,8 @@
 // than one module and the rCache (DESIGN.md, section 6).
 //
 // One thread (the trainer's main thread), before the first pass: it uses the rCache memory that ParameterCache uses later.
-// Each rank puts its own shards; padding is put as zeros. Parameters of one chunk must come in order, chunks in any order.
+// Each rank puts its own shards; padding is put as zeros. Frozen parameters come another way (client/provide_frozen.h). Parameters of one
+// chunk must come in order, chunks in any order.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@ class WeightPut {
   // Both must outlive the object.
   WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service);
 
-  // The initial values of one parameter (element_count of them); copied before return. Values outside this rank's shards are dropped.
+  // The initial values of one parameter (element_count of them); copied before return. Values outside this rank's shards, and those of
+  // frozen parameters, are dropped.
   // Waits when both halves of the staging memory are on their way.
   // Errors: kUsageError (out of order, or twice), and those of the server.
   Status Put(ParameterId parameter, const float* values);

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace tidepool::trainer {
 namespace {
@@ -27,6 +28,11 @@ Result<uint64_t> ElementsOf(const ParameterNote& note) {
   }
   return count;
 }
+
+// Parameters of one kind, trained or frozen, by data group.
+struct Sorted {
+  std::vector<std::vector<Item>> multi_use, listed, packed;
+};
 
 Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<Rank>>& groups) {
   if (options.world == 0) return Status(ErrorId::kUsageError, "a job needs at least one rank");
@@ -58,10 +64,8 @@ class Builder {
     TP_RETURN_IF_ERROR(CheckGroups(options_, layout_.data_groups));
     TP_RETURN_IF_ERROR(Sort());
     TP_RETURN_IF_ERROR(ChooseSize());
-    for (uint32_t group = 0; group < layout_.data_groups.size(); ++group) PackResident(group);
-    for (uint32_t group = 0; group < layout_.data_groups.size(); ++group) {
-      if (!IsSmall(group)) Pack(packed_[group], group, size_, /*resident=*/false);
-    }
+    PackAll(trained_);
+    PackAll(frozen_);
     layout_.of_note.resize(notes_.size());
     for (ParameterId id = 0; id < layout_.parameters.size(); ++id) layout_.of_note[layout_.parameters[id].note] = id;
     return std::move(layout_);
@@ -71,9 +75,9 @@ class Builder {
   // Puts each note into its group's list: used several times, listed as resident, or packed.
   Status Sort() {
     const size_t groups = layout_.data_groups.size();
-    multi_use_.resize(groups);
-    listed_.resize(groups);
-    packed_.resize(groups);
+    for (Sorted* kind : {&trained_, &frozen_}) {
+      for (auto* lists : {&kind->multi_use, &kind->listed, &kind->packed}) lists->resize(groups);
+    }
     std::unordered_set<std::string> names, resident(options_.resident.begin(), options_.resident.end());
     for (uint32_t i = 0; i < notes_.size(); ++i) {
       const ParameterNote& note = notes_[i];
@@ -83,7 +87,8 @@ class Builder {
                       "parameter " + note.name + " names data group " + std::to_string(note.data_group) + " of " + std::to_string(groups));
       }
       TP_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(note));
-      auto& list = note.multi_use ? multi_use_ : resident.contains(note.name) ? listed_ : packed_;
+      Sorted& kind = note.frozen ? frozen_ : trained_;
+      auto& list = note.multi_use ? kind.multi_use : resident.contains(note.name) ? kind.listed : kind.packed;
       list[note.data_group].push_back({i, elements});
     }
     for (const std::string& name : options_.resident) {
@@ -105,18 +110,20 @@ class Builder {
     return total;
   }
 
-  // The largest packed parameter of all groups.
+  // The largest packed parameter of all groups and kinds.
   const Item* Largest() const {
     const Item* largest = nullptr;
-    for (const auto& items : packed_) {
-      for (const Item& item : items) {
-        if (largest == nullptr || item.elements > largest->elements) largest = &item;
+    for (const Sorted* kind : {&trained_, &frozen_}) {
+      for (const auto& items : kind->packed) {
+        for (const Item& item : items) {
+          if (largest == nullptr || item.elements > largest->elements) largest = &item;
+        }
       }
     }
     return largest;
   }
 
-  bool IsSmall(uint32_t group) const { return PaddedTotal(packed_[group]) < size_; }
+  bool IsSmall(const std::vector<Item>& packed) const { return PaddedTotal(packed) < size_; }
 
   Status ChooseSize() {
     const Item* largest = Largest();
@@ -143,9 +150,9 @@ class Builder {
         .Fix("give --chunk-size at least " + std::to_string(bytes) + ", or leave it at auto");
   }
 
-  std::vector<std::vector<uint64_t>> Runs(uint64_t total_min) const {
+  std::vector<std::vector<uint64_t>> Runs(const Sorted& kind, uint64_t total_min) const {
     std::vector<std::vector<uint64_t>> runs;
-    for (const auto& items : packed_) {
+    for (const auto& items : kind.packed) {
       if (items.empty() || PaddedTotal(items) < total_min) continue;
       runs.emplace_back();
       for (const Item& item : items) runs.back().push_back(RoundUp(item.elements, align_));
@@ -153,9 +160,10 @@ class Builder {
     return runs;
   }
 
+  // Frozen parameters alone have a say where there are any, so that their chunks do not depend on what is trained.
   uint64_t Search(const Item& largest, uint64_t total_min) {
     ChunkSizeSearch search;
-    search.runs = Runs(total_min);
+    search.runs = Runs(Runs(frozen_, 0).empty() ? trained_ : frozen_, total_min);
     if (search.runs.empty()) return size_;  // every group is small: all of them are fused
     search.multiple = Multiple();
     search.elements_min = largest.elements;
@@ -174,7 +182,8 @@ class Builder {
 
   // What the chosen size wastes over the groups that it really packs.
   Status MeasureWaste() {
-    const auto runs = Runs(size_);
+    auto runs = Runs(frozen_, size_);
+    for (auto& run : Runs(trained_, size_)) runs.push_back(std::move(run));
     if (runs.empty()) {
       layout_.choice.reason += "; every data group is smaller than one chunk and stays resident";
       return {};
@@ -186,15 +195,23 @@ class Builder {
     return {};
   }
 
-  void PackResident(uint32_t group) {
-    for (const Item& item : multi_use_[group]) {
+  void PackAll(const Sorted& kind) {
+    for (uint32_t group = 0; group < layout_.data_groups.size(); ++group) PackResident(kind, group);
+    for (uint32_t group = 0; group < layout_.data_groups.size(); ++group) {
+      if (!IsSmall(kind.packed[group])) Pack(kind.packed[group], group, size_, /*resident=*/false);
+    }
+  }
+
+  void PackResident(const Sorted& kind, uint32_t group) {
+    for (const Item& item : kind.multi_use[group]) {
       Pack({item}, group, item.elements, /*resident=*/true);
       layout_.chunks.back().multi_use = true;
     }
     uint64_t room = size_;
-    for (const Item& item : listed_[group]) room = std::max(room, item.elements);
-    Pack(listed_[group], group, room, /*resident=*/true);
-    if (IsSmall(group)) Pack(packed_[group], group, PaddedTotal(packed_[group]), /*resident=*/true);
+    for (const Item& item : kind.listed[group]) room = std::max(room, item.elements);
+    Pack(kind.listed[group], group, room, /*resident=*/true);
+    const std::vector<Item>& packed = kind.packed[group];
+    if (IsSmall(packed)) Pack(packed, group, PaddedTotal(packed), /*resident=*/true);
   }
 
   // Greedy: a chunk is closed when the next parameter does not fit (Elixir v2, appendix A.2).
@@ -204,6 +221,7 @@ class Builder {
       if (item.elements > room) {
         Close();
         Open(group, capacity, resident);
+        layout_.chunks.back().frozen = notes_[item.note].frozen;
         room = capacity;
       }
       Place(item, capacity - room);
@@ -255,7 +273,7 @@ class Builder {
   uint64_t align_ = 16;
   uint64_t size_ = 0;  // of a packed chunk
   bool open_ = false;
-  std::vector<std::vector<Item>> multi_use_, listed_, packed_;  // by data group
+  Sorted trained_, frozen_;
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 //  2. parameters named in `resident` share resident chunks;
 //  3. when the rest is less than one chunk, it is fused into one small resident chunk;
 //  4. otherwise it is packed greedily, in the order of the notes, into chunks of the one common size.
+// Frozen parameters are packed by the same rules into chunks of their own, behind all others. The common size is then searched for them
+// alone: jobs that train different adapters over one base have the same frozen chunks, so that they can share them.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,7 @@ struct ParameterNote {
   uint32_t optimizer_group = 0;
   uint32_t data_group = 0;
   bool multi_use = false;
+  bool frozen = false;  // read and never trained
 };
 
 struct LayoutOptions {

@@ -22,6 +22,11 @@ std::vector<ChunkId> ChunksOf(const ChunkLayout& layout, Rank rank) {
 
 }  // namespace
 
+uint32_t ChunkLayout::TrainedChunks() const {
+  const auto first = std::find_if(chunks.begin(), chunks.end(), [](const ChunkPlace& chunk) { return chunk.frozen; });
+  return static_cast<uint32_t>(first - chunks.begin());
+}
+
 uint32_t ChunkLayout::ShardCount(ChunkId chunk) const {
   return static_cast<uint32_t>(MembersOf(*this, chunk).size());
 }
@@ -97,6 +102,12 @@ ParameterId ChunkLayout::ParameterAt(ChunkId chunk, uint64_t element) const {
 uint64_t ChunkLayout::ParameterCount() const {
   uint64_t count = 0;
   for (const ParameterPlace& parameter : parameters) count += parameter.element_count;
+  return count;
+}
+
+uint64_t ChunkLayout::TrainedParameterCount() const {
+  uint64_t count = 0;
+  for (ParameterId id = 0; id < parameters.size(); ++id) count += IsFrozen(id) ? 0 : parameters[id].element_count;
   return count;
 }
 

@@ -7,7 +7,7 @@
 //  2. chunks that are not resident all have `block_elements` elements, whatever their data group (Elixir v1, section IV-A: one unified
 //     chunk size), so that every rCache block can hold any of them;
 //  3. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start on 64 bytes (Elixir v1, section V);
-//  4. resident chunks come first and are trimmed to what they hold.
+//  4. chunks that are trained come first, then the frozen ones; among either, resident chunks come first and are trimmed to what they hold.
 // Units: elements of the job's dtype, unless a name says bytes. Ranks are the job's.
 #pragma once
 
@@ -38,6 +38,7 @@ struct ChunkPlace {
   uint32_t data_group = 0;
   bool resident = false;   // has fixed room in the rCache and is never evicted
   bool multi_use = false;  // gradients stay in a buffer of their own until the end of backward (Elixir v2, appendix A.2)
+  bool frozen = false;     // read and never trained: no gradients, and one version for ever
   ParameterId first_parameter = 0;
   uint32_t parameter_count = 0;
 };
@@ -51,6 +52,10 @@ struct ChunkLayout {
   std::vector<ParameterId> of_note;            // index of a note -> ParameterId
   uint64_t block_elements = 0;                 // of a chunk that is not resident; 0 when all are resident
   ChunkSizeChoice choice;                      // how block_elements was found
+
+  // Chunks that are trained; the ids of the frozen ones come behind theirs.
+  uint32_t TrainedChunks() const;
+  bool IsFrozen(ParameterId parameter) const { return chunks[parameters[parameter].chunk].frozen; }
 
   uint32_t ShardCount(ChunkId chunk) const;
   // Which shard is `rank`'s. Requires IsMember(chunk, rank).
@@ -76,8 +81,9 @@ struct ChunkLayout {
 
   // The parameter that covers an element of the chunk, or that ends last before it.
   ParameterId ParameterAt(ChunkId chunk, uint64_t element) const;
-  uint64_t ParameterCount() const;  // elements of parameters, without padding
-  uint64_t TotalElements() const;   // with padding
+  uint64_t ParameterCount() const;         // elements of parameters, without padding
+  uint64_t TrainedParameterCount() const;  // of those that are not frozen
+  uint64_t TotalElements() const;          // with padding
 };
 
 // Shards start on 64 bytes: 16 elements of fp32, 32 of a 16-bit type.

@@ -12,6 +12,11 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
   const uint64_t gradient_bytes = is_fp32 || options.micro_batches > 1 ? 4 : 2;
   // Each chunk's plane lies in a slot of whole pages.
   for (const ChunkPlace& chunk : layout.chunks) {
+    if (chunk.frozen) {
+      // Behind a page that names it.
+      estimate->frozen += kPageBytes + RoundUp(chunk.elements * BytesOf(layout.dtype), kPageBytes);
+      continue;
+    }
     const uint64_t moment = RoundUp(MomentBytes(options.optimizer.states, chunk.elements), kPageBytes);
     estimate->master += RoundUp(MasterBytes(options.optimizer.states, chunk.elements), kPageBytes);
     if (NeedsMomentum(options.optimizer)) estimate->momentum += moment;
@@ -20,7 +25,7 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
     estimate->gradient += RoundUp(chunk.elements * gradient_bytes, kPageBytes);
   }
   estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance + estimate->param16 + estimate->gradient;
-  estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->parameters);
+  estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->trained_parameters);
 }
 
 }  // namespace
@@ -28,6 +33,7 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
 MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& options) {
   MemoryEstimate estimate;
   estimate.parameters = layout.ParameterCount();
+  estimate.trained_parameters = layout.TrainedParameterCount();
   estimate.padding_bytes = (layout.TotalElements() - estimate.parameters) * BytesOf(layout.dtype);
   AddPool(layout, options, &estimate);
   uint64_t evictable = 0;

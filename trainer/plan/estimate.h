@@ -19,7 +19,8 @@ struct MemoryEstimate {
   uint64_t param16 = 0;                             // 16-bit jobs only: what is fetched
   uint64_t gradient = 0;                            // fp32, or 16-bit without accumulation
   uint64_t pool_bytes = 0;                          // their sum
-  double pool_bytes_per_parameter = 0;
+  double pool_bytes_per_parameter = 0;              // that is trained
+  uint64_t frozen = 0;  // beside them: frozen chunks, which the pool holds once for all jobs of the user that list the same
   // Each rank's rCache, in bytes; the largest over the ranks.
   uint64_t rcache_bytes = 0;
   uint64_t resident_bytes = 0;  // of it, always occupied
@@ -29,7 +30,8 @@ struct MemoryEstimate {
   double evictable_share = 0;  // of the evictable chunks that fit into the blocks at once
   // The model.
   uint64_t parameters = 0;
-  uint64_t padding_bytes = 0;  // of one copy of the parameters
+  uint64_t trained_parameters = 0;  // of them
+  uint64_t padding_bytes = 0;       // of one copy of the parameters
 };
 
 struct EstimateOptions {

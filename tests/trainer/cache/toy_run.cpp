@@ -299,12 +299,21 @@ ToyModel MakeToyModel(uint64_t seed, int layers, uint32_t groups) {
   return model;
 }
 
+void FreezeEveryThird(ToyModel* model, uint32_t first) {
+  for (uint32_t note = first; note < model->notes.size(); note += 3) model->notes[note].frozen = model->no_gradient[note] = true;
+}
+
 ToyResult RunToy(const ToyConfig& config) {
   ToyResult result;
   result.layout = BuildLayout(config.model.notes, config.layout).value();
   const ChunkLayout& layout = result.layout;
   const History history = MakeHistory(config, layout);
   MemoryServer server(&layout);
+  for (const ParameterPlace& place : layout.parameters) {
+    if (!layout.chunks[place.chunk].frozen) continue;
+    std::copy(history[0][place.note].begin(), history[0][place.note].end(),
+              server.values[place.chunk].begin() + static_cast<std::ptrdiff_t>(place.element_begin));
+  }
   std::vector<std::unique_ptr<ThreadGroup>> groups;
   for (const auto& members : layout.data_groups) groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size())));
   result.ranks.resize(layout.world);

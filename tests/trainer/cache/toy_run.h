@@ -26,6 +26,9 @@ struct ToyModel {
 // parameters are experts: one for each data group from 1 on.
 ToyModel MakeToyModel(uint64_t seed, int layers, uint32_t groups);
 
+// Notes first, first + 3, ... become frozen, and get no gradient.
+void FreezeEveryThird(ToyModel* model, uint32_t first);
+
 struct ToyConfig {
   ToyModel model;
   LayoutOptions layout;

@@ -44,6 +44,7 @@ void ExpectSound(const ChunkLayout& layout, const std::vector<ParameterNote>& no
     EXPECT_EQ(layout.of_note[place.note], id);
     EXPECT_EQ(place.name, notes[place.note].name);
     EXPECT_EQ(layout.chunks[place.chunk].data_group, notes[place.note].data_group);
+    EXPECT_EQ(layout.chunks[place.chunk].frozen, notes[place.note].frozen);
     ASSERT_GE(place.chunk, chunk);
     if (place.chunk != chunk) end = 0;
     chunk = place.chunk;
@@ -60,10 +61,70 @@ void ExpectSound(const ChunkLayout& layout, const std::vector<ParameterNote>& no
     if (!layout.chunks[c].resident) {
       EXPECT_EQ(layout.chunks[c].elements, layout.block_elements);
     }
-    if (c > 0) {
+    if (c == 0) continue;
+    EXPECT_LE(layout.chunks[c - 1].frozen, layout.chunks[c].frozen);
+    if (layout.chunks[c - 1].frozen == layout.chunks[c].frozen) {
       EXPECT_GE(layout.chunks[c - 1].resident, layout.chunks[c].resident);
     }
   }
+}
+
+// Adapters of rank `rank` beside every matrix of frozen layers, in front of them.
+std::vector<ParameterNote> LayersWithAdapters(int layers, uint64_t width, uint64_t rank) {
+  std::vector<ParameterNote> base = Layers(layers, width), notes;
+  base.front().multi_use = true;
+  for (const ParameterNote& note : base) {
+    if (note.dims.size() < 2) continue;
+    notes.push_back(Note(note.name + ".A", {rank, note.dims[1]}));
+    notes.push_back(Note(note.name + ".B", {note.dims[0], rank}));
+  }
+  for (ParameterNote& note : base) note.frozen = true;
+  notes.insert(notes.end(), base.begin(), base.end());
+  return notes;
+}
+
+// Where the frozen parameters lie, counted from the first frozen chunk, and how large the chunks are.
+std::vector<std::pair<std::string, uint64_t>> FrozenPlaces(const ChunkLayout& layout) {
+  std::vector<std::pair<std::string, uint64_t>> places;
+  for (const ParameterPlace& place : layout.parameters) {
+    if (!layout.chunks[place.chunk].frozen) continue;
+    places.emplace_back(place.name + " in " + std::to_string(place.chunk - layout.TrainedChunks()), place.element_begin);
+    places.emplace_back("of", layout.chunks[place.chunk].elements);
+  }
+  return places;
+}
+
+TEST(FrozenParameters, HaveChunksOfTheirOwnBehindTheOthers) {
+  const std::vector<ParameterNote> notes = LayersWithAdapters(8, 64, 2);
+  const ChunkLayout layout = BuildLayout(notes, {}).value();
+  ExpectSound(layout, notes);
+  ASSERT_EQ(layout.TrainedChunks(), 1u) << "the adapters are less than a chunk together";
+  EXPECT_TRUE(layout.chunks[0].resident);
+  EXPECT_TRUE(layout.chunks[1].frozen && layout.chunks[1].resident && layout.chunks[1].multi_use);
+  EXPECT_GT(layout.chunks.size(), 4u);
+  EXPECT_EQ(layout.TrainedParameterCount(), 8u * 2 * (64 + 3 * 64 + 64 + 4 * 64));
+  EXPECT_EQ(layout.ParameterCount(), layout.TrainedParameterCount() + 8u * (2 * 64 + 7 * 64 * 64));
+}
+
+TEST(FrozenParameters, LieAlikeWhateverIsTrainedOverThem) {
+  const auto places = FrozenPlaces(BuildLayout(LayersWithAdapters(8, 64, 1), {}).value());
+  for (const uint64_t rank : {2, 8, 64}) {
+    const std::vector<ParameterNote> notes = LayersWithAdapters(8, 64, rank);
+    const ChunkLayout layout = BuildLayout(notes, {}).value();
+    ExpectSound(layout, notes);
+    EXPECT_EQ(FrozenPlaces(layout), places) << "rank " << rank;
+  }
+}
+
+TEST(FrozenParameters, OfLessThanAChunkAreOneChunkBesideManyTrainedOnes) {
+  std::vector<ParameterNote> notes = Layers(8, 64);
+  notes.push_back(Note("small", {100}));
+  notes.back().frozen = true;
+  const ChunkLayout layout = BuildLayout(notes, {}).value();
+  ExpectSound(layout, notes);
+  EXPECT_EQ(layout.TrainedChunks(), layout.chunks.size() - 1);
+  EXPECT_GT(layout.EvictableChunks(0), 1u);
+  EXPECT_EQ(layout.chunks.back().elements, 112u);
 }
 
 TEST(BuildLayout, PacksNeighboursUntilOneDoesNotFit) {

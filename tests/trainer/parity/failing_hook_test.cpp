@@ -79,21 +79,26 @@ class FailingHook : public ::testing::Test {
     Lay(/*to_a_chunk=*/1);
   }
 
-  void Lay(uint64_t to_a_chunk) {
+  // The first `frozen` layers are not trained.
+  void Lay(uint64_t to_a_chunk, int frozen = 0) {
     weights_.clear();
     std::vector<ParameterNote> notes;
     for (int i = 0; i < kLayers; ++i) {
       ParameterNote note;
       note.name = "w" + std::to_string(i);
       note.dims = {kWidth, kWidth};
+      note.frozen = i < frozen;
       notes.push_back(note);
-      weights_.push_back(torch::zeros({kWidth, kWidth}, torch::requires_grad()));
+      weights_.push_back(torch::zeros({kWidth, kWidth}, torch::requires_grad(i >= frozen)));
     }
     LayoutOptions options;
     options.chunk_bytes = to_a_chunk * kWidth * kWidth * sizeof(float);
     auto layout = BuildLayout(notes, options);
     ASSERT_TRUE(layout.ok()) << layout.status().Format();
     layout_ = layout.value();
+    // The engine takes them in the layout's order, in which frozen ones come last.
+    tensors_.clear();
+    for (const ParameterPlace& place : layout_.parameters) tensors_.push_back(weights_[place.note]);
   }
 
   static float InitialValue(size_t element) { return static_cast<float>(element % 7) * 0.01f; }
@@ -104,7 +109,7 @@ class FailingHook : public ::testing::Test {
     memory_ = std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1,
                                                                       /*delay_max=*/3);
     service_ = std::make_unique<FailingService>(memory_.get(), server_.get());
-    auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, weights_, &clock_});
+    auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, tensors_, &clock_});
     ASSERT_TRUE(engine.ok()) << engine.status().Format();
     engine_ = std::move(engine).value();
     const Status loaded = engine_->LoadWeights([](ParameterId, std::span<float> values) {
@@ -142,7 +147,7 @@ class FailingHook : public ::testing::Test {
 
   SteadyClock clock_;
   ChunkLayout layout_;
-  std::vector<at::Tensor> weights_;
+  std::vector<at::Tensor> weights_, tensors_;  // as used; by ParameterId
   std::unique_ptr<tidepool::testing::MemoryServer> server_;
   std::unique_ptr<tidepool::testing::MemoryChunkService> memory_;
   std::unique_ptr<FailingService> service_;
@@ -246,7 +251,7 @@ TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
   Build(4);
   EngineOptions options;
   options.cache.separate_while_recording = false;
-  auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, weights_, &clock_});
+  auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, tensors_, &clock_});
   ASSERT_TRUE(engine.ok());
   // Two backward passes over the same parameter in one micro-batch: its first gradient lies where the second one needs the parameter.
   const Result<double> loss = engine.value()->TrainMicroBatch(
@@ -257,6 +262,35 @@ TEST_F(FailingHook, AParameterUsedTwiceWithoutSayingSo) {
       },
       1.0);
   EXPECT_FALSE(loss.ok());
+}
+
+void ExpectSaysFrozen(const Status& status) {
+  EXPECT_EQ(status.id(), ErrorId::kUsageError) << status.Format();
+  for (const char* text : {"the frozen parameter w1 asks for a gradient", "where: chunk ", "fix:   call requires_grad_(false)"}) {
+    EXPECT_NE(status.Format().find(text), std::string::npos) << status.Format();
+  }
+}
+
+// Two of four layers are frozen.
+TEST_F(FailingHook, AFrozenParameterThatAsksForAGradientIsNamed) {
+  Lay(/*to_a_chunk=*/1, /*frozen=*/2);
+  Build(3);
+  ASSERT_EQ(layout_.TrainedChunks(), 2U);
+  std::vector<std::vector<float>>& values = server_->values;
+  for (ChunkId chunk = 2; chunk < 4; ++chunk) values[chunk].assign(values[chunk].size(), 0.05F);
+  const auto before = values;
+  for (Version version = 0; version < 2; ++version) ASSERT_TRUE(Step(version).ok());
+  for (ChunkId chunk = 0; chunk < 4; ++chunk) EXPECT_EQ(values[chunk] == before[chunk], chunk >= 2) << "chunk " << chunk;
+  weights_[1].requires_grad_(true);
+  const Status first = Step(2);
+  ExpectSaysFrozen(first);
+  weights_[1].requires_grad_(false);
+  ExpectSaysFrozen(Step(2));
+  EXPECT_EQ(service_->steps_ended(), 2U);
+
+  Lay(1, 2);
+  weights_[1].requires_grad_(true);
+  ExpectSaysFrozen(TrainingEngine::Create(layout_, {}, {service_.get(), {nullptr}, tensors_, &clock_}).status());
 }
 
 }  // namespace failing_hook_test
