@@ -17,12 +17,13 @@ std::vector<int64_t> SizesOf(const ParameterNote& note) {
 
 }  // namespace
 
-Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options)
-    : Gpt(shape, [&options](const ParameterNote& note) { return at::empty(SizesOf(note), options); }) {}
+Gpt::Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora)
+    : Gpt(
+          shape, [&options](const ParameterNote& note) { return at::empty(SizesOf(note), options); }, lora) {}
 
-Gpt::Gpt(const GptShape& shape, const ParameterMaker& make) : torch::nn::Module("Gpt"), shape_(shape) {
+Gpt::Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora) : torch::nn::Module("Gpt"), shape_(shape), lora_(lora) {
   TP_CHECK(CheckGptShape(shape).ok(), "the shape was checked before");
-  for (const ParameterNote& note : GptParameters(shape)) Register(note, make);
+  for (const ParameterNote& note : GptParameters(shape, lora)) Register(note, make);
   const auto parameters = named_parameters();
   wte_ = parameters["wte.weight"];
   wpe_ = parameters["wpe.weight"];
@@ -48,13 +49,22 @@ void Gpt::Register(const ParameterNote& note, const ParameterMaker& make) {
     const auto* existing = children.find(child);
     module = existing != nullptr ? existing->get() : module->register_module(child, std::make_shared<torch::nn::Module>(child)).get();
   }
-  const at::Tensor& parameter = module->register_parameter(note.name.substr(begin), make(note));
+  const at::Tensor& parameter = module->register_parameter(note.name.substr(begin), make(note), /*requires_grad=*/!note.frozen);
   TP_CHECK(parameter.sizes() == at::IntArrayRef(SizesOf(note)), "the maker gave the shape that was asked for");
 }
 
 Gpt::Affine Gpt::Find(const std::string& module) const {
   const auto parameters = named_parameters();
-  return {.weight = parameters[module + ".weight"], .bias = parameters[module + ".bias"]};
+  Affine found{.weight = parameters[module + ".weight"], .bias = parameters[module + ".bias"], .lora_a = {}, .lora_b = {}};
+  if (const at::Tensor* a = parameters.find(module + ".lora_A.weight")) found.lora_a = *a;
+  if (const at::Tensor* b = parameters.find(module + ".lora_B.weight")) found.lora_b = *b;
+  return found;
+}
+
+at::Tensor Gpt::Linear(const Affine& layer, const at::Tensor& x) const {
+  const at::Tensor y = at::linear(x, layer.weight, layer.bias);
+  if (!layer.lora_a.defined()) return y;
+  return y.add(at::linear(at::linear(x, layer.lora_a), layer.lora_b), lora_.scale());
 }
 
 at::Tensor Gpt::Norm(const Affine& norm, const at::Tensor& x) const {
@@ -63,16 +73,16 @@ at::Tensor Gpt::Norm(const Affine& norm, const at::Tensor& x) const {
 
 at::Tensor Gpt::Attend(const Block& block, const at::Tensor& x) const {
   const int64_t batch = x.size(0), tokens = x.size(1), heads = shape_.heads, head_size = shape_.hidden / shape_.heads;
-  const auto parts = at::linear(x, block.c_attn.weight, block.c_attn.bias).chunk(3, -1);
+  const auto parts = Linear(block.c_attn, x).chunk(3, -1);
   const auto by_head = [&](const at::Tensor& part) { return part.view({batch, tokens, heads, head_size}).transpose(1, 2); };
   const at::Tensor mixed = at::scaled_dot_product_attention(by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), {}, 0.0, true);
-  return at::linear(mixed.transpose(1, 2).reshape({batch, tokens, shape_.hidden}), block.c_proj.weight, block.c_proj.bias);
+  return Linear(block.c_proj, mixed.transpose(1, 2).reshape({batch, tokens, shape_.hidden}));
 }
 
 at::Tensor Gpt::RunBlock(const Block& block, const at::Tensor& x) const {
   const at::Tensor attended = x + Attend(block, Norm(block.ln_1, x));
-  const at::Tensor wide = at::gelu(at::linear(Norm(block.ln_2, attended), block.c_fc.weight, block.c_fc.bias), "tanh");
-  return attended + at::linear(wide, block.c_out.weight, block.c_out.bias);
+  const at::Tensor wide = at::gelu(Linear(block.c_fc, Norm(block.ln_2, attended)), "tanh");
+  return attended + Linear(block.c_out, wide);
 }
 
 at::Tensor Gpt::Hidden(const at::Tensor& tokens) {

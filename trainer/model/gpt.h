@@ -12,6 +12,7 @@
 #include <torch/nn/module.h>
 
 #include "trainer/model/gpt_shape.h"
+#include "trainer/model/lora.h"
 
 namespace tidepool::trainer {
 
@@ -20,9 +21,9 @@ using ParameterMaker = std::function<at::Tensor(const ParameterNote&)>;
 
 class Gpt : public torch::nn::Module {
  public:
-  // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included.
-  Gpt(const GptShape& shape, const at::TensorOptions& options);
-  Gpt(const GptShape& shape, const ParameterMaker& make);
+  // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included. With adapters only these ask for gradients.
+  Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora = {});
+  Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora = {});
 
   // Recompute each block in backward instead of keeping its activations. Same bits, about a third more work.
   void SetCheckpointing(bool on) { checkpointing_ = on; }
@@ -39,6 +40,7 @@ class Gpt : public torch::nn::Module {
  private:
   struct Affine {
     at::Tensor weight, bias;
+    at::Tensor lora_a, lora_b;  // undefined where there is no adapter
   };
   struct Block {
     Affine ln_1, c_attn, c_proj, ln_2, c_fc, c_out;
@@ -50,8 +52,10 @@ class Gpt : public torch::nn::Module {
   at::Tensor RunBlock(const Block& block, const at::Tensor& x) const;
   at::Tensor Attend(const Block& block, const at::Tensor& x) const;
   at::Tensor Norm(const Affine& norm, const at::Tensor& x) const;
+  at::Tensor Linear(const Affine& layer, const at::Tensor& x) const;
 
   GptShape shape_;
+  LoraShape lora_;
   bool checkpointing_ = false;
   at::Tensor wte_, wpe_;  // [V][C], [context][C]
   std::vector<Block> blocks_;

@@ -110,5 +110,17 @@ TEST(GptInit, IsNormalWithGpt2Deviations) {
   }
 }
 
+TEST(LoraInit, IsRandomForAAndZeroForB) {
+  const GptShape shape = FindGptPreset("tiny").value();
+  std::vector<float> a(64 * 256), other(64 * 256), b(1000, 1.0F);
+  InitGptParameter("h.0.mlp.c_proj.lora_A.weight", shape, 1, 0, a);
+  InitGptParameter("h.0.mlp.c_proj.lora_A.weight", shape, 2, 0, other);
+  InitGptParameter("h.0.mlp.c_proj.lora_B.weight", shape, 1, 0, b);
+  EXPECT_NE(a, other);
+  EXPECT_EQ(b, std::vector<float>(1000, 0.0F));
+  const double squares = std::inner_product(a.begin(), a.end(), a.begin(), 0.0);
+  EXPECT_NEAR(squares / static_cast<double>(a.size()), 1 / (3.0 * 256), 0.1 / (3.0 * 256));
+}
+
 }  // namespace gpt_shape_test
 }  // namespace tidepool::trainer

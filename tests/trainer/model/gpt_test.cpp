@@ -46,6 +46,41 @@ TEST(Gpt, RegistersTheParametersOfTheTable) {
   }
 }
 
+const LoraShape kAdapters{.rank = 3, .alpha = 6, .targets = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}};
+
+TEST(Adapters, AloneAskForGradients) {
+  const LoraShape two{.rank = 3, .alpha = 6, .targets = {"attn.c_proj", "mlp.c_fc"}};
+  const Gpt model(kSmall, at::TensorOptions().device(at::kMeta), two);
+  const auto parameters = model.named_parameters();
+  ASSERT_EQ(parameters.size(), GptParameters(kSmall).size() + 3 * 2 * 2);
+  for (const auto& item : parameters) {
+    EXPECT_EQ(item.value().requires_grad(), item.key().find(".lora_") != std::string::npos) << item.key();
+  }
+  EXPECT_EQ(parameters["h.2.mlp.c_fc.lora_A.weight"].sizes().vec(), (std::vector<int64_t>{3, 32}));
+  EXPECT_EQ(parameters["h.2.mlp.c_fc.lora_B.weight"].sizes().vec(), (std::vector<int64_t>{128, 3}));
+  EXPECT_FALSE(parameters.contains("h.2.mlp.c_proj.lora_A.weight"));
+}
+
+// With B = 0 the model is its base, bit for bit. With other values it is the model with W + alpha / rank * B A in place of W.
+TEST(Adapters, AddTheirProductToTheLayersWeight) {
+  auto base = MakeModel(kSmall), adapted = std::make_shared<Gpt>(kSmall, at::TensorOptions().dtype(at::kFloat), kAdapters);
+  InitGpt(adapted.get(), 11);
+  const at::Tensor tokens = Tokens(2, 16);
+  EXPECT_TRUE(adapted->Forward(tokens).equal(base->Forward(tokens)));
+  const at::NoGradGuard no_gradients;
+  auto parameters = adapted->named_parameters(), merged = base->named_parameters();
+  for (auto& item : parameters) {
+    const std::string& name = item.key();
+    if (name.find("lora_B") == std::string::npos) continue;
+    item.value().copy_(at::arange(item.value().numel()).remainder(7).sub(3).mul(0.01).view_as(item.value()));
+    const std::string layer = name.substr(0, name.size() - std::string("lora_B.weight").size());
+    merged[layer + "weight"].add_(item.value().matmul(parameters[layer + "lora_A.weight"]), 6.0 / 3);
+  }
+  const at::Tensor difference = (adapted->Forward(tokens) - base->Forward(tokens)).abs().max();
+  EXPECT_LT(difference.item<float>(), 1e-4F);
+  EXPECT_GT((adapted->Forward(tokens) - MakeModel(kSmall)->Forward(tokens)).abs().max().item<float>(), 1e-2F) << "nothing was added";
+}
+
 TEST(Gpt, TakesTheTensorsOfAMaker) {
   std::vector<std::string> asked;
   const Gpt model(kSmall, [&](const ParameterNote& note) {
