@@ -20,6 +20,7 @@ constexpr const char* kExamples = R"(examples:
   trainer launch -n 2 -- run --socket-dir /run/tidepool    two ranks on a memserver that is already running
   trainer run --job nightly --resume auto                  start the job, or continue it where it was interrupted
   torchrun --standalone --nproc-per-node 2 --no-python trainer run --preset quickstart
+  trainer run --base OUT --lora-rank 8 --job r8 --save R8  train adapters over saved weights, which all such jobs share
   trainer estimate --preset gpt2-10b --ranks 4             memory by tier; no weights are made
   trainer sample OUT "Permission is hereby granted"        generate text from saved weights
 )";
@@ -34,6 +35,22 @@ void AddModelFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--dtype", o->dtype, "parameters and gradients: fp32, bf16, or fp16 with dynamic loss scaling")
       ->group("model")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+}
+
+void AddAdapterFlags(CLI::App* app, RunOptions* o) {
+  const char* group = "adapters";
+  app->add_option("--base", o->base, "what `trainer run --save` wrote: its model stays as it is, in one copy for all jobs of yours over it")
+      ->group(group)
+      ->type_name("DIR|FILE")
+      ->excludes("--preset");
+  app->add_option("--lora-rank", o->lora_rank, "train adapters of this rank beside the model's linear layers (LoRA), and nothing else")
+      ->group(group)
+      ->check(CLI::Range(1u, 65536u));
+  app->add_option("--lora-alpha", o->lora_alpha, "adapters count alpha / rank times")->group(group)->capture_default_str();
+  app->add_option("--lora-targets", o->lora_targets, "which layers of each block: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj; or all")
+      ->group(group)
+      ->type_name("NAME,...")
       ->capture_default_str();
 }
 
@@ -128,7 +145,7 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
 void AddOutputFlags(CLI::App* app, RunOptions* o) {
   const char* group = "output";
   app->add_option("--out", o->out_dir, "directory for metrics.jsonl and TensorBoard events")->group(group)->type_name("DIR");
-  app->add_option("--save", o->save_dir, "directory for the fp32 weights after the last step (safetensors)")
+  app->add_option("--save", o->save_dir, "directory for the fp32 weights, or adapters, after the last step (safetensors)")
       ->group(group)
       ->type_name("DIR");
   app->add_option("--log-every", o->log_every, "steps between progress lines off a terminal")->group(group)->capture_default_str();
@@ -137,7 +154,9 @@ void AddOutputFlags(CLI::App* app, RunOptions* o) {
 }
 
 void AddSampleFlags(CLI::App* app, RunOptions* o) {
-  app->add_option("dir", o->weights_dir, "directory that `trainer run --save` wrote")->required()->type_name("DIR");
+  app->add_option("dir", o->weights_dir, "directory that `trainer run --save` wrote: a model, or adapters")->required()->type_name("DIR");
+  app->add_option("--base", o->base, "of adapters, where their base is no longer where it was when they were trained")
+      ->type_name("DIR|FILE");
   app->add_option("prompt", o->prompt, "text to continue")->required();
   app->add_option("--tokens", o->sample_tokens, "how many to generate")->capture_default_str();
   app->add_option("--temperature", o->temperature, "0: always the likeliest token")->capture_default_str();
@@ -206,6 +225,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   RunOptions* o = &line->options;
   for (CLI::App* command : {run, estimate}) {
     AddModelFlags(command, o);
+    AddAdapterFlags(command, o);
     AddMemoryFlags(command, o);
     AddDataFlags(command, o);
     AddOptimizerFlags(command, o);

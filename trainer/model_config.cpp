@@ -22,6 +22,28 @@ uint32_t NumberIn(const boost::json::object& object, const char* key, int64_t ma
   return number >= 1 && number <= max ? static_cast<uint32_t>(number) : 0;
 }
 
+std::string TextIn(const boost::json::object& object, const char* key) {
+  const boost::json::value* value = object.if_contains(key);
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+}
+
+// Adapters, where the keys say so.
+Status ReadLora(const boost::json::object& object, ModelConfig* config) {
+  if (!object.contains("tidepool_lora_rank")) return {};
+  const boost::json::value* alpha = object.if_contains("tidepool_lora_alpha");
+  boost::json::error_code error;
+  const auto factor = alpha != nullptr ? alpha->to_number<double>(error) : 0;
+  const uint32_t rank = NumberIn(object, "tidepool_lora_rank", 1 << 20);
+  TP_ASSIGN_OR_RETURN(config->lora,
+                      MakeLoraShape(config->shape, rank, error ? 0 : static_cast<float>(factor), TextIn(object, "tidepool_lora_targets")));
+  config->base = TextIn(object, "tidepool_base");
+  return {};
+}
+
+Status NotUsable(const std::string& path, const std::string& why) {
+  return Status(ErrorId::kDataBad, path + ": " + why).Where(path).Fix("write it again with `trainer run --save DIR`");
+}
+
 }  // namespace
 
 Status WriteModelConfig(const std::string& directory, const ModelConfig& config) {
@@ -29,7 +51,12 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
   json.BeginObject().Field("model_type", "gpt2").Field("activation_function", "gelu_new").Field("tidepool_preset", config.shape.name);
   json.Field("tidepool_tokens", config.bytes ? "bytes" : "ids");
   json.Field("vocab_size", config.shape.vocab).Field("n_positions", config.shape.context).Field("n_layer", config.shape.layers);
-  json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden).EndObject();
+  json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden);
+  if (config.lora.on()) {
+    json.Field("tidepool_lora_rank", config.lora.rank).Field("tidepool_lora_alpha", config.lora.alpha);
+    json.Field("tidepool_lora_targets", TargetsText(config.lora)).Field("tidepool_base", config.base);
+  }
+  json.EndObject();
   std::ofstream file(directory + kFile, std::ios::trunc);
   file << json.text() << "\n";
   file.close();
@@ -49,20 +76,20 @@ Result<ModelConfig> ReadModelConfig(const std::string& directory) {
   text << file.rdbuf();
   boost::json::error_code error;
   const boost::json::value parsed = boost::json::parse(text.str(), error);
-  if (error || !parsed.is_object())
-    return Status(ErrorId::kDataBad, path + " is not a JSON object").Fix("write it again with `trainer run --save DIR`");
+  if (error || !parsed.is_object()) return NotUsable(path, "it is not a JSON object");
   const boost::json::object& object = parsed.get_object();
   ModelConfig config;
-  config.shape.name = "saved";
+  config.shape.name = TextIn(object, "tidepool_preset");
+  if (config.shape.name.empty()) config.shape.name = "saved";
   config.shape.vocab = NumberIn(object, "vocab_size", 1 << 24);
   config.shape.context = NumberIn(object, "n_positions", 1 << 24);
   config.shape.layers = NumberIn(object, "n_layer", 1 << 16);
   config.shape.heads = NumberIn(object, "n_head", 1 << 16);
   config.shape.hidden = NumberIn(object, "n_embd", 1 << 20);
-  const boost::json::value* tokens = object.if_contains("tidepool_tokens");
-  config.bytes = tokens != nullptr && tokens->is_string() && tokens->get_string() == "bytes";
-  Status shape = CheckGptShape(config.shape);
-  if (!shape.ok()) return Status(ErrorId::kDataBad, path + ": " + shape.what()).Fix("write it again with `trainer run --save DIR`");
+  config.bytes = TextIn(object, "tidepool_tokens") == "bytes";
+  Status usable = CheckGptShape(config.shape);
+  if (usable.ok()) usable = ReadLora(object, &config);
+  if (!usable.ok()) return NotUsable(path, usable.what());
   return config;
 }
 

@@ -1,4 +1,5 @@
 // config.json beside saved weights: the model's shape, so that `trainer sample DIR` needs no flags. Keys are those of Hugging Face's GPT-2.
+// Beside adapters also what they are and where their base was.
 //
 // Any thread. The one door to Boost.JSON in the trainer is model_config.cpp.
 #pragma once
@@ -7,12 +8,15 @@
 
 #include "base/status.h"
 #include "trainer/model/gpt_shape.h"
+#include "trainer/model/lora.h"
 
 namespace tidepool::trainer {
 
 struct ModelConfig {
   GptShape shape;
   bool bytes = true;  // tokens are bytes of text
+  LoraShape lora;     // on: the directory holds adapters alone
+  std::string base;   // of adapters: where the file of their base was
 };
 
 // Errors: kFileWriteFailed.

@@ -16,7 +16,7 @@ std::string Again(const std::string& job) {
 std::string JobNameOf(const RunOptions& options, const RankPlace& place) {
   if (!options.job.empty()) return options.job;
   if (!place.job_name.empty()) return place.job_name;
-  return JobNameFrom(options.preset + "-" + std::to_string(getpid()));
+  return JobNameFrom((options.lora_rank > 0 ? std::string("lora") : options.preset) + "-" + std::to_string(getpid()));
 }
 
 Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place) {

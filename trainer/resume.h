@@ -12,7 +12,7 @@
 
 namespace tidepool::trainer {
 
-// The job's name: --job, else the launcher's, else made of preset and process id.
+// The job's name: --job, else the launcher's, else made of preset (or "lora") and process id.
 std::string JobNameOf(const RunOptions& options, const RankPlace& place);
 
 // --resume; where it is not given: auto for ranks that torchrun has started again, else never. Never is the default because the weights of

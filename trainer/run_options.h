@@ -15,6 +15,11 @@ struct RunOptions {
   std::string preset = "quickstart";
   bool activation_checkpointing = false;
   uint64_t seed = 1;
+  // adapters over a base
+  std::string base;        // file or directory of a saved model, whose shape is taken; empty: the model itself is trained
+  uint32_t lora_rank = 0;  // 0: no adapters
+  float lora_alpha = 16;
+  std::string lora_targets = "attn.c_attn,attn.c_proj";
   // data
   std::string data;            // file or directory; empty: the licence texts of Debian
   uint64_t context = 0;        // tokens of one sequence; 0: the preset's

@@ -6,6 +6,7 @@
 
 #include "base/json_writer.h"
 #include "base/units.h"
+#include "trainer/model_config.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -22,19 +23,36 @@ std::string PerParameter(const client::StateBytes& states, uint64_t parameters) 
   return text.data();
 }
 
+Result<GptShape> ShapeOfBase(const std::string& base) {
+  TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(DirectoryOfWeights(base)));
+  if (!config.lora.on()) return config.shape;
+  return Status(ErrorId::kUsageError, base + " holds adapters, not a whole model")
+      .Where("--base " + base)
+      .Why("adapters are trained over a whole model")
+      .Fix("give the base of those adapters: --base " + config.base);
+}
+
 Result<GptShape> ShapeOf(const RunOptions& options) {
-  TP_ASSIGN_OR_RETURN(GptShape shape, FindGptPreset(options.preset));
+  TP_ASSIGN_OR_RETURN(GptShape shape, options.base.empty() ? FindGptPreset(options.preset) : ShapeOfBase(options.base));
   if (options.context > shape.context) {
     return Status(ErrorId::kUsageError,
-                  "--context " + std::to_string(options.context) + " is longer than the preset's " + std::to_string(shape.context))
-        .Where("--preset " + shape.name)
+                  "--context " + std::to_string(options.context) + " is longer than the model's " + std::to_string(shape.context))
+        .Where(options.base.empty() ? "--preset " + shape.name : "--base " + options.base)
         .Fix("give at most --context " + std::to_string(shape.context));
   }
   return shape;
 }
 
-Result<ChunkLayout> LayoutOf(const GptShape& shape, const RunOptions& options, uint32_t world) {
-  const std::vector<ParameterNote> notes = GptParameters(shape);
+Result<LoraShape> LoraOf(const GptShape& shape, const RunOptions& options) {
+  if (options.lora_rank > 0) return MakeLoraShape(shape, options.lora_rank, options.lora_alpha, options.lora_targets);
+  if (options.base.empty()) return LoraShape();
+  return Status(ErrorId::kUsageError, "--base says what stays as it is, and nothing says what is trained")
+      .Where("--base " + options.base)
+      .Fix("give --lora-rank N, such as 8, to train adapters over it; a saved model itself is not trained further");
+}
+
+Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora, const RunOptions& options, uint32_t world) {
+  const std::vector<ParameterNote> notes = GptParameters(shape, lora);
   LayoutOptions layout;
   TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.dtype));
   layout.world = world;
@@ -64,12 +82,30 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   RunPlan plan;
   plan.shape = shape;
   TP_RETURN_IF_ERROR(CheckOptimizer(options));
-  TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, options, world));
+  TP_ASSIGN_OR_RETURN(plan.lora, LoraOf(shape, options));
+  TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, plan.lora, options, world));
+  if (!options.base.empty()) {
+    TP_ASSIGN_OR_RETURN(FrozenBase base, FrozenBase::Open(WholeModelAt(options.base), plan.layout));
+    plan.base = std::make_shared<const FrozenBase>(std::move(base));
+  }
   TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.rcache));
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
   plan.memory = EstimateMemory(
       plan.layout, {.micro_batches = options.micro_batches, .rcache_bytes = plan.rcache.bytes, .optimizer = plan.spec.optimizer});
   return plan;
+}
+
+Status NameFrozenChunks(RunPlan* plan) {
+  if (!plan->lora.on()) return {};
+  if (plan->base == nullptr) {
+    return Status(ErrorId::kUsageError, "--lora-rank " + std::to_string(plan->lora.rank) + " without a base")
+        .Where("command line of trainer")
+        .Why("adapters are trained beside weights that exist")
+        .Fix("give --base DIR, which `trainer run --save DIR` wrote");
+  }
+  TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> names, plan->base->HashChunks());
+  for (size_t i = 0; i < names.size(); ++i) plan->spec.frozen[i].content = names[i];
+  return {};
 }
 
 std::string DescribePlan(const RunPlan& plan) {
@@ -81,22 +117,30 @@ std::string DescribePlan(const RunPlan& plan) {
   };
   line("model", plan.shape.name + ": " + FormatCount(m.parameters) + " parameters, " + std::to_string(plan.shape.layers) + " layers x " +
                     std::to_string(plan.shape.hidden) + ", " + NameOf(plan.layout.dtype));
+  if (plan.lora.on()) {
+    line("adapters", FormatCount(m.trained_parameters) + " parameters, of rank " + std::to_string(plan.lora.rank) + " beside " +
+                         TargetsText(plan.lora) + "; nothing else is trained");
+  }
   line("chunks", std::to_string(plan.layout.chunks.size()) + ", of " + FormatBytes(plan.rcache.block_bytes) + " (padding " +
                      FormatBytes(m.padding_bytes) + " in all); " + plan.layout.choice.reason);
   line("rcache", FormatBytes(plan.rcache.bytes) + " a rank: " + std::to_string(plan.rcache.blocks) +
                      " blocks = " + Percent(plan.rcache.fraction()) + " of the non-resident parameters, beside " +
                      FormatBytes(plan.rcache.resident_bytes) + " always resident (" + Percent(m.resident_share) + " of all)");
   line("optimizer", std::string(NameOf(plan.spec.optimizer.rule)) + ", states " + NameOf(plan.spec.optimizer.states) + ": " +
-                        PerParameter(states, m.parameters) + " bytes of the pool a parameter");
+                        PerParameter(states, m.trained_parameters) + " bytes of the pool a parameter");
   line("host", FormatBytes(states.total()) + " of the pool: master " + FormatBytes(states.master) + ", moments " +
                    FormatBytes(states.momentum + states.variance) + ", 16-bit copy " + FormatBytes(states.param16) + ", gradients " +
                    FormatBytes(states.gradient + states.staging) + ", records " + FormatBytes(states.records));
+  if (plan.lora.on()) {
+    line("base", FormatBytes(m.frozen) + " of the pool in " + std::to_string(plan.spec.frozen.size()) +
+                     " frozen chunks, once for all jobs of yours over it");
+  }
   if (client::MaySpill(plan.spec)) {
     line("on NVMe", FormatBytes(client::HostStateBytesOf(plan.spec, 0).total()) + " of the pool and " +
                         FormatBytes(client::NvmeBytesOf(plan.spec, 0)) +
                         " of NVMe (two slots a chunk), where memserver has --nvme and all states spill");
   }
-  line("total", FormatBytes(states.total() + plan.rcache.bytes * plan.layout.world) + " on this node for " +
+  line("total", FormatBytes(states.total() + m.frozen + plan.rcache.bytes * plan.layout.world) + " on this node for " +
                     std::to_string(plan.layout.world) + (plan.layout.world == 1 ? " rank" : " ranks") + ", without activations");
   return text;
 }
@@ -108,6 +152,12 @@ std::string PlanJson(const RunPlan& plan) {
   json.BeginObject().Field("preset", plan.shape.name).Field("params", m.parameters).Field("dtype", NameOf(plan.layout.dtype));
   json.Field("ranks", plan.layout.world).Field("chunks", static_cast<uint64_t>(plan.layout.chunks.size()));
   json.Field("chunk_bytes", plan.rcache.block_bytes).Field("padding_bytes", m.padding_bytes);
+  if (plan.lora.on()) {
+    json.Key("adapters").BeginObject().Field("rank", plan.lora.rank).Field("alpha", plan.lora.alpha);
+    json.Field("targets", TargetsText(plan.lora)).Field("params", m.trained_parameters).EndObject();
+    json.Key("base").BeginObject().Field("frozen_chunks", static_cast<uint64_t>(plan.spec.frozen.size()));
+    json.Field("frozen_bytes", m.frozen).EndObject();
+  }
   json.Key("optimizer").BeginObject().Field("rule", NameOf(plan.spec.optimizer.rule));
   json.Field("states", NameOf(plan.spec.optimizer.states)).EndObject();
   json.Key("pool").BeginObject().Field("master_bytes", states.master).Field("momentum_bytes", states.momentum);
@@ -121,7 +171,8 @@ std::string PlanJson(const RunPlan& plan) {
     json.Field("nvme_bytes", RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB)).EndObject();
   }
   // What `memserver run` must be given for this job alone.
-  json.Field("pool_bytes", RoundUp(states.total(), kMiB)).Field("rcache_limit_bytes", RoundUp(plan.rcache.bytes, kMiB) * plan.layout.world);
+  json.Field("pool_bytes", RoundUp(states.total() + m.frozen, kMiB))
+      .Field("rcache_limit_bytes", RoundUp(plan.rcache.bytes, kMiB) * plan.layout.world);
   return json.EndObject().Take();
 }
 

@@ -1,16 +1,19 @@
 // RunPlan: what a run will be, known before anything is started: shape, layout, rCache, job, memory by tier. What `trainer estimate` and
 // `trainer run --dry-run` show.
 //
-// Any thread; torch-free; pure but for reading the memory that the machine has.
+// Any thread; torch-free; pure but for reading the head of the base that adapters are trained over.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/status.h"
 #include "client/job_spec.h"
+#include "trainer/frozen_base.h"
 #include "trainer/job.h"
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/model/gpt_shape.h"
+#include "trainer/model/lora.h"
 #include "trainer/plan/estimate.h"
 #include "trainer/run_options.h"
 
@@ -18,17 +21,24 @@ namespace tidepool::trainer {
 
 struct RunPlan {
   GptShape shape;
+  LoraShape lora;  // on: adapters are trained, the rest is frozen
   ChunkLayout layout;
   RcachePlan rcache;
   client::JobSpec spec;
   MemoryEstimate memory;
+  std::shared_ptr<const FrozenBase> base;  // null: no --base was given
 };
 
-// `world` ranks, seen from `rank`. Errors: kUsageError (preset, dtype, context), kConfigBadValue (sizes), kParameterTooLarge,
-// kRcacheTooSmall.
+// `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the shape is the preset's.
+// Errors: kUsageError (preset, dtype, context, adapters), kConfigBadValue (sizes), kParameterTooLarge, kRcacheTooSmall; of the base those
+// of ReadModelConfig and FrozenBase::Open.
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
 // The same for a shape that is no preset.
 Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
+
+// Names the frozen chunks in the specification by their content, which takes a pass over the base. Errors: kUsageError (adapters without a
+// base), kSafetensorsBad.
+Status NameFrozenChunks(RunPlan* plan);
 
 // Several lines for people, with the reason of every choice.
 std::string DescribePlan(const RunPlan& plan);

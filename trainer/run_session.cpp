@@ -20,6 +20,7 @@ constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;     // at least, for the othe
 constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
 constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
+constexpr uint64_t kUploadBytesMax = 8 * kMiB;  // of the rCache; more would only delay the first copy
 constexpr const char* kQueueDefault = "24h";
 
 Rendezvous RendezvousOf(const RankPlace& place, int64_t server_timeout_ns) {
@@ -88,7 +89,8 @@ Status RunSession::StartPrivateServer() {
 
 Status RunSession::LaunchServer() {
   StandaloneOptions standalone;
-  standalone.pool_bytes = pool_bytes_.value_or(RoundUp(client::StateBytesOf(task_.spec).total(), kMiB));
+  standalone.pool_bytes =
+      pool_bytes_.value_or(RoundUp(client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
   standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
   TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(standalone));
   socket_dir_ = server_->socket_dir();
@@ -191,6 +193,11 @@ Status RunSession::Meet() {
     TP_ASSIGN_OR_RETURN(group_storage_.back(), store_->MakeGroup({"data" + std::to_string(i), groups[i]}));
   }
   return {};
+}
+
+Result<uint64_t> RunSession::ProvideFrozen(const client::ReadFrozen& read) {
+  const client::UploadRange range{0, std::min(kUploadBytesMax, client_->attachment().rcache_bytes)};
+  return client::ProvideFrozen(client_.get(), task_.spec, place_.rank, range, read);
 }
 
 std::vector<Collective*> RunSession::groups() const {

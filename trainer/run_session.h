@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "client/mem_client.h"
+#include "client/provide_frozen.h"
 #include "trainer/comm/done_keys.h"
 #include "trainer/comm/gloo_collective.h"
 #include "trainer/job.h"
@@ -53,6 +54,9 @@ class RunSession {
   // Meets the other ranks. Errors: kRanksMissing (names those that did not come in time), kCollectiveFailed, kPeerLost and whatever else
   // ended the seat or interrupted the wait meanwhile.
   Status Meet();
+  // Sees to it that the job's frozen chunks are at the server; all ranks call it behind Meet, before anybody uses the rCache. Bytes that
+  // this rank has put. Errors: those of client::ProvideFrozen.
+  Result<uint64_t> ProvideFrozen(const client::ReadFrozen& read);
   // Before a Leave behind which Attach is called again: a server that has ended is waited for and told of this seat. It would else expect
   // the seat's living process back, and seat it anew only after a lease. What ends the wait is found again by Attach.
   void AwaitServer();

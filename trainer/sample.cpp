@@ -1,84 +1,64 @@
 // `trainer sample DIR PROMPT` and `trainer version`: what runs LibTorch without training.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <array>
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <iostream>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <torch/types.h>
 #include <torch/version.h>
 
-#include "base/safetensors.h"
-#include "base/unique_fd.h"
-#include "base/units.h"
 #include "client/protocol.h"
 #include "trainer/comm/nccl_version.h"
 #include "trainer/model/generate.h"
 #include "trainer/model_config.h"
 #include "trainer/run.h"
+#include "trainer/weights_file.h"
 
 namespace tidepool::trainer {
 namespace {
 
-// A file read by position; its size was taken once and is checked at every read.
-class WeightsFile {
- public:
-  static Result<WeightsFile> Open(const std::string& path) {
-    UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    struct stat seen {};
-    if (!fd.valid() || fstat(fd.get(), &seen) != 0 || !S_ISREG(seen.st_mode)) {
-      return Status(ErrorId::kFileUnreadable, "cannot read " + path + ": " + std::strerror(errno))
-          .Fix("give a directory that `trainer run --save DIR` wrote");
-    }
-    return WeightsFile(path, std::move(fd), static_cast<uint64_t>(seen.st_size));
-  }
-
-  Status Read(uint64_t offset, void* out, uint64_t bytes) const {
-    for (uint64_t done = 0; done < bytes;) {
-      const ssize_t n = pread(fd_.get(), static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return Status(ErrorId::kSafetensorsBad, path_ + " ends or fails at byte " + std::to_string(offset + done));
-      done += static_cast<uint64_t>(n);
-    }
-    return {};
-  }
-  uint64_t bytes() const { return bytes_; }
-  const std::string& path() const { return path_; }
-
- private:
-  WeightsFile(std::string path, UniqueFd fd, uint64_t bytes) : path_(std::move(path)), fd_(std::move(fd)), bytes_(bytes) {}
-  std::string path_;
-  UniqueFd fd_;
-  uint64_t bytes_;
-};
-
-Status LoadInto(Gpt* model, const std::string& directory) {
-  TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(directory + "/model.safetensors"));
-  std::array<std::byte, kSafetensorsPrefixBytes> prefix{};
-  TP_RETURN_IF_ERROR(file.Read(0, prefix.data(), prefix.size()));
-  TP_ASSIGN_OR_RETURN(const uint64_t length, SafetensorsHeaderLength(prefix, file.bytes()));
-  std::string text(length, '\0');
-  TP_RETURN_IF_ERROR(file.Read(kSafetensorsPrefixBytes, text.data(), length));
-  const uint64_t data_begin = kSafetensorsPrefixBytes + length;
-  TP_ASSIGN_OR_RETURN(const SafetensorsHeader header, DecodeSafetensorsHeader(text, file.bytes() - data_begin));
+// All tensors of the file become the model's parameters of these names.
+Status LoadInto(Gpt* model, const WeightsFile& file, const std::vector<ParameterNote>& notes) {
   auto parameters = model->named_parameters();
-  if (header.tensors.size() != parameters.size()) {
-    return Status(ErrorId::kDataBad, file.path() + " has " + std::to_string(header.tensors.size()) + " tensors, the model of config.json " +
-                                         std::to_string(parameters.size()));
+  for (const ParameterNote& note : notes) {
+    TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor, file.Expect(note.name, note.dims));
+    at::Tensor& parameter = parameters[note.name];
+    TP_RETURN_IF_ERROR(file.Read(*tensor, 0, {parameter.mutable_data_ptr<float>(), static_cast<size_t>(parameter.numel())}));
   }
-  for (const SafetensorsEntry& entry : header.tensors) {
-    at::Tensor* parameter = parameters.find(entry.name);
-    const std::vector<int64_t> dims(entry.shape.begin(), entry.shape.end());
-    if (parameter == nullptr || entry.dtype != "F32" || parameter->sizes() != at::IntArrayRef(dims)) {
-      return Status(ErrorId::kDataBad, file.path() + ": tensor " + entry.name + " does not fit the model of config.json");
-    }
-    TP_RETURN_IF_ERROR(file.Read(data_begin + entry.begin, parameter->mutable_data_ptr<float>(), entry.end - entry.begin));
+  if (file.header().tensors.size() == notes.size()) return {};
+  return Status(ErrorId::kDataBad, "the file has " + std::to_string(file.header().tensors.size()) + " tensors, the model of config.json " +
+                                       std::to_string(notes.size()))
+      .Where(file.path())
+      .Fix("give a directory that `trainer run --save DIR` wrote");
+}
+
+// The adapters say over which bytes they were trained; over others they are of no use.
+Status CheckBase(const WeightsFile& adapters, const WeightsFile& base) {
+  const std::string trained_over = adapters.Metadata(kBaseHashKey);
+  TP_ASSIGN_OR_RETURN(const ContentHash hash, base.HashFile());
+  if (HexOf(hash) == trained_over) return {};
+  return Status(ErrorId::kDataBad, "these adapters were trained over another base")
+      .Where(base.path())
+      .Why("its bytes have the hash " + HexOf(hash) + " (`b2sum -l 256`); " + adapters.path() + " names " +
+           (trained_over.empty() ? std::string("none") : trained_over))
+      .Fix("give the base that they were trained over, with --base");
+}
+
+Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& options) {
+  std::vector<ParameterNote> own, adapters;
+  for (ParameterNote& note : GptParameters(config.shape, config.lora)) {
+    (config.lora.on() && !note.frozen ? adapters : own).push_back(std::move(note));
   }
-  return {};
+  const std::string place = !config.lora.on() ? options.weights_dir : options.base.empty() ? config.base : options.base;
+  TP_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(WholeModelAt(place)));
+  if (config.lora.on()) {
+    TP_ASSIGN_OR_RETURN(const WeightsFile trained, WeightsFile::Open(options.weights_dir + "/" + kAdapterFile));
+    TP_RETURN_IF_ERROR(CheckBase(trained, file));
+    TP_RETURN_IF_ERROR(LoadInto(model, trained, adapters));
+  }
+  return LoadInto(model, file, own);
 }
 
 Status Sample(const RunOptions& options) {
@@ -89,8 +69,8 @@ Status Sample(const RunOptions& options) {
         .Why("a prompt can be given as text only to models whose tokens are bytes")
         .Fix("train on text files, or use the weights with a tool that has the tokenizer");
   }
-  Gpt model(config.shape, torch::TensorOptions().dtype(torch::kFloat32));
-  TP_RETURN_IF_ERROR(LoadInto(&model, options.weights_dir));
+  Gpt model(config.shape, torch::TensorOptions().dtype(torch::kFloat32), config.lora);
+  TP_RETURN_IF_ERROR(LoadModel(&model, config, options));
   std::vector<int64_t> prompt;
   for (const char c : options.prompt) prompt.push_back(static_cast<uint8_t>(c));
   GenerateOptions generate;

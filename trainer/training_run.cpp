@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <thread>
 #include <unordered_map>
@@ -20,13 +21,13 @@
 #include "trainer/model/gpt_init.h"
 #include "trainer/model_config.h"
 #include "trainer/resume.h"
+#include "trainer/weights_file.h"
 
 namespace tidepool::trainer {
 namespace {
 
 constexpr const char* kDefaultData = "/usr/share/common-licenses";  // text that every Debian carries
 constexpr uint64_t kByteVocab = 256;                                // a model of this size reads text byte by byte
-constexpr const char* kWeightsFile = "model.safetensors";
 
 void UseThreads(const RunOptions& options, const RankPlace& place) {
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
@@ -83,6 +84,16 @@ Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(corpus_, OpenData(options_.data.empty() ? kDefaultData : options_.data, plan_.shape.vocab));
   Say("tidepool trainer  job " + plan_.spec.name + ", " + std::to_string(place_.world) + (place_.world == 1 ? " rank" : " ranks") +
       " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + corpus_->description + "\n");
+  return plan_.lora.on() ? NameBase() : Status();
+}
+
+// What the base is called: chunk by chunk for the server, and as a file for those who use the adapters later.
+Status TrainingRun::NameBase() {
+  if (options_.dry_run && plan_.base != nullptr) return {};
+  TP_RETURN_IF_ERROR(NameFrozenChunks(&plan_));
+  if (options_.save_dir.empty() || place_.rank != 0) return {};
+  TP_ASSIGN_OR_RETURN(const ContentHash hash, plan_.base->file().HashFile());
+  base_hash_ = HexOf(hash);
   return {};
 }
 
@@ -99,7 +110,14 @@ Status TrainingRun::MakeSession() {
 Status TrainingRun::PrepareDirectories() const {
   if (place_.rank != 0) return {};
   TP_RETURN_IF_ERROR(PrepareDirectory("--out", options_.out_dir));
-  return PrepareDirectory("--save", options_.save_dir);
+  TP_RETURN_IF_ERROR(PrepareDirectory("--save", options_.save_dir));
+  if (plan_.base == nullptr || options_.save_dir.empty()) return {};
+  std::error_code unknown;
+  if (!std::filesystem::equivalent(options_.save_dir, DirectoryOfWeights(plan_.base->file().path()), unknown)) return {};
+  return Status(ErrorId::kUsageError, "adapters cannot be saved where their base lies")
+      .Where("--save " + options_.save_dir)
+      .Why("config.json there describes the base")
+      .Fix("give another directory");
 }
 
 Status TrainingRun::TakeSeat() {
@@ -120,7 +138,7 @@ Status TrainingRun::Continue() {
 
 Status TrainingRun::BuildEngine() {
   // The module's own memory is never touched: LibTorch reserves it, and the engine gives it back when it places the storages.
-  model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(plan_.layout.dtype)));
+  model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(plan_.layout.dtype)), plan_.lora);
   model_->SetCheckpointing(options_.activation_checkpointing);
   TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, plan_.layout));
   EngineOptions engine;
@@ -131,6 +149,15 @@ Status TrainingRun::BuildEngine() {
   engine.cache.seed = options_.seed;
   EngineParts parts{.service = session_->service(), .groups = session_->groups(), .parameters = std::move(tensors), .clock = &clock_};
   TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
+  return {};
+}
+
+Status TrainingRun::ProvideBase() {
+  if (plan_.base == nullptr) return {};
+  const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) { return plan_.base->Read(index, begin, bytes); };
+  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
+  Say("base      " + plan_.base->file().path() + ": " +
+      (put > 0 ? FormatBytes(put) + " of it put by this rank\n" : std::string("the server has it already\n")));
   return {};
 }
 
@@ -199,10 +226,22 @@ Status TrainingRun::Save() {
   const UniqueFd directory(open(options_.save_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid())
     return Status(ErrorId::kSaveFailed, "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
-  TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), kWeightsFile, summary_.version));
-  TP_RETURN_IF_ERROR(WriteModelConfig(options_.save_dir, {plan_.shape, plan_.shape.vocab == kByteVocab}));
-  Say("saved     " + options_.save_dir + "/" + kWeightsFile + " (fp32 weights of step " + std::to_string(summary_.version) + ")\n");
+  const std::string file = plan_.lora.on() ? kAdapterFile : kWeightsFile;
+  TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), file, summary_.version));
+  TP_RETURN_IF_ERROR(SaveConfig());
+  Say("saved     " + options_.save_dir + "/" + file + " (fp32 " + (plan_.lora.on() ? "adapters" : "weights") + " of step " +
+      std::to_string(summary_.version) + ")\n");
   return {};
+}
+
+// What belongs to the saved tensors. The server has written what the job trains; which base that lies over, it does not know as a file.
+Status TrainingRun::SaveConfig() {
+  ModelConfig config{.shape = plan_.shape, .bytes = plan_.shape.vocab == kByteVocab, .lora = plan_.lora, .base = {}};
+  if (plan_.lora.on()) {
+    config.base = std::filesystem::absolute(plan_.base->file().path());
+    TP_RETURN_IF_ERROR(AddMetadata(options_.save_dir + "/" + kAdapterFile, {{kBaseHashKey, base_hash_}}));
+  }
+  return WriteModelConfig(options_.save_dir, config);
 }
 
 Status TrainingRun::Attempt() {
@@ -212,6 +251,7 @@ Status TrainingRun::Attempt() {
     const Status met = session_->Meet();
     if (met.ok()) {
       TP_RETURN_IF_ERROR(BuildEngine());
+      TP_RETURN_IF_ERROR(ProvideBase());
       TP_RETURN_IF_ERROR(LoadWeights());
       TP_RETURN_IF_ERROR(Train());
     } else if (!NothingToDoTogether()) {

@@ -48,17 +48,20 @@ class TrainingRun {
  private:
   Status Plan();
   Status MakeSession();
+  Status NameBase();
   Status PrepareDirectories() const;
   // From a seat at the server to trained and saved weights.
   Status Attempt();
   Status TakeSeat();
   Status Continue();
   Status BuildEngine();
+  Status ProvideBase();
   Status LoadWeights();
   Result<std::vector<Batch>> ReadHeldOut(BatchShape shape);
   Result<TrainTask> MakeTask(const BatchShape& shape);
   Status Train();
   Status Save();
+  Status SaveConfig();
   void Leave();
   bool MayGoOn(const Status& ended);
   void LeaveStuck(const Status& ended);
@@ -75,6 +78,7 @@ class TrainingRun {
   bool resume_ = false;
   uint32_t fruitless_ = 0;  // attempts in a row that sealed nothing
   RunPlan plan_;
+  std::string base_hash_;  // of the base's file, where adapters will be saved beside it
   std::optional<Corpus> corpus_;
   // Of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;

@@ -46,6 +46,22 @@ TEST_F(FlagsTest, CompletionsAndTheVersionArePrinted) {
   EXPECT_THAT(out_, ::testing::StartsWith("trainer "));
 }
 
+TEST_F(FlagsTest, AdaptersHaveABaseInPlaceOfAPreset) {
+  for (const char* command : {"run", "estimate"}) {
+    const auto line = Parse({command, "--base", "out", "--lora-rank", "8", "--lora-alpha", "32", "--lora-targets", "all"});
+    ASSERT_TRUE(line) << err_;
+    EXPECT_EQ(line->options.base, "out");
+    EXPECT_EQ(line->options.lora_rank, 8U);
+    EXPECT_EQ(line->options.lora_alpha, 32);
+    EXPECT_EQ(line->options.lora_targets, "all");
+  }
+  EXPECT_EQ(Parse({"run"})->options.lora_rank, 0U);
+  EXPECT_EQ(Parse({"sample", "out", "Once", "--base", "elsewhere"})->options.base, "elsewhere");
+  for (const char* rank : {"0", "-1", "65537", "many"}) EXPECT_FALSE(Parse({"run", "--base", "out", "--lora-rank", rank})) << rank;
+  EXPECT_FALSE(Parse({"run", "--base", "out", "--lora-rank", "8", "--preset", "tiny"}));
+  EXPECT_EQ(exit_code_, kExitUsage);
+}
+
 TEST_F(FlagsTest, RunTakesItsFlags) {
   const auto line =
       Parse({"run", "--preset", "tiny", "--steps", "7", "--rcache", "64MiB", "--no-prefetch", "--dtype", "bf16", "--standalone"});
