@@ -2,8 +2,12 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <functional>
+#include <numeric>
 
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -12,6 +16,7 @@
 #include <torch/utils.h>
 
 #include "base/random.h"
+#include "base/safetensors.h"
 #include "client/job_spec.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
@@ -83,6 +88,7 @@ class RigRank {
   Status Run() {
     at::set_num_threads(1);
     TP_RETURN_IF_ERROR(Build());
+    if (plan_.base != nullptr) TP_RETURN_IF_ERROR(session_->ProvideFrozen(ReadBase()).status());
     TP_RETURN_IF_ERROR(engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
       InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.run.seed, 0, values);
     }));
@@ -91,15 +97,37 @@ class RigRank {
     for (uint64_t step = 1; step <= options_.run.steps; ++step) TP_RETURN_IF_ERROR(Step(step, &cursor));
     if (place_.rank == 0) NoteOrder();
     if (place_.rank == 0) TP_RETURN_IF_ERROR(Save());
+    if (place_.rank == 0 && plan_.base != nullptr) TP_RETURN_IF_ERROR(CompareBase());
     return session_->Close();
   }
 
  private:
+  client::ReadFrozen ReadBase() const {
+    return [this](size_t index, uint64_t begin, std::span<std::byte> bytes) { return plan_.base->Read(index, begin, bytes); };
+  }
+
+  // The rCache is not used any more.
+  Status CompareBase() {
+    result_->base_unchanged = true;
+    for (size_t index = 0; index < plan_.spec.frozen.size(); ++index) {
+      const uint64_t elements = plan_.spec.frozen[index].elements;
+      const auto chunk = static_cast<ChunkId>(plan_.spec.chunks.size() + index);
+      TP_ASSIGN_OR_RETURN(const client::Ticket ticket, session_->service()->StartFetch({chunk, 0, elements, 0}, version_));
+      TP_RETURN_IF_ERROR(session_->service()->Wait(ticket).status());
+      std::vector<std::byte> should(elements * BytesOf(plan_.layout.dtype));
+      TP_RETURN_IF_ERROR(plan_.base->Read(index, 0, should));
+      const std::byte* is = session_->service()->attachment().rcache;
+      result_->base_unchanged = result_->base_unchanged && std::equal(should.begin(), should.end(), is);
+    }
+    return {};
+  }
+
   Status Build() {
     TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_.shape, options_.run, place_.world, place_.rank, "parity"));
+    if (plan_.lora.on()) TP_RETURN_IF_ERROR(NameFrozenChunks(&plan_));
     SessionTask task{.options = options_.run, .spec = plan_.spec, .groups = plan_.layout.data_groups};
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
-    model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)));
+    model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.dtype)), plan_.lora);
     model_->SetCheckpointing(options_.run.activation_checkpointing);
     const auto named = model_->named_parameters();
     std::vector<at::Tensor> tensors;
@@ -203,6 +231,20 @@ RigOptions DefaultRig() {
   return options;
 }
 
+void WriteBase(const std::string& path, const RigOptions& options) {
+  SafetensorsHeader header;
+  std::vector<float> data;
+  for (const ParameterNote& note : GptParameters(options.shape)) {
+    header.tensors.push_back({.name = note.name, .dtype = "F32", .shape = note.dims});
+    const size_t at = data.size();
+    data.resize(at + std::accumulate(note.dims.begin(), note.dims.end(), size_t{1}, std::multiplies<>()));
+    InitGptParameter(note.name, options.shape, options.run.seed, 0, std::span(data).subspan(at));
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << EncodeSafetensorsHeader(&header).value();
+  file.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size() * sizeof(float)));
+}
+
 RigResult TrainThroughServer(const RigOptions& options) {
   Result<RigResult> result = TryThroughServer(options);
   EXPECT_TRUE(result.ok()) << result.status().Format();
@@ -222,10 +264,14 @@ namespace {
 class PlainRun {
  public:
   explicit PlainRun(const RigOptions& options)
-      : options_(options), model_(options.shape, torch::TensorOptions().dtype(TorchType(options.run.dtype))), scaler_(ScalerOf(options)) {
+      : options_(options),
+        lora_(LoraOf(options)),
+        model_(options.shape, torch::TensorOptions().dtype(TorchType(options.run.dtype)), lora_),
+        scaler_(ScalerOf(options)) {
     InitGpt(&model_, options.run.seed);
     std::vector<at::Tensor> decay, no_decay;
-    for (const ParameterNote& note : GptParameters(options.shape)) {
+    for (const ParameterNote& note : GptParameters(options.shape, lora_)) {
+      if (note.frozen) continue;
       at::Tensor parameter = model_.named_parameters()[note.name];
       at::Tensor master = torch::empty(parameter.sizes(), torch::kFloat32);
       InitGptParameter(note.name, options.shape, options.run.seed, 0,
@@ -299,7 +345,13 @@ class PlainRun {
     for (Pair& pair : pairs_) pair.parameter.copy_(pair.master);
   }
 
+  static LoraShape LoraOf(const RigOptions& options) {
+    const RunOptions& run = options.run;
+    return run.lora_rank == 0 ? LoraShape() : MakeLoraShape(options.shape, run.lora_rank, run.lora_alpha, run.lora_targets).value();
+  }
+
   const RigOptions& options_;
+  const LoraShape lora_;
   Gpt model_;
   std::vector<Pair> pairs_;
   std::unique_ptr<torch::optim::AdamW> optimizer_;

@@ -31,11 +31,14 @@ struct RigOptions {
 
 // A run of 30 steps with clipping, batch 6 x 16 tokens.
 RigOptions DefaultRig();
+// Writes a base for adapters: the model with which a run of these options would begin.
+void WriteBase(const std::string& path, const RigOptions& options);
 
 struct RigResult {
   std::vector<double> losses, grad_norms;
   std::vector<bool> skipped;
-  std::map<std::string, std::vector<float>> weights;  // fp32, by name
+  std::map<std::string, std::vector<float>> weights;  // fp32, by name, of what is trained
+  bool base_unchanged = false;                        // with a base: its chunks at the server hold what the file says, after the last step
   std::vector<StepTraffic> planned, moved;            // of rank 0, by step; planned is zero while recording
   // Of rank 0: chunks fetched, by step; the order of the last training step, which chunks need a block in it, and how many there were.
   std::vector<uint64_t> fetches;

@@ -63,6 +63,19 @@ TEST_F(TrainerBadUse, ValuesThatDoNotFitAreNamedWithWhatWouldDo) {
   Expect({{"run", "--preset", "tiny", "--resume", "auto"}, kExitUsage, {"TP1001", "--job NAME"}});
 }
 
+TEST_F(TrainerBadUse, AdaptersThatHaveNoBaseOrNoSizeAreNamed) {
+  Expect({{"run", "--lora-rank", "8", "--preset", "tiny", "--standalone"},
+          kExitUsage,
+          {"TP1001", "--lora-rank 8 without a base", "--base DIR"}});
+  Expect({{"run", "--lora-rank", "0", "--base", "x"}, kExitUsage, {"TP1001", "--lora-rank", "not in range 1 to 65536"}});
+  Expect({{"run", "--base", "/nowhere", "--lora-rank", "8"}, kExitNotFound, {"TP5001", "/config.json", "--save DIR"}});
+  Expect({{"run", "--base", "x", "--preset", "tiny"}, kExitUsage, {"TP1001", "--preset excludes --base"}});
+  Expect({{"estimate", "--preset", "tiny", "--lora-rank", "65"}, kExitUsage, {"TP1001", "--lora-rank 65", "from 1 to 64"}});
+  Expect({{"estimate", "--preset", "tiny", "--lora-rank", "8", "--lora-targets", "c_attn"},
+          kExitUsage,
+          {"TP1001", "\"c_attn\"", "attn.c_attn"}});
+}
+
 TEST_F(TrainerBadUse, DataThatCannotBeReadIsNamed) {
   Expect({{"run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "'/nowhere' does not exist", "--data /nowhere"}});
   const std::string empty = File("empty.txt", ""), binary = File("binary.txt", std::string("abc\0def", 7));
