@@ -135,6 +135,7 @@ def page(found: dict, out: str, residency: str, sample: str) -> str:
         f"TensorBoard      tensorboard --logdir {out}",
         "try next         build/bin/trainer run --standalone --steps 50 --rcache 15%",
         f'                 build/bin/trainer sample {os.path.join(out, "weights")} "This License"',
+        f'                 build/bin/trainer run --standalone --base {os.path.join(out, "weights")} --lora-rank 8 --steps 50',
         "                 build/bin/trainer estimate --preset gpt2-10b --ranks 4",
         "                 build/bin/memserver run --socket-dir DIR --pool 4GiB, then build/bin/memctl -s DIR status",
         "",
