@@ -134,7 +134,8 @@ bool StepDesk::TendTier() {
     worked |= TakeStoredAndUpdated(job.get());
     if (MayMove(*job)) worked |= job->spills.BeginPutOff(parts_.clock->NowNs());
   }
-  return FillStaging() || worked;
+  worked |= FillStaging();
+  return ReadAhead() || worked;
 }
 
 // While a save holds its updates a job takes no staging: others may need it.
@@ -159,6 +160,27 @@ bool StepDesk::FillStaging() {
   while (wanting > 0 && riding() < most && parts_.tier->staging_free() > 0 && drives_.Serve(tables_->jobs.size(), share, take))
     begun = true;
   return begun;
+}
+
+// The gradients of an open step are half in, so its update is near; and the one before is written.
+bool StepDesk::MayReadAhead(const Job& job) const {
+  return MayMove(job) && !job.suspended && !job.updates.active() && job.states->weights_ready() && job.intake.HalfScanned();
+}
+
+// Whatever is due goes before: while a job lacks staging, nobody has pieces there that are not.
+bool StepDesk::ReadAhead() {
+  const bool lacking = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
+                                   [this](const auto& job) { return MayMove(*job) && job->spills.lacks_staging(); });
+  bool worked = false;
+  for (const auto& job : tables_->jobs) {
+    if (!job->states->spills()) continue;
+    if (lacking || !MayReadAhead(*job)) {
+      worked |= job->updates.GiveBackAhead();  // somebody may take it in the next turn
+    } else if (!TP_BUGGIFY("step.read_ahead_not")) {
+      worked |= job->updates.ReadAhead();
+    }
+  }
+  return worked;
 }
 
 // Told to everybody; what is lost is taken from those who wait for it.

@@ -33,7 +33,9 @@ class StepDesk {
   void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
   bool MayMove(const Job& job) const;
+  bool MayReadAhead(const Job& job) const;
   bool FillStaging();
+  bool ReadAhead();
   void NoteUpdated(Job* job, ChunkId id);
 
   const Parts parts_;

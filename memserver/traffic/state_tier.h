@@ -96,6 +96,8 @@ class StateTier {
   // For a transfer from or to this directory; one that does not answer leaves some to the others.
   std::optional<uint32_t> TakeStaging(uint32_t directory);
   bool HasStaging(uint32_t directory) const { return !free_.empty() && taken_[directory] < taken_max_; }
+  // For what is not due yet: leaves others half of what the directory may have, and a third of all.
+  bool HasStagingToSpare(uint32_t directory) const { return free_.size() > kStagingSlots / 3 && taken_[directory] < taken_max_ / 2; }
   void ReturnStaging(uint32_t staging);
   // Nobody waits for its transfer any more; it is returned when that has ended.
   void Disown(uint32_t staging);

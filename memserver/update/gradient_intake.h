@@ -42,6 +42,7 @@ class GradientIntake {
   // True when `rank` has submitted every micro-batch of every chunk that it is a member of.
   bool RankComplete(Rank rank) const { return shards_complete_[rank] == shards_of_rank_[rank]; }
   bool AllScanned() const { return chunks_scanned_ == chunk_count_; }
+  bool HalfScanned() const { return chunks_scanned_ > 0 && 2 * chunks_scanned_ >= chunk_count_; }
   bool all_finite() const { return all_finite_; }
 
   // The step was sealed: the next one begins.

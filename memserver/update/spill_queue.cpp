@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/planted.h"
@@ -39,6 +40,47 @@ void SpillQueue::Update(ChunkId chunk, uint64_t epoch) {
 void SpillQueue::BeginTask(const Task& task) {
   states_->chunk(task.chunk).pieces_left = states_->chunk(task.chunk).pieces;
   tasks_.Push(task);
+  if (ahead_ > 0) TakeOverAhead(task);
+}
+
+bool SpillQueue::ReadAhead(ChunkId chunk, uint32_t piece, uint64_t epoch) {
+  if (over_ || riding_ >= kRidesMax || !tier_->HasStagingToSpare(states_->chunk(chunk).spill.directory)) return false;
+  BeginRide({Kind::kUpdate, chunk, epoch}, piece, 0, Ahead::kYes);
+  return true;
+}
+
+bool SpillQueue::GiveBackAhead(std::optional<ChunkId> chunk) {
+  const uint32_t before = ahead_;
+  for (uint32_t i = 0; i < rides_.size() && ahead_ > 0; ++i) {
+    Ride& ride = rides_[i];
+    if (ride.ahead != Ahead::kYes || ride.task.chunk != chunk.value_or(ride.task.chunk)) continue;
+    --ahead_;
+    ride.ahead = Ahead::kGivenBack;
+    if (ride.state == State::kReady) EndRide(i);
+  }
+  return ahead_ < before;
+}
+
+// What is ahead of the newest task goes on as if that had begun it: its first pieces, where it is the next to be begun. The rest would be
+// begun again.
+void SpillQueue::TakeOverAhead(const Task& task) {
+  while (tasks_.size() == 1) {
+    const auto it = std::find_if(rides_.begin(), rides_.end(), [&](const Ride& ride) {
+      return ride.ahead == Ahead::kYes && ride.task.chunk == task.chunk && ride.task.epoch == task.epoch && ride.piece == next_piece_;
+    });
+    if (it == rides_.end()) break;
+    it->ahead = Ahead::kNo;
+    --ahead_;
+    unpaid_bytes_ += 2 * PayloadOf(*it);
+    PassPiece();
+  }
+  GiveBackAhead(task.chunk);
+}
+
+void SpillQueue::PassPiece() {
+  if (++next_piece_ < states_->chunk(tasks_.Front().chunk).pieces) return;
+  tasks_.Pop();
+  next_piece_ = 0;
 }
 
 uint64_t SpillQueue::BeginNext() {
@@ -46,23 +88,22 @@ uint64_t SpillQueue::BeginNext() {
   const Task task = tasks_.Front();
   const Chunk& chunk = states_->chunk(task.chunk);
   if (!tier_->HasStaging(chunk.spill.directory)) return 0;
-  const uint32_t piece = next_piece_++;
-  if (next_piece_ == chunk.pieces) {
-    tasks_.Pop();
-    next_piece_ = 0;
-  }
+  const uint32_t piece = next_piece_;
+  PassPiece();
   // A server before this one may have stored some pieces.
   const bool stored = task.kind == Kind::kStore && ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
-  if (!stored) return BeginRide(task, piece);
+  if (!stored) return BeginRide(task, piece) + std::exchange(unpaid_bytes_, 0);
   EndPiece(task);
   return 1;
 }
 
-uint64_t SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off) {
+uint64_t SpillQueue::BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off, Ahead ahead) {
   const auto staging = tier_->TakeStaging(states_->chunk(task.chunk).spill.directory);
   TP_CHECK(staging.has_value(), "there was staging");
   ++riding_;
-  rides_[*staging] = Ride{.state = State::kReady, .task = task, .piece = piece, .number = ++numbers_, .times_put_off = times_put_off};
+  ahead_ += ahead == Ahead::kYes ? 1 : 0;
+  rides_[*staging] =
+      Ride{.state = State::kReady, .ahead = ahead, .task = task, .piece = piece, .number = ++numbers_, .times_put_off = times_put_off};
   if (task.kind != Kind::kStore) Move(*staging, nvme::IoKind::kRead, task.epoch);
   return PayloadOf(rides_[*staging]) * (task.kind == Kind::kUpdate ? 2 : 1);
 }
@@ -146,7 +187,8 @@ void SpillQueue::Move(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
 uint32_t SpillQueue::OldestReady(bool updates) const {
   uint32_t oldest = kNone;
   for (uint32_t i = 0; i < rides_.size(); ++i) {
-    if (rides_[i].state != State::kReady || (rides_[i].task.kind == Kind::kUpdate) != updates) continue;
+    const bool due = rides_[i].state == State::kReady && rides_[i].ahead == Ahead::kNo;
+    if (!due || (rides_[i].task.kind == Kind::kUpdate) != updates) continue;
     if (oldest == kNone || rides_[i].number < rides_[oldest].number) oldest = i;
   }
   return oldest;
@@ -209,7 +251,8 @@ void SpillQueue::EndWork(const WorkDone& done) {
 void SpillQueue::EndTransfer(const TierDone& done) {
   Ride& ride = rides_[done.staging];
   TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting, "a transfer ends once");
-  if (over_) return EndRide(done.staging);
+  // What failed ahead is read again when it is due.
+  if (over_ || ride.ahead == Ahead::kGivenBack || (ride.ahead == Ahead::kYes && done.error != 0)) return EndRide(done.staging);
   const bool read = done.kind == nvme::IoKind::kRead;
   if (done.error != 0 && read) {
     // The other slot never has this epoch.
@@ -274,7 +317,7 @@ void SpillQueue::GiveUp(const TierLate& late) {
   Ride& ride = rides_[staging];
   TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting, "what is given up is out");
   ride.out = true;
-  if (over_) return EndRide(staging);
+  if (over_ || ride.ahead != Ahead::kNo) return EndRide(staging);
   if (ride.state == State::kReading) return FailStalled(staging, "read");
   // The system only reads of the memory: what is in it is whole.
   ride.state = State::kUnwritten;
@@ -301,6 +344,8 @@ void SpillQueue::PutOff(const Unwritten& unwritten, int64_t due_ns) {
 void SpillQueue::EndRide(uint32_t staging) {
   Ride& ride = rides_[staging];
   ride.out ? tier_->Disown(staging) : tier_->ReturnStaging(staging);
+  ahead_ -= ride.ahead == Ahead::kYes ? 1 : 0;
+  ride.ahead = Ahead::kNo;
   ride.out = false;
   ride.state = State::kNone;
   --riding_;

@@ -5,6 +5,7 @@
 //   store     weights where they landed -> staging (a worker) -> written, noted in the piece's progress word
 //   unstage   (16-bit jobs, when the whole chunk is stored) read -> 16-bit plane (a worker): the plane may lie where the weights landed
 //   update    read, epoch e -> updated in staging (a worker) -> written to the other slot, epoch e + 1
+//   ahead     the first pieces of the next update, read before its step is sealed: the update takes them over, or they are given back
 // Invariants:
 //  1. the slot of epoch e is not written while the chunk's version may still have to go back to it: a chunk is finished, and then
 //  published,
@@ -13,10 +14,12 @@
 //  3. after a failure nothing new is begun; what is on its way ends and gives its staging back;
 //  4. a piece that the drive does not take is settled by its owner: kept in the pool, where it is from then on (stand_ins.h), or put off:
 //  the
-//     slot of epoch e and the gradient are still there, so it is updated again later. Nothing of it is in staging alone.
+//     slot of epoch e and the gradient are still there, so it is updated again later. Nothing of it is in staging alone;
+//  5. what is read ahead is only read: no worker gets it, its failure is no failure, and whoever lacks staging may have it given back.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,12 +43,20 @@ class SpillQueue {
   // The chunk is due for its update from `epoch`; chunks are updated in the order of these calls.
   void Update(ChunkId chunk, uint64_t epoch);
 
+  // Reads a piece of the next update, which will be from `epoch`; false when there is no staging to spare. Requires that every chunk is at
+  // that epoch. Pieces must come in the order of that update.
+  bool ReadAhead(ChunkId chunk, uint32_t piece, uint64_t epoch);
+  // Forgets what is ahead and not taken over, of one chunk or of all; true when there was some.
+  bool GiveBackAhead(std::optional<ChunkId> chunk = std::nullopt);
+
   // Begins to move pieces that were put off and are due, while there is staging; true when it did.
   bool BeginPutOff(int64_t now_ns);
   // Begins to move the next piece; returns the bytes that will be read and written for it (1 for one that lies there already), 0 when there
   // is none or no staging for it.
   uint64_t BeginNext();
   bool wants_to_move() const { return !over_ && !tasks_.empty(); }
+  // Something waits for staging that one job alone may have.
+  bool lacks_staging() const { return !over_ && riding_ < kRidesMax && (!tasks_.empty() || !put_off_.empty()); }
   uint32_t riding() const { return riding_; }  // pieces in staging
   // The oldest piece of an update that lies ready, its chunk and number; false when there is none, or its chunk may not be begun now.
   struct ReadyPiece {
@@ -110,8 +121,10 @@ class SpillQueue {
     uint64_t epoch = 0;  // that is read; of kStore: that is written
   };
   enum class State : uint8_t { kNone, kReading, kReady, kAtWorker, kWriting, kUnwritten };
-  struct Ride {  // a piece in staging
+  enum class Ahead : uint8_t { kNo, kYes, kGivenBack };  // given back: as soon as its read has ended
+  struct Ride {                                          // a piece in staging
     State state = State::kNone;
+    Ahead ahead = Ahead::kNo;
     Task task;
     uint32_t piece = 0;
     uint32_t reads = 0;
@@ -121,7 +134,9 @@ class SpillQueue {
     int error = 0;     // of kUnwritten
     uint64_t failed_at = 0;
   };
-  uint64_t BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0);
+  uint64_t BeginRide(const Task& task, uint32_t piece, uint32_t times_put_off = 0, Ahead ahead = Ahead::kNo);
+  void TakeOverAhead(const Task& task);
+  void PassPiece();
   void EndWrite(uint32_t staging);
   void BeginTask(const Task& task);
   uint32_t OldestReady(bool updates) const;
@@ -144,6 +159,8 @@ class SpillQueue {
   uint32_t next_piece_ = 0;  // of the task in front
   std::vector<Ride> rides_;  // by staging slot
   uint32_t riding_ = 0;
+  uint32_t ahead_ = 0;         // of them, Ahead::kYes
+  uint64_t unpaid_bytes_ = 0;  // of rides that were taken over: BeginNext names them with its own
   uint64_t numbers_ = 0;
   std::vector<PutOffPiece> put_off_;
   bool over_ = false;

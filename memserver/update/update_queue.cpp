@@ -23,6 +23,7 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueu
 
 void UpdateQueue::SetOrder(std::span<const ChunkId> declared) {
   std::vector<bool> named(states_->chunks().size(), false);
+  GiveBackAhead();
   next_order_.clear();
   for (const ChunkId id : declared) {
     TP_CHECK(id < named.size(), "the schedule was checked");
@@ -35,10 +36,33 @@ void UpdateQueue::SetOrder(std::span<const ChunkId> declared) {
   }
 }
 
+bool UpdateQueue::ReadAhead() {
+  bool begun = false;
+  while (spills_ != nullptr && ahead_chunk_ < next_order_.size()) {
+    const ChunkId id = next_order_[ahead_chunk_];
+    const Chunk& chunk = states_->chunk(id);
+    if (!chunk.spilled || ahead_piece_ == chunk.pieces) {
+      ++ahead_chunk_;
+      ahead_piece_ = 0;
+      continue;
+    }
+    if (!spills_->ReadAhead(id, ahead_piece_, states_->epoch())) break;
+    ++ahead_piece_;
+    begun = true;
+  }
+  return begun;
+}
+
+bool UpdateQueue::GiveBackAhead() {
+  ahead_chunk_ = ahead_piece_ = 0;
+  return spills_ != nullptr && spills_->GiveBackAhead();
+}
+
 void UpdateQueue::Begin(const StepRecord& record) {
   TP_CHECK(!active(), "one step is updated at a time");
   order_ = next_order_;
   Prepare(record);
+  GiveBackAhead();
 }
 
 Status UpdateQueue::Resume(const StepRecord& record, std::span<const optim::UndoArea> areas) {

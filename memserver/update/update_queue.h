@@ -22,6 +22,11 @@ class UpdateQueue {
 
   // Order of the chunks' next uses, from the next step on: chunks that `declared` leaves out follow in default order.
   void SetOrder(std::span<const ChunkId> declared);
+  // Reads the first spilled pieces of the step that is open, as far as there is staging to spare; true when it began some. Requires
+  // !active(), and weights in every chunk. What is ahead when the step begins is taken over.
+  bool ReadAhead();
+  // Of an open step that ends otherwise, or waits; true when something was ahead.
+  bool GiveBackAhead();
   // The step of `record` was sealed. Requires !active().
   void Begin(const StepRecord& record);
   // After JobStates::Recover: goes on with the step of `record` for the chunks that are due, wherever the last server stopped. `areas` are
@@ -63,8 +68,9 @@ class UpdateQueue {
   Version version_ = 0;                      // that the running update makes
   bool skipped_ = false;
   uint32_t holds_ = 0;
-  uint32_t cursor_ = 0;  // in order_
-  uint32_t piece_ = 0;   // next one of the chunk at cursor_
+  uint32_t ahead_chunk_ = 0, ahead_piece_ = 0;  // in next_order_: behind the last one that was read ahead
+  uint32_t cursor_ = 0;                         // in order_
+  uint32_t piece_ = 0;                          // next one of the chunk at cursor_
   uint32_t chunks_left_ = 0;
   uint32_t chunks_updating_ = 0;
 };
