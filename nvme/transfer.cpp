@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <numeric>
+#include <utility>
 
 #include "base/planted.h"
+#include "base/point.h"
 #include "base/units.h"
 
 namespace tidepool::nvme {
@@ -66,6 +68,7 @@ bool TransferQueue::Progress() {
   worked |= IssueWaiting(now);
   for (Line& line : lines_) worked |= IssueNew(now, &line);
   queue_->Flush();
+  if (std::exchange(writes_submitted_, false)) TP_POINT("nvme.writes_out");
   FindLate(now);
   return worked;
 }
@@ -118,6 +121,7 @@ void TransferQueue::Submit(uint32_t index, int64_t now) {
   const Transfer& transfer = slots_[block.slot].transfer;
   block.state = Block::State::kOut;
   block.since_ns = now;
+  writes_submitted_ |= transfer.kind == IoKind::kWrite;
   queue_->Submit({transfer.kind, transfer.file, transfer.offset + block.begin, transfer.data + block.begin, block.bytes, index});
 }
 

@@ -131,6 +131,7 @@ class TransferQueue {
   int64_t next_look_ns_ = 0;        // for late ones
   uint32_t free_ = 0;
   uint32_t waiting_ = 0;
+  bool writes_submitted_ = false;  // since the last Flush
   int64_t next_retry_ns_ = INT64_MAX;
   std::vector<Moved> moved_;  // by file
   uint64_t repetitions_ = 0;

@@ -13,6 +13,7 @@ ELSEWHERE = {
     "server.frozen_claimed": FROZEN,
     "server.frozen_put": FROZEN,
     "server.frozen_sealed": FROZEN,
+    "nvme.writes_out": ON_NVME,
     "server.piece_staged": ON_NVME,
     "server.piece_stored": ON_NVME,
     "server.piece_written": ON_NVME,

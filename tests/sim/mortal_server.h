@@ -25,7 +25,7 @@ inline constexpr std::array kServerPoints = {
     "server.step_sealed",     "server.step_sealing",    "server.update_started"};
 
 // And those that it passes only with states on NVMe.
-inline constexpr std::array kNvmePoints = {"server.piece_staged", "server.piece_stored", "server.piece_written"};
+inline constexpr std::array kNvmePoints = {"nvme.writes_out", "server.piece_staged", "server.piece_stored", "server.piece_written"};
 
 // And with frozen chunks.
 inline constexpr std::array kFrozenPoints = {"server.frozen_claimed", "server.frozen_put", "server.frozen_sealed"};
