@@ -18,6 +18,7 @@
 #include "base/json_writer.h"
 #include "base/units.h"
 #include "memserver/nvme_tier.h"
+#include "nvme/drive_profile.h"
 #include "nvme/io_queue.h"
 #include "nvme/page_memory.h"
 #include "nvme/slot_directory.h"
@@ -136,12 +137,15 @@ std::string Table(const std::vector<Way>& ways, const Drive& drive) {
     std::snprintf(cell.data(), cell.size(), "  %7.2f / %6.2f", way.write / 1e9, way.read / 1e9);
     text += cell.data();
   }
-  return text + "\n\nuse: " + Setting(Best(ways)) + "\n";
+  text += "\n\nuse: " + Setting(Best(ways)) + "\n";
+  return text + "written to " + drive.directory + "/" + nvme::kProfileFileName + ": memserver run --nvme " + drive.directory +
+         ":SIZE does so of itself\n";
 }
 
 std::string Json(const std::vector<Way>& ways, const Drive& drive) {
   JsonWriter json;
   json.BeginObject().Field("bench", "nvme").Field("directory", drive.directory).Field("queue", drive.queue);
+  json.Field("profile", drive.directory + "/" + nvme::kProfileFileName);
   json.Field("block_bytes", uint64_t{Best(ways).block}).Field("depth", uint64_t{Best(ways).depth}).Key("rows").BeginArray();
   for (const Way& way : ways) {
     json.BeginObject().Field("block_bytes", uint64_t{way.block}).Field("depth", uint64_t{way.depth});
@@ -177,6 +181,7 @@ Result<std::string> BenchDrive(const BenchDriveOptions& options) {
       TP_RETURN_IF_ERROR(Measure(&drive, &ways.back()));
     }
   }
+  TP_RETURN_IF_ERROR(nvme::WriteProfile(options.directory, {.block_bytes = Best(ways).block, .depth = Best(ways).depth}));
   return options.json ? Json(ways, drive) : Table(ways, drive);
 }
 

@@ -18,7 +18,8 @@ struct BenchDriveOptions {
   int64_t run_ns = 250'000'000;  // of one way, block size and depth
 };
 
-// A table for people, or one JSON object. Errors: those of SlotDirectory::Open, kMemoryMapFailed, kNvmeIoFailed.
+// A table for people, or one JSON object. The pair to use is written to the directory, as its profile (nvme/drive_profile.h). Errors: those
+// of SlotDirectory::Open and WriteProfile, kMemoryMapFailed, kNvmeIoFailed.
 Result<std::string> BenchDrive(const BenchDriveOptions& options);
 
 }  // namespace tidepool::memserver

@@ -200,13 +200,17 @@ Status ParseIo(const std::string& text, Config* config) {
 }
 
 Status ParseNvmeBlock(const std::string& text, Config* config) {
+  config->nvme.block_bytes = 0;
+  if (text == "auto") return Status();
   TP_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
-  if (bytes < kPageBytes || bytes > 64 * kMiB || bytes % kPageBytes != 0) return Expected(text, "multiples of 4KiB up to 64MiB");
+  if (bytes < kPageBytes || bytes > nvme::kDriveBlockMax || bytes % kPageBytes != 0)
+    return Expected(text, "auto, or 4KiB to 64MiB, in 4KiB");
   config->nvme.block_bytes = static_cast<uint32_t>(bytes);
   return Status();
 }
 Status ParseNvmeDepth(const std::string& text, Config* config) {
-  return ParseCount(text, 1, 1024, &config->nvme.depth);
+  config->nvme.depth = 0;
+  return text == "auto" ? Status() : ParseCount(text, 1, nvme::kDriveDepthMax, &config->nvme.depth);
 }
 
 Status ParseNvmeDeadline(const std::string& text, Config* config) {
@@ -232,9 +236,10 @@ constexpr std::array<Setting, 32> kSettings{{
     {"--states-on", "nvme.states_on", "auto|host|nvme", "auto",
      "where new jobs have their optimizer states; auto: on the host, and on NVMe what does not fit", ParseStatesOn, true},
     {"--nvme-io", "nvme.io", "auto|threads", "auto", "auto: io_uring where the system allows it, else threads", ParseIo},
-    {"--nvme-block", "nvme.block", "SIZE", "1MiB", "bytes of one read or write; `memserver bench nvme DIR` says what suits the drive",
-     ParseNvmeBlock},
-    {"--nvme-depth", "nvme.depth", "N", "64", "reads and writes that each drive has at once; likewise", ParseNvmeDepth},
+    {"--nvme-block", "nvme.block", "SIZE|auto", "auto",
+     "bytes of one read or write; auto: what `memserver bench nvme DIR` has found out and written there, else 1MiB", ParseNvmeBlock},
+    {"--nvme-depth", "nvme.depth", "N|auto", "auto", "reads and writes that each drive has at once; auto: likewise, else 64",
+     ParseNvmeDepth},
     {"--nvme-deadline", "nvme.deadline", "DURATION", "30s",
      "a drive that does not answer for so long is named; the jobs that wait for it end after ten times as long", ParseNvmeDeadline},
     {"--rcache-limit", "rcache.limit", "SIZE|%", "25%", "memory of the rCaches of all trainers on the host device", ParseRcacheLimit},

@@ -1,5 +1,6 @@
 #include "memserver/nvme_tier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -23,6 +24,26 @@ Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory
   return opened;
 }
 
+// Of what no setting says: the largest that the profiles of the directories say, as larger ones cost a drive little. A profile that cannot
+// be used is told.
+NvmeOptions WithProfiles(NvmeOptions options, const std::vector<nvme::SlotDirectory>& directories) {
+  uint32_t block_bytes = 0, depth = 0;
+  for (const auto& directory : directories) {
+    const nvme::FoundProfile& found = directory.profile();
+    if (found.profile) {
+      block_bytes = std::max(block_bytes, found.profile->block_bytes);
+      depth = std::max(depth, found.profile->depth);
+    } else if (!found.why_not.empty()) {
+      LogWarn("the profile of a drive is not used", {{"file", directory.path() + "/" + nvme::kProfileFileName},
+                                                     {"why", found.why_not},
+                                                     {"fix", "memserver bench nvme " + directory.path()}});
+    }
+  }
+  if (options.block_bytes == 0) options.block_bytes = block_bytes > 0 ? block_bytes : kBlockBytesDefault;
+  if (options.depth == 0) options.depth = depth > 0 ? depth : kDepthDefault;
+  return options;
+}
+
 nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& directories, std::span<std::byte> staging,
                                     const NvmeOptions& wanted) {
   nvme::IoQueueOptions options;
@@ -40,9 +61,10 @@ nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& dire
 
 }  // namespace
 
-Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock* clock) {
-  if (options.directories.empty()) return std::unique_ptr<NvmeTier>();
-  TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened, OpenAll(options.directories, clock));
+Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock* clock) {
+  if (wanted.directories.empty()) return std::unique_ptr<NvmeTier>();
+  TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened, OpenAll(wanted.directories, clock));
+  const NvmeOptions options = WithProfiles(wanted, opened);
   TP_ASSIGN_OR_RETURN(nvme::PageMemory staging, nvme::PageMemory::Map(StateTier::MemoryBytes(opened.size())));
   std::vector<TierDirectory> parts;
   for (const auto& directory : opened) parts.push_back({directory.path(), directory.manifest(), directory.data_fd()});
@@ -60,6 +82,8 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock
                         {"capacity", FormatBytes(tier->capacity_bytes())},
                         {"staging", FormatBytes(staging.bytes().size())},
                         {"huge_pages", FormatBytes(huge)},
+                        {"block", FormatBytes(options.block_bytes)},
+                        {"depth", options.depth},
                         {"io", queue.queue->Name()}});
   return std::make_unique<NvmeTier>(NvmeTier{std::move(opened), std::move(staging), std::move(queue.queue), std::move(tier)});
 }

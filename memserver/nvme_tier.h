@@ -23,12 +23,13 @@ struct NvmeDirectory {
 };
 
 inline constexpr int64_t kDeadlinesMax = 10;
+inline constexpr uint32_t kBlockBytesDefault = kMiB, kDepthDefault = 64;
 
 struct NvmeOptions {
   std::vector<NvmeDirectory> directories;  // none: no NVMe tier
   bool allow_uring = true;
-  uint32_t block_bytes = kMiB;              // of one read or write
-  uint32_t depth = 64;                      // blocks that each drive has at once
+  uint32_t block_bytes = 0;                 // of one read or write; 0: as the directories' profiles say, else kBlockBytesDefault
+  uint32_t depth = 0;                       // blocks that each drive has at once; 0: likewise, else kDepthDefault
   int64_t deadline_ns = 30 * kNsPerSecond;  // for an answer; the jobs that wait for it end after kDeadlinesMax of them
 };
 

@@ -142,6 +142,7 @@ Status SlotDirectory::OpenFiles(const SlotDirectoryOptions& options, Clock* cloc
     TP_RETURN_IF_ERROR(Fence(manifests_[i].get(), options, clock));
   }
   WriteOwner(directory_.get());
+  profile_ = ReadProfile(directory_.get());
   return Status();
 }
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "nvme/drive_profile.h"
 #include "nvme/manifest.h"
 
 namespace tidepool::nvme {
@@ -40,6 +41,8 @@ class SlotDirectory {
   const Manifest& manifest() const { return manifest_; }
   // False where the file system takes no direct transfers: they go through the page cache.
   bool direct() const { return direct_; }
+  // How its drive is best asked, where somebody has measured it.
+  const FoundProfile& profile() const { return profile_; }
   // What was found and could not be trusted; empty when all was well.
   const std::string& damage() const { return damage_; }
 
@@ -53,6 +56,7 @@ class SlotDirectory {
   std::string path_;
   UniqueFd directory_, data_, manifests_[2];
   Manifest manifest_;
+  FoundProfile profile_;
   bool direct_ = true;
   bool fresh_ = false;  // the manifests were made now
   std::string damage_;

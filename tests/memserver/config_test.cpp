@@ -160,6 +160,13 @@ TEST_F(ConfigTest, NvmeDirectoriesHaveAPathAndASizeEach) {
     flags_["--nvme-block"] = bad;
     EXPECT_EQ(Load().status().id(), ErrorId::kConfigBadValue) << bad;
   }
+  flags_["--nvme-block"] = flags_["--nvme-depth"] = "auto";
+  EXPECT_EQ(Load().value().config.nvme.block_bytes, 0u);
+  EXPECT_EQ(Load().value().config.nvme.depth, 0u);
+  flags_["--nvme-block"] = "256KiB";
+  flags_["--nvme-depth"] = "16";
+  EXPECT_EQ(Load().value().config.nvme.block_bytes, 256 * kKiB);
+  EXPECT_EQ(Load().value().config.nvme.depth, 16u);
 }
 
 TEST_F(ConfigTest, QuotasAreReadResolvedAndPrintedAgain) {

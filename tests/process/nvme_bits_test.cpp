@@ -8,6 +8,8 @@
 
 #include "base/units.h"
 #include "memserver/bench_drive.h"
+#include "memserver/nvme_tier.h"
+#include "nvme/drive_profile.h"
 #include "shm/spill.h"
 #include "tests/nvme/scratch_directory.h"
 #include "tests/process/daemon_fixture.h"
@@ -105,14 +107,34 @@ TEST_P(NvmeBits, APageLessThanTheSmallestPoolIsRefusedAtTheStartOfTheJob) {
   EXPECT_EQ(result.status().id(), ErrorId::kPoolFull) << result.status().Format();
 }
 
-TEST(BenchDrive, MeasuresEachPairOnTheDirectoryAndNamesOneOfThem) {
-  const nvme::ScratchDirectory directory;
+TEST(BenchDrive, MeasuresEachPairOnTheDirectoryAndWritesTheBestIntoTheProfileThatMemserverUses) {
+  const nvme::ScratchDirectory directory, plain;
   const auto report = memserver::BenchDrive({.directory = directory.path(), .run_ns = 1});
   ASSERT_TRUE(report.ok()) << report.status().Format();
-  EXPECT_NE(report.value().find("\nuse: --nvme-block "), std::string::npos) << report.value();
   EXPECT_NE(report.value().find("\n4.00 MiB"), std::string::npos) << report.value();
-  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "nothing is left there";
+  std::ifstream file(directory.path() + "/profile");
+  const auto profile = nvme::ParseProfile({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+  ASSERT_TRUE(profile.has_value());
+  const std::string setting =
+      "--nvme-block " + std::to_string(profile->block_bytes / kKiB) + "KiB --nvme-depth " + std::to_string(profile->depth);
+  EXPECT_NE(report.value().find("\nuse: " + setting + "\n"), std::string::npos) << report.value();
+  const auto entries = std::filesystem::directory_iterator(directory.path());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "nothing else is left there";
   EXPECT_EQ(memserver::BenchDrive({.directory = directory.path() + "/none"}).status().id(), ErrorId::kNvmeDirectoryBad);
+
+  SteadyClock clock;
+  ASSERT_TRUE(nvme::WriteProfile(directory.path(), {.block_bytes = 256 * kKiB, .depth = 24}).ok());
+  const auto depth = [&clock](const memserver::NvmeOptions& options) {
+    const auto tier = memserver::OpenNvmeTier(options, &clock);
+    return tier.ok() ? tier.value()->queue->depth() : 0;
+  };
+  memserver::NvmeOptions options;
+  options.directories = {{plain.path(), kMiB}};
+  EXPECT_EQ(depth(options), memserver::kDepthDefault) << "no profile";
+  options.directories.push_back({directory.path(), kMiB});
+  EXPECT_EQ(depth(options), 2 * 24u) << "of each drive";
+  options.depth = 8;
+  EXPECT_EQ(depth(options), 2 * 8u) << "a setting goes before the profile";
 }
 
 // A bf16 job has 4 of its 16 bytes a parameter on the host in the end, so a third of its pool is enough; an fp32 job 8.
