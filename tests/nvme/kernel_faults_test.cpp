@@ -64,8 +64,9 @@ std::vector<uint32_t> Odds() {
 // is a failure.
 TEST(KernelFaults, AFileSystemThatFailsIsRepairedOrNamed) {
   const ScratchDirectory directory;
-  const uint64_t faults = 250 * NumberIn("TIDEPOOL_NVME_TIMES", 1), seed = SeedOr(7);
+  const uint64_t times = NumberIn("TIDEPOOL_NVME_TIMES", 1), seed = SeedOr(7);
   for (const bool uring : {true, false}) {
+    const uint64_t faults = times * (uring ? 500 : 250);
     std::string why;
     const auto fs = FaultFs::Mount({directory.path(), kFileBytes, seed + (uring ? 1 : 2), Odds()}, &why);
     if (fs == nullptr) {
