@@ -1,8 +1,13 @@
 // What is estimated before the run is what the server's admission charges, and the server accepts every layout that is built here.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
+#include "base/units.h"
 #include "trainer/job.h"
 #include "trainer/plan/estimate.h"
+#include "trainer/run_plan.h"
 
 namespace tidepool::trainer {
 namespace admission_test {
@@ -48,6 +53,33 @@ INSTANTIATE_TEST_SUITE_P(Jobs, Admission,
                                            Case{DType::kF16, 4, 2}, Case{DType::kBF16, 2, 1, "adamw", "split"},
                                            Case{DType::kBF16, 1, 2, "lion", "split-bf16"}, Case{DType::kBF16, 2, 1, "adam", "split-8bit"},
                                            Case{DType::kF32, 1, 1, "adagrad"}, Case{DType::kBF16, 1, 1, "sgd", "split"}));
+
+// Of every chunk two slots of whole pieces: a page each, and the planes in whole pages.
+uint64_t TwoSlotsOf(const shm::JobSpec& spec, uint64_t bytes_per_element) {
+  uint64_t bytes = 0;
+  for (const auto& chunk : spec.chunks) {
+    for (uint64_t begin = 0; begin < chunk.elements; begin += shm::kPieceElements) {
+      const uint64_t elements = std::min(shm::kPieceElements, chunk.elements - begin);
+      bytes += 2 * (kPageBytes + RoundUp(elements * bytes_per_element, kPageBytes));
+    }
+  }
+  return bytes;
+}
+
+TEST(EstimateOnNvme, CountsTwoSlotsOfEachChunk) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    RunOptions options;
+    options.preset = "quickstart";
+    options.dtype = dtype;
+    auto plan = MakeRunPlan(options, 2, 0, "job");
+    ASSERT_TRUE(plan.ok()) << plan.status().Format();
+    const uint64_t bytes = TwoSlotsOf(plan->spec, 12);
+    EXPECT_GT(bytes, 24 * plan->memory.parameters);
+    EXPECT_EQ(client::NvmeBytesOf(plan->spec, 0), bytes) << "what admission reserves";
+    EXPECT_NE(DescribePlan(*plan).find(FormatBytes(bytes) + " of NVMe (two slots a chunk)"), std::string::npos) << DescribePlan(*plan);
+    EXPECT_NE(PlanJson(*plan).find("\"nvme_bytes\":" + std::to_string(RoundUp(bytes, kMiB)) + "}"), std::string::npos) << PlanJson(*plan);
+  }
+}
 
 }  // namespace admission_test
 }  // namespace tidepool::trainer
