@@ -19,8 +19,10 @@
 #include "base/crc32c.h"
 #include "base/units.h"
 #include "bench/drive_peer.h"
+#include "bench/memory_loops.h"
 #include "bench/nvme_step.h"
 #include "bench/row.h"
+#include "memserver/nvme_tier.h"
 #include "memserver/traffic/state_tier.h"
 #include "nvme/io_queue.h"
 #include "nvme/page_memory.h"
@@ -34,15 +36,16 @@ namespace {
 constexpr uint64_t kFileBytes = kGiB;
 constexpr uint64_t kPayload = 3 * kMiB;
 constexpr uint64_t kPieceBytes = nvme::kPieceHeaderBytes + kPayload;
-constexpr uint32_t kSlots = memserver::StateTier::kStagingSlots, kDepth = 64;  // as memserver has them
+constexpr uint32_t kSlots = memserver::StateTier::kStagingSlots, kDepth = memserver::kDepthDefault;
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
 constexpr double kSpeedTarget = 0.95, kCpuTarget = 1;
 constexpr uint64_t kPairsPerPart = 3;  // the parts alone are measured in each third pair
 
 constexpr const char* kHelp =
-    "bench_nvme [--json FILE] [--pairs 15] [--elements N] [DIR]\n"
+    "bench_nvme [--json FILE] [--only pieces|steps] [--pairs 15] [--rounds 5] [--elements N] [--block-kib N] [DIR]\n"
     "Pieces of states to and from a directory of its own in DIR (default: the current one), checksums on, against fio; 1 s a run. Then\n"
-    "whole optimizer steps of N parameters (default 128 Mi: GPT-2 124M) with fp32 states there. Needs 6 GiB there, and 5 of memory.\n";
+    "whole optimizer steps of N parameters (default 128 Mi: GPT-2 124M) with fp32 states there. Needs 6 GiB there, and 5 of memory.\n"
+    "--block-kib: of one read or write of pieces, instead of memserver's default.\n";
 
 double CpuSeconds() {
   rusage usage{};
@@ -54,7 +57,7 @@ double CpuSeconds() {
 // What the tier does with a drive, without a server around it; one thread stands for the serve loop and the workers.
 class Ours {
  public:
-  explicit Ours(const std::string& path)
+  Ours(const std::string& path, uint64_t block_bytes)
       : directory_(OrDie(nvme::SlotDirectory::Open({.path = path, .bytes = kFileBytes}, &clock_))),
         memory_(OrDie(nvme::PageMemory::Map(kSlots * kPieceBytes))) {
     nvme::IoQueueOptions options;
@@ -62,7 +65,9 @@ class Ours {
     options.files = {directory_.data_fd()};
     options.buffers = {memory_.bytes()};
     opened_ = nvme::OpenIoQueue(options);
-    transfers_ = std::make_unique<nvme::TransferQueue>(opened_.queue.get(), &clock_, nvme::TransferOptions{.transfers_max = kSlots});
+    nvme::TransferOptions cut{.transfers_max = kSlots};
+    cut.block_bytes = static_cast<uint32_t>(block_bytes);
+    transfers_ = std::make_unique<nvme::TransferQueue>(opened_.queue.get(), &clock_, cut);
   }
   std::string Name() const { return opened_.queue->Name(); }
 
@@ -88,12 +93,12 @@ class Ours {
     const double gib = static_cast<double>(pieces * kPieceBytes) / static_cast<double>(kGiB);
     return {gib / seconds, (CpuSeconds() - cpu) / gib};
   }
-  // CPU seconds for the checksums of a GiB that lies in memory.
+  // CPU seconds for the checksums of a GiB that lies in memory; and for a plain sum of its words, the least that looking at it costs.
   double ChecksumsAlone() const {
-    constexpr uint32_t kPasses = 32;
-    const double cpu = CpuSeconds();
-    for (uint32_t i = 0; i < kPasses * kSlots; ++i) (void)Crc32c(PayloadOf(i % kSlots));
-    return (CpuSeconds() - cpu) / (static_cast<double>(kPasses * kSlots * kPayload) / static_cast<double>(kGiB));
+    return OfAGib([this](uint32_t slot) { (void)Crc32c(PayloadOf(slot)); });
+  }
+  double ReadingAlone() const {
+    return OfAGib([this](uint32_t slot) { sum_ = SelectLoops().read(PayloadOf(slot).data(), kPayload); });
   }
 
  private:
@@ -115,6 +120,13 @@ class Ours {
     const bool checked = checksums_ && kind == nvme::IoKind::kRead;
     if (checked && !nvme::VerifyPiece(*HeaderOf(slot), names_[slot], PayloadOf(slot)).ok()) Die("a piece is damaged");
   }
+  template <typename Look>
+  double OfAGib(Look look) const {
+    constexpr uint32_t kPasses = 32;
+    const double cpu = CpuSeconds();
+    for (uint32_t i = 0; i < kPasses * kSlots; ++i) look(i % kSlots);
+    return (CpuSeconds() - cpu) / (static_cast<double>(kPasses * kSlots * kPayload) / static_cast<double>(kGiB));
+  }
   // As the serve loop sleeps.
   void Wait() {
     opened_.queue->ClearEvent();
@@ -131,6 +143,7 @@ class Ours {
   std::array<nvme::PieceName, kSlots> names_{};
   uint64_t next_ = 0;
   bool checksums_ = true;
+  mutable volatile uint64_t sum_ = 0;  // so that it is really made
 };
 
 struct Series {
@@ -154,7 +167,7 @@ void AddRow(const std::string& name, const Series& series, const char* unit, std
 void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pairs, RowPrinter* rows) {
   const bool reads = kind == nvme::IoKind::kRead;
   const std::string direction = reads ? "read" : "write", name = reads ? "fill" : "spill";
-  Series speed, cpu, transfers, checksums;
+  Series speed, cpu, transfers, checksums, reading;
   SteadyClock clock;
   MeasureFio(path, direction);  // not counted: its first writes allocate
   const FioWay way = BestFioWay(path, direction);
@@ -171,29 +184,36 @@ void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pa
     clock.SleepNs(kDrivePauseNs);
     transfers.Add(ours->Run(kind, false).cpu_per_gib, other);
     checksums.Add(ours->ChecksumsAlone(), other);
+    reading.Add(ours->ReadingAlone(), other);
   }
   AddRow(name + ", checksums on", speed, "GiB/s", kSpeedTarget, rows);
   AddRow(name + ", CPU", cpu, "s a GiB", kCpuTarget, rows);
   AddRow(name + ", CPU of the transfers alone", transfers, "s a GiB", {}, rows);
   AddRow(name + ", CPU of the checksums alone", checksums, "s a GiB", {}, rows);
+  AddRow(name + ", CPU of reading as much memory once", reading, "s a GiB", {}, rows);
+}
+
+void MeasurePieces(const std::string& path, uint64_t block_bytes, uint64_t pairs, RowPrinter* rows) {
+  Ours ours(path, block_bytes);
+  std::fprintf(stderr, "bench_nvme: %s\n", ours.Name().c_str());
+  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // allocates
+  Measure(&ours, path, nvme::IoKind::kWrite, pairs, rows);
+  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // so that every piece can be read
+  Measure(&ours, path, nvme::IoKind::kRead, pairs, rows);
 }
 
 int Main(int argc, const char* const* argv) {
   RowPrinter rows(argc, argv, kHelp);
   const uint64_t pairs = rows.Number("--pairs", 15);
+  const uint64_t rounds = rows.Number("--rounds", 5);
+  const uint64_t block_bytes = kKiB * rows.Number("--block-kib", memserver::kBlockBytesDefault / kKiB);
+  const std::string only = rows.Word("--only", "");
   const uint64_t elements = rows.Number("--elements", uint64_t{128} << 20);
   const auto base = rows.arguments().empty() ? std::filesystem::current_path() : std::filesystem::canonical(rows.arguments().front());
   const std::string path = ScratchIn(base.string());
-  auto own = std::make_unique<Ours>(path);
-  Ours& ours = *own;
-  std::fprintf(stderr, "bench_nvme: %s\n", ours.Name().c_str());
   if (!HasFio()) std::fprintf(stderr, "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows stand alone\n");
-  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // allocates
-  Measure(&ours, path, nvme::IoKind::kWrite, pairs, &rows);
-  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // so that every piece can be read
-  Measure(&ours, path, nvme::IoKind::kRead, pairs, &rows);
-  own.reset();  // its lock is on the directory that the server is given next
-  MeasureOptimizerStep({path, std::max<uint64_t>(1, pairs / 3), elements}, &rows);
+  if (only != "steps") MeasurePieces(path, block_bytes, pairs, &rows);
+  if (only != "pieces") MeasureOptimizerStep({path, rounds, elements}, &rows);
   return rows.Finish();
 }
 
