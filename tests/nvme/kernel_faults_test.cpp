@@ -2,8 +2,10 @@
 // By io_uring and by threads, with direct transfers: every fault is repaired or named, wrong bytes that were believed: none.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/aio_abi.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -139,6 +142,55 @@ TEST(KernelFaults, AFileSystemThatHangsIsToldAndHoldsUpNoOther) {
     go_on([&] { return transfers.in_flight() == 0; });
     EXPECT_EQ(ended_late, 8u) << opened.queue->Name();
   }
+}
+
+// One read as DeepSpeed makes it (csrc/aio/common/deepspeed_aio_common.cpp: io_submit, io_getevents, and `event.res` is never read): what
+// it takes for its states afterwards is what lay in the buffer before.
+void ReadAsThePeer(int fd, std::span<std::byte> buffer, int64_t* unread_result) {
+  aio_context_t context = 0;
+  ASSERT_EQ(syscall(SYS_io_setup, 1, &context), 0) << std::strerror(errno);
+  iocb request{};
+  request.aio_lio_opcode = IOCB_CMD_PREAD;
+  request.aio_fildes = static_cast<uint32_t>(fd);
+  request.aio_buf = reinterpret_cast<uintptr_t>(buffer.data());
+  request.aio_nbytes = buffer.size();
+  iocb* const requests[] = {&request};
+  ASSERT_EQ(syscall(SYS_io_submit, context, 1, requests), 1) << std::strerror(errno);
+  io_event event{};
+  ASSERT_EQ(syscall(SYS_io_getevents, context, 1, 1, &event, nullptr), 1) << std::strerror(errno);
+  *unread_result = event.res;
+  syscall(SYS_io_destroy, context);
+}
+
+TEST(KernelFaults, TheSameEioPassesForAReadWithThePeersPatternAndIsNamedByOurs) {
+  const ScratchDirectory directory;
+  std::string why;
+  std::vector<uint32_t> odds(static_cast<size_t>(DiskFault::kCount), 0);
+  odds[static_cast<size_t>(DiskFault::kReadError)] = 1;
+  const auto fs = FaultFs::Mount({directory.path(), kFileBytes, 1, odds}, &why);
+  if (fs == nullptr) {  // as above
+    GTEST_LOG_(WARNING) << "no file system of our own: " << why;
+    return;
+  }
+  const UniqueFd fd = OpenDirect(fs->file());
+  const PageMemory memory = PageMemory::Map(2 * kPageBytes).value();
+  std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0x5a});
+  int64_t unread_result = 0;
+  ReadAsThePeer(fd.get(), memory.bytes().first(kPageBytes), &unread_result);
+  EXPECT_EQ(unread_result, -EIO) << "it was there to be read";
+  EXPECT_EQ(memory.bytes()[0], std::byte{0x5a}) << "the bytes of before, taken for those of the file";
+
+  SteadyClock clock;
+  const OpenedIoQueue opened = OpenIoQueue({.depth = 8, .files = {fd.get()}, .buffers = {}});
+  TransferQueue transfers(opened.queue.get(), &clock, {.transfers_max = 1, .block_bytes = kPageBytes, .files = 1});
+  transfers.Start({IoKind::kRead, 0, kPageBytes, memory.bytes().data() + kPageBytes, kPageBytes, 7});
+  TransferDone done;
+  while (!transfers.Next(&done)) {
+    if (!transfers.Progress()) clock.SleepNs(kNsPerMs / 4);
+  }
+  EXPECT_EQ(done.error, EIO) << opened.queue->Name();
+  EXPECT_EQ(done.offset, kPageBytes);
+  EXPECT_EQ(done.repetitions, kTriesMax);
 }
 
 // What needs no rights: bits change at rest, a write is undone, the file is cut off, a limit refuses writes.
