@@ -10,7 +10,7 @@
 namespace tidepool::client {
 
 struct ClientOptions {
-  std::string socket_dir;                                 // empty: shm::DefaultSocketDir()
+  std::string socket_dir;                                 // empty: shm::DefaultClientDir()
   int64_t connect_timeout_ns = int64_t{2} * 1000000000;   // until a server answers at the socket
   int64_t attach_timeout_ns = int64_t{600} * 1000000000;  // until it has prepared the job's memory
   int64_t queue_timeout_ns = 0;                           // a job without room waits in the server's queue so long; 0: it is refused

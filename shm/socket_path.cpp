@@ -1,5 +1,7 @@
 #include "shm/socket_path.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,13 +16,30 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+bool May(const std::string& path, int mode) {
+  return faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0;
+}
+
+// A directory of this user with a data socket. One that another user made in /tmp is not looked into.
+bool ServesIn(const std::string& socket_dir) {
+  struct stat about {};
+  return stat(socket_dir.c_str(), &about) == 0 && about.st_uid == geteuid() && May(DataSocketPath(socket_dir), F_OK);
+}
+
 }  // namespace
 
-std::string DefaultSocketDir() {
+std::string DefaultSocketDir(const std::string& system_dir) {
   if (const std::string named = Environment("TIDEPOOL_SOCKET_DIR"); !named.empty()) return named;
-  if (access("/run/tidepool", W_OK | X_OK) == 0) return "/run/tidepool";
+  if (May(system_dir, W_OK | X_OK)) return system_dir;
   if (const std::string runtime = Environment("XDG_RUNTIME_DIR"); !runtime.empty()) return runtime + "/tidepool";
   return "/tmp/tidepool-" + std::to_string(getuid());
+}
+
+std::string DefaultClientDir(const std::string& system_dir) {
+  std::string own = DefaultSocketDir(system_dir);
+  const bool is_named = !Environment("TIDEPOOL_SOCKET_DIR").empty();
+  if (is_named || ServesIn(own) || !May(system_dir, X_OK)) return own;
+  return system_dir;
 }
 
 std::string DataSocketPath(const std::string& socket_dir) {

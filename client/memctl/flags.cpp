@@ -368,7 +368,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   }
   invocation.header = !texts.no_header;
   invocation.color = !texts.no_color;
-  if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultSocketDir();
+  if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultClientDir();
   return {.invocation = invocation, .text = "", .exit_code = kExitOk};
 }
 

@@ -15,7 +15,7 @@ namespace tidepool::client {
 
 struct Invocation {
   std::string command;     // a name of Commands()
-  std::string socket_dir;  // --socket-dir, else shm::DefaultSocketDir()
+  std::string socket_dir;  // --socket-dir, else shm::DefaultClientDir()
   std::string form;        // -o: "table", "json"; of `residency` also "svg", "html"
   bool json = false;       // -o json
   bool header = true;      // --no-header

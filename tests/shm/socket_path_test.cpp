@@ -1,9 +1,12 @@
 #include "shm/socket_path.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace tidepool::shm {
@@ -22,6 +25,43 @@ TEST(SocketPath, WithoutAnythingElseTheRuntimeDirectoryOfTheUserIsTaken) {
   EXPECT_EQ(DefaultSocketDir(), system_directory ? "/run/tidepool" : "/run/user/77/tidepool");
   unsetenv("XDG_RUNTIME_DIR");
   EXPECT_EQ(DefaultSocketDir(), system_directory ? "/run/tidepool" : "/tmp/tidepool-" + std::to_string(getuid()));
+}
+
+// The directory of a service belongs to another user, and its group may enter it. Root may write everywhere, so the test is somebody else.
+TEST(SocketPath, AClientFindsTheServiceWhoseDirectoryItMayEnterAndNotWriteInto) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-dirs-XXXXXX").string();
+  const std::string base = mkdtemp(pattern.data()), service = base + "/service", runtime = base + "/runtime", own = runtime + "/tidepool";
+  std::filesystem::create_directories(service);
+  std::filesystem::create_directories(own);
+  ASSERT_EQ(chmod(base.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(service.c_str(), 0555), 0);
+  unsetenv("TIDEPOOL_SOCKET_DIR");
+  setenv("XDG_RUNTIME_DIR", runtime.c_str(), 1);
+  const bool is_root = geteuid() == 0;
+  constexpr uid_t kNobody = 65534;
+  if (is_root) {
+    ASSERT_EQ(chown(own.c_str(), kNobody, kNobody), 0);
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  EXPECT_EQ(DefaultSocketDir(service), own) << "where a memserver of the user's own would serve";
+  EXPECT_EQ(DefaultClientDir(service), service);
+  EXPECT_EQ(DefaultClientDir(base + "/none"), own) << "no such service";
+  std::ofstream(own + "/data.sock") << "";
+  EXPECT_EQ(DefaultClientDir(service), own) << "a memserver of the user's own goes before the service";
+  setenv("TIDEPOOL_SOCKET_DIR", "/x/y", 1);
+  EXPECT_EQ(DefaultClientDir(service), "/x/y");
+  unsetenv("TIDEPOOL_SOCKET_DIR");
+  if (is_root) {
+    ASSERT_EQ(seteuid(0), 0);
+    ASSERT_EQ(chown(own.c_str(), 4711, 4711), 0);
+    ASSERT_EQ(seteuid(kNobody), 0);
+    EXPECT_EQ(DefaultClientDir(service), service) << "a directory of another user is not looked into";
+    ASSERT_EQ(seteuid(0), 0);
+    EXPECT_EQ(DefaultClientDir(service), service) << "root may write there";
+  }
+  unsetenv("XDG_RUNTIME_DIR");
+  ASSERT_EQ(chmod(service.c_str(), 0755), 0);
+  std::filesystem::remove_all(base);
 }
 
 TEST(SocketPath, ADirectoryTooLongForASocketIsRefusedWithTheLimit) {
