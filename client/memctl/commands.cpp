@@ -11,6 +11,7 @@
 #include "client/memctl/recording.h"
 #include "client/memctl/run_report.h"
 #include "client/memctl/send_http.h"
+#include "client/memctl/table.h"
 #include "client/memctl/timeline.h"
 #include "client/memctl/top.h"
 #include "client/memctl/views.h"
@@ -66,7 +67,7 @@ Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
     TP_ASSIGN_OR_RETURN(const ResidencyView then, ResidencyAt(invocation));
     return ShowResidency(invocation, then, style);
   }
-  return Show(invocation, Target("/v1/residency", {{"job", invocation.job}}), ReadResidency,
+  return Show(invocation, Target("/v1/residency", {{"job", invocation.job}, {"by", invocation.by}}), ReadResidency,
               [&](const ResidencyView& view) { return ShowResidency(invocation, view, style); });
 }
 
@@ -76,11 +77,37 @@ Result<Shown> RunTopo(const Invocation& invocation, const Style& style) {
   });
 }
 
+// How the next page is asked for: with the same filters.
+std::string MoreOf(const Invocation& invocation, const std::string& name, const std::string& cursor) {
+  if (cursor.empty()) return "";
+  std::string line = "there are more: memctl " + invocation.command + (name.empty() ? "" : " " + name);
+  const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
+  for (const auto& [flag, value] : {std::pair{" --job ", invocation.job},
+                                    {" --state ", invocation.state},
+                                    {" --tier ", invocation.tier},
+                                    {" --limit ", limit},
+                                    {" --cursor ", cursor}}) {
+    if (!value.empty()) line += flag + value;
+  }
+  return Printable(line) + "\n";
+}
+
 Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
-  const std::string target =
-      Target("/v1/chunks", {{"job", invocation.job}, {"state", invocation.state}, {"limit", limit}, {"cursor", invocation.cursor}});
-  return Show(invocation, target, ReadChunks, [&](const ChunksView& view) { return Shown{Joined(RenderChunks(view, style)), ""}; });
+  const std::string target = Target(
+      "/v1/chunks",
+      {{"job", invocation.job}, {"state", invocation.state}, {"tier", invocation.tier}, {"limit", limit}, {"cursor", invocation.cursor}});
+  return Show(invocation, target, ReadChunks, [&](const ChunksView& view) {
+    return Shown{Joined(RenderChunks(view, style)), MoreOf(invocation, "", view.next_cursor)};
+  });
+}
+
+// Of `memctl chunk`: the chunk is not there, or no tensor lies in it.
+Status NoTensorIn(const Invocation& invocation) {
+  const std::string of_job = invocation.job.empty() ? "" : " of job " + invocation.job;
+  return Status(ErrorId::kAdminNotFound, "no tensor lies in chunk " + invocation.chunk + of_job)
+      .Why("there is no such chunk, it is frozen, or its job has not told its tensors")
+      .Fix("memctl chunks lists the chunks, memctl residency --by tensor what lies in them");
 }
 
 Result<Shown> RunTensors(const Invocation& invocation, const Style& style) {
@@ -88,9 +115,12 @@ Result<Shown> RunTensors(const Invocation& invocation, const Style& style) {
   const std::string target = Target(
       "/v1/tensors",
       {{"job", invocation.job}, {"name", invocation.name}, {"chunk", invocation.chunk}, {"limit", limit}, {"cursor", invocation.cursor}});
-  return Show(invocation, target, ReadTensors, [&](const TensorsView& view) {
-    return Shown{Joined(RenderTensors(view, style)), view.tensors.empty() ? "no job has such a tensor; memctl ps lists the jobs\n" : ""};
-  });
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, target));
+  TP_ASSIGN_OR_RETURN(const TensorsView view, ReadTensors(body));
+  if (view.tensors.empty() && invocation.command == "chunk") return NoTensorIn(invocation);
+  if (invocation.json) return Shown{body + "\n", ""};
+  const std::string none = view.tensors.empty() ? "no job has such a tensor; memctl ps lists the jobs\n" : "";
+  return Shown{Joined(RenderTensors(view, style)), none + MoreOf(invocation, invocation.name, view.next_cursor)};
 }
 
 Result<Shown> RunEvents(const Invocation& invocation, const Style&) {

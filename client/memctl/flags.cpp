@@ -20,7 +20,7 @@ constexpr const char* kDescription = R"(memctl looks into a running memserver.
 Examples:
   memctl status                          one screen: state, pool, jobs, bytes moved
   memctl ps                              the jobs and their ranks
-  memctl residency --watch               which chunk is where, every second
+  memctl residency --watch               which chunk is where, every second; --by layer|tensor|job instead of chunks
   memctl chunks --job gpt --state updating
   memctl tensors h.3.attn.c_attn         where a parameter lies; memctl chunk 7 --job gpt: what lies in a chunk
   memctl quotas                          who may have how much of the pool, and who waits for room
@@ -82,6 +82,13 @@ void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
   app->add_flag("--no-color", texts->no_color, "Never use colours (env NO_COLOR)");
 }
 
+// What a column of the picture is.
+void AddBy(CLI::App* sub, Invocation* invocation) {
+  sub->add_option("--by", invocation->by, "A column, or a line, for each of these (chunk)")
+      ->check(CLI::IsMember({"chunk", "layer", "tensor", "job"}))
+      ->type_name("chunk|layer|tensor|job");
+}
+
 void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocation) {
   CLI::App* sub = app->add_subcommand(command.name, command.help);
   sub->fallthrough();
@@ -93,10 +100,14 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
         ->type_name("SECONDS")
         ->check(CLI::NonNegativeNumber)
         ->needs(from);
+    AddBy(sub, invocation);
   }
   if (command.chunk_filters) {
     sub->add_option("--state", invocation->state, "Only chunks in this state")
         ->type_name("empty|resident|gradients|complete|update-due|updating|frozen");
+    sub->add_option("--tier", invocation->tier, "Only chunks that some rank holds, or whose states lie on the host or on NVMe")
+        ->check(CLI::IsMember({"rcache", "host", "nvme"}))
+        ->type_name("rcache|host|nvme");
     sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")->type_name("N")->check(CLI::Range(1, 10'000));
     sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")->type_name("CURSOR");
   }
@@ -187,7 +198,10 @@ void AddRunCommands(Add add, Invocation* invocation) {
     sub->add_option("file", invocation->target, "What is written")->required()->type_name("FILE");
     CLI::Option* length = sub->add_option_function<std::string>("--for", take_for, "How long (10s), every --watch (250ms; timeline 50ms)");
     length->type_name("TIME");
-    if (std::string_view(word.name) == "record") continue;
+    if (std::string_view(word.name) == "record") {
+      AddBy(sub, invocation);
+      continue;
+    }
     sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of looking")->type_name("FILE")->excludes(length);
   }
 }

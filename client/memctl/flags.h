@@ -26,8 +26,9 @@ struct Invocation {
   int64_t for_ns = 10 * kNsPerSecond;  // of `report`, `record` and `timeline`: how long they look
   std::string from;                    // a recording, instead of looks
   double at_seconds = 0;               // of `residency --from`: behind its first look
+  std::string by;                      // of `residency` and `record`: what a column is; empty: a chunk
   uint64_t rounds = 0;                 // of --watch; 0: until it is interrupted
-  std::string job, state, cursor;
+  std::string job, state, tier, cursor;
   std::string name, chunk;                // of `tensors` and `chunk`
   uint64_t limit = 0;                     // of chunks and events; 0: the server's own
   std::string method, target;             // of `api`; target also the error of `explain`, the file of `report`

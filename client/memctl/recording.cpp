@@ -17,7 +17,8 @@ using Bodies = std::array<std::string, kTargets.size()>;
 Result<Bodies> Look(const Invocation& invocation) {
   Bodies bodies;
   for (size_t i = 0; i < kTargets.size(); ++i) {
-    TP_ASSIGN_OR_RETURN(bodies[i], GetBody(invocation, kTargets[i]));
+    const bool is_picture = i + 1 == kTargets.size();
+    TP_ASSIGN_OR_RETURN(bodies[i], GetBody(invocation, is_picture ? Target(kTargets[i], {{"by", invocation.by}}) : kTargets[i]));
   }
   return bodies;
 }
@@ -105,6 +106,11 @@ Result<ResidencyView> ResidencyAt(const Invocation& invocation) {
   size_t last = 0;
   while (last + 1 < moments.size() && SecondsOf(moments[last + 1]) <= wanted) ++last;
   ResidencyView view = std::move(moments[last].residency);
+  if (!invocation.by.empty() && invocation.by != view.by) {
+    return Status(ErrorId::kUsageError, "the recording was made by " + view.by + ", not by " + invocation.by)
+        .Where(invocation.from)
+        .Fix("make one that was: memctl record FILE --by " + invocation.by);
+  }
   const auto other = [&](const ResidencyJob& job) { return job.name != invocation.job && std::to_string(job.id) != invocation.job; };
   if (!invocation.job.empty()) std::erase_if(view.jobs, other);
   return view;

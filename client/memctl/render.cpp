@@ -209,15 +209,14 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
                {"BYTES", true},
                {"VERSION", true},
                {"FETCHES", true},
+               {"STATES"},
                {"CACHED BY"}});
   for (const ChunkView& chunk : chunks.chunks) {
     table.Add({std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state, std::to_string(chunk.data_group),
                FormatCount(chunk.elements), FormatBytes(chunk.bytes), std::to_string(chunk.version), std::to_string(chunk.fetches),
-               Ranks(chunk.ranks_cached)});
+               chunk.states_on_nvme ? "nvme" : "host", Ranks(chunk.ranks_cached)});
   }
-  Lines lines = table.Lines(style.header);
-  if (!chunks.next_cursor.empty()) lines.push_back("there are more: memctl chunks --cursor " + Printable(chunks.next_cursor));
-  return lines;
+  return table.Lines(style.header);
 }
 
 Lines RenderTensors(const TensorsView& tensors, const Style& style) {
@@ -238,9 +237,7 @@ Lines RenderTensors(const TensorsView& tensors, const Style& style) {
                tensor.state, tensor.states_on_nvme ? "nvme" : "host", std::to_string(tensor.version), Ranks(tensor.ranks_cached),
                dims.empty() ? "-" : dims, Printable(tensor.name)});
   }
-  Lines lines = table.Lines(style.header);
-  if (!tensors.next_cursor.empty()) lines.push_back("there are more: memctl tensors --cursor " + Printable(tensors.next_cursor));
-  return lines;
+  return table.Lines(style.header);
 }
 
 Lines RenderTopology(const TopologyView& topology, const Style& style) {

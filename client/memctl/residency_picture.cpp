@@ -12,7 +12,7 @@ constexpr size_t kLabelWidth = 14;
 constexpr size_t kUsedWidth = 25;  // at least; of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
 // When several chunks share a column, the letter that stands furthest left here is shown: what moves matters more than what rests.
-constexpr const char* kPriority = "AO><gGN_C.=";
+constexpr const char* kPriority = "AO><gGN_C.=-";
 
 // ANSI colour of a state letter; null for the terminal's own.
 const char* ColorOf(char letter) {
@@ -151,14 +151,76 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   return fold;
 }
 
+// A line for each layer or tensor: a letter for each rank, then those of the other places.
+void AppendTable(const std::string& by, const ResidencyJob& job, const Style& style, Lines* lines) {
+  std::vector<Table::Column> titles{{by == "layer" ? "LAYER" : "TENSOR"}, {"CHUNKS", true}, {"BYTES", true}, {"RCACHES"}};
+  for (const ResidencyRow& row : job.rows) {
+    if (!row.place.empty()) titles.push_back({row.place == "NVMe" ? "NVME" : "HOST POOL"});
+  }
+  Table table(titles);
+  for (size_t i = 0; i < job.columns.size(); ++i) {
+    const ResidencyColumn& column = job.columns[i];
+    std::string ranks;
+    std::vector<std::string> places;
+    for (const ResidencyRow& row : job.rows) {
+      if (row.place.empty()) {
+        ranks += row.letters[i];
+      } else {
+        places.emplace_back(1, row.letters[i]);
+      }
+    }
+    std::vector<std::string> cells{Printable(column.name), std::to_string(column.chunks), FormatBytes(column.bytes),
+                                   ranks.empty() ? "-" : ranks};
+    cells.insert(cells.end(), places.begin(), places.end());
+    table.Add(std::move(cells));
+  }
+  lines->push_back(TitleOf(job, 1));
+  const Lines rows = table.Lines(style.header);
+  lines->insert(lines->end(), rows.begin(), rows.end());
+}
+
+// "188 MiB: 7 ., 1 O" of the places of one kind; the letters of rCaches are summed over the ranks.
+std::string SumsOf(const ResidencyJob& job, const std::string& place) {
+  std::string text, bytes;
+  std::vector<std::pair<char, uint64_t>> sums;
+  for (const ResidencyRow& row : job.rows) {
+    if (row.place != place) continue;
+    if (!place.empty()) bytes = FormatBytes(row.bytes_used) + ": ";
+    for (const auto& [letter, count] : row.chunks) {
+      const auto of_letter = [letter = letter](const auto& sum) { return sum.first == letter; };
+      const auto at = std::find_if(sums.begin(), sums.end(), of_letter);
+      at == sums.end() ? void(sums.emplace_back(letter, count)) : void(at->second += count);
+    }
+  }
+  std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return PriorityOf(a.first) < PriorityOf(b.first); });
+  for (const auto& [letter, count] : sums) text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + letter;
+  return text.empty() ? "-" : bytes + text;
+}
+
+Lines TableByJob(const ResidencyView& residency, const Style& style) {
+  Table table({{"ID", true}, {"JOB"}, {"STATE"}, {"STEP", true}, {"CHUNKS", true}, {"RCACHES"}, {"HOST POOL"}, {"NVME"}});
+  for (const ResidencyJob& job : residency.jobs) {
+    table.Add({std::to_string(job.id), Printable(job.name), Printable(job.state) + ProgressOf(job), std::to_string(job.version),
+               std::to_string(job.chunks), SumsOf(job, ""), SumsOf(job, "host pool"), SumsOf(job, "NVMe")});
+  }
+  Lines lines = table.Lines(style.header);
+  if (!residency.jobs.empty() && style.header) AppendLegend(residency, false, style, &lines);
+  return lines;
+}
+
 }  // namespace
 
 Lines RenderResidency(const ResidencyView& residency, const Style& style) {
+  if (residency.by == "job") return TableByJob(residency, style);
   Lines lines;
   bool folded = false;
   for (const ResidencyJob& job : residency.jobs) {
     if (!lines.empty()) lines.emplace_back();
-    folded |= AppendJob(job, style, &lines) > 1;
+    if (residency.by == "chunk") {
+      folded |= AppendJob(job, style, &lines) > 1;
+    } else {
+      AppendTable(residency.by, job, style, &lines);
+    }
   }
   if (!residency.jobs.empty() && style.header) AppendLegend(residency, folded, style, &lines);
   return lines;

@@ -26,6 +26,7 @@ struct Ink {
   const char* colour;
 };
 constexpr auto kInks = std::to_array<Ink>({{'C', "#2da44e"},
+                                           {'c', "#7fc99a"},
                                            {'>', "#8ddb8c"},
                                            {'<', "#d4a72c"},
                                            {'_', "#d0d7de"},
@@ -118,8 +119,16 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
   return Chart(moments, {steps, waited}, most);
 }
 
+using Columns = std::vector<ResidencyColumn>;
+
+// What a stretch of columns shows, for a pointer that rests on it.
+std::string TitleOf(const Columns& columns, size_t first, size_t last) {
+  if (columns.empty()) return "";
+  return "<title>" + InPage(columns[first].name + (first == last ? "" : " to " + columns[last].name)) + "</title>";
+}
+
 // One line of letters as coloured stretches.
-std::string Stripe(const std::string& letters, double y, double height = kRowHeight) {
+std::string Stripe(const std::string& letters, double y, double height = kRowHeight, const Columns& columns_of = {}) {
   const size_t columns = std::min(letters.size(), kColumnsMax);
   std::string svg;
   for (size_t begin = 0; begin < columns;) {
@@ -129,7 +138,9 @@ std::string Stripe(const std::string& letters, double y, double height = kRowHei
     const double cell = kWidth / static_cast<double>(columns);
     svg += "<rect x=\"" + Number(static_cast<double>(begin) * cell) + "\" y=\"" + Number(y) + "\" width=\"" +
            Number(static_cast<double>(end - begin) * cell) + "\" height=\"" + Number(height) + "\" fill=\"" + ColourOf(letter_at(begin)) +
-           "\"/>";
+           "\"";
+    const std::string title = TitleOf(columns_of, begin * letters.size() / columns, end * letters.size() / columns - 1);
+    svg += title.empty() ? "/>" : ">" + title + "</rect>";
     begin = end;
   }
   return svg;
@@ -180,7 +191,7 @@ double AddJob(const ResidencyJob& job, double y, std::string* svg) {
   line("job " + job.name + "   " + job.state + (job.phase.empty() ? "" : ", " + job.phase) + "   step " + std::to_string(job.version));
   for (const ResidencyRow& row : job.rows) {
     line(row.place.empty() ? "rank " + std::to_string(row.rank) + " rCache" : row.place);
-    *svg += Stripe(row.letters, y, kPictureRow) + "\n";
+    *svg += Stripe(row.letters, y, kPictureRow, job.columns) + "\n";
     y += kPictureRow + 6;
   }
   return y + 10;

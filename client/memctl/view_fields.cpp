@@ -72,9 +72,12 @@ Fields& Fields::Read(const char* key, bool* out) {
 }
 
 Fields& Fields::ReadIfThere(const char* key, std::string* out) {
-  const json::value* value = object_ == nullptr ? nullptr : object_->if_contains(key);
-  if (value != nullptr && value->is_string()) *out = std::string(value->get_string());
+  if (Has(key)) Read(key, out);
   return *this;
+}
+
+bool Fields::Has(const char* key) const {
+  return object_ != nullptr && object_->if_contains(key) != nullptr;
 }
 
 Fields Fields::Object(const char* key) {

@@ -31,6 +31,7 @@ class Fields {
   Fields& Read(const char* key, bool* out);
   // A text that may be left out.
   Fields& ReadIfThere(const char* key, std::string* out);
+  bool Has(const char* key) const;
   Fields Object(const char* key);
   // Calls `each` with every element; an empty loop when it is no array.
   Fields& Array(const char* key, const std::function<void(const Value&)>& each);

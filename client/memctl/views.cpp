@@ -45,6 +45,7 @@ void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
   Fields fields(value, wrong);
   fields.Read("job", &chunk->job).Read("chunk", &chunk->chunk).Read("state", &chunk->state).Read("data_group", &chunk->data_group);
   fields.Read("elements", &chunk->elements).Read("bytes", &chunk->bytes).Read("version", &chunk->version).Read("fetches", &chunk->fetches);
+  fields.Read("states_on_nvme", &chunk->states_on_nvme);
   ReadNumbers(&fields, "ranks_cached", &chunk->ranks_cached);
 }
 
@@ -72,6 +73,10 @@ void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow
     fields.Read("rank", &row->rank).Read("chunks_held", &row->chunks_held);
   }
   fields.Array("runs", [&](const json::value& run) { ReadRun(run, wrong, &row->letters); });
+  if (!fields.Has("chunks")) return;  // a recording of a former release
+  fields.Object("chunks").Members([&](const std::string& letter, const json::value& count) {
+    if (letter.size() == 1 && count.is_int64()) row->chunks.emplace_back(letter[0], static_cast<uint64_t>(count.get_int64()));
+  });
 }
 
 void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob* job) {
@@ -82,9 +87,16 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
   fields.Object("step").Read("micro_batch", &job->micro_batch).Read("micro_batches", &job->micro_batches);
   fields.Object("last_step").Read("fetches", &job->fetches).Read("fetches_waited", &job->fetches_waited);
   fields.Object("last_step").Read("bytes_fetched", &job->bytes_fetched);
+  if (fields.Has("columns")) {
+    fields.Array("columns", [&](const json::value& each) {
+      ResidencyColumn& column = job->columns.emplace_back();
+      Fields(each, wrong).Read("name", &column.name).Read("chunks", &column.chunks).Read("bytes", &column.bytes);
+    });
+  }
+  const uint64_t length = fields.Has("columns") ? job->columns.size() : job->chunks;
   fields.Array("rows", [&](const json::value& row) { ReadResidencyRow(row, wrong, &job->rows.emplace_back()); });
   for (const ResidencyRow& row : job->rows) {
-    if (row.letters.size() != job->chunks && wrong->empty()) *wrong = "a row of the residency picture has another length than its job";
+    if (row.letters.size() != length && wrong->empty()) *wrong = "a row of the residency picture has another length than its job";
   }
 }
 
@@ -161,6 +173,7 @@ Result<TensorsView> ReadTensors(std::string_view text) {
 
 Result<ResidencyView> ReadResidency(std::string_view text) {
   return ReadDocument<ResidencyView>(text, [](Fields& fields, ResidencyView* view) {
+    fields.ReadIfThere("by", &view->by);
     fields.Object("legend").Members([&](const std::string& letter, const json::value& name) {
       if (letter.size() == 1 && name.is_string()) view->legend.emplace_back(letter[0], std::string(name.get_string()));
     });

@@ -51,6 +51,7 @@ struct JobView {
 struct ChunkView {
   uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, bytes = 0, version = 0, fetches = 0;
   std::string state;
+  bool states_on_nvme = false;
   std::vector<uint64_t> ranks_cached;
 };
 
@@ -77,7 +78,14 @@ struct ResidencyRow {
   uint64_t bytes_used = 0;   // pool rows
   uint64_t chunks_held = 0;  // rCache rows
   uint64_t bytes_limit = 0;
-  std::string letters;  // one a chunk
+  std::string letters;                                 // one a column
+  std::vector<std::pair<char, uint64_t>> chunks = {};  // how many have each letter
+};
+
+// What a column is where it is no chunk: a layer, a tensor or a job.
+struct ResidencyColumn {
+  std::string name;
+  uint64_t chunks = 0, bytes = 0;
 };
 
 struct ResidencyJob {
@@ -86,10 +94,12 @@ struct ResidencyJob {
   uint64_t chunks_done = 0, micro_batch = 0, micro_batches = 0;
   uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;  // of the last sealed step
   double step_seconds = 0;
+  std::vector<ResidencyColumn> columns;  // empty: each chunk is one
   std::vector<ResidencyRow> rows;
 };
 
 struct ResidencyView {
+  std::string by = "chunk";
   std::vector<std::pair<char, std::string>> legend;  // in the server's order
   std::vector<ResidencyJob> jobs;
 };

@@ -124,9 +124,20 @@ AdminAnswer GetJob(const Ask& ask) {
   return job == nullptr ? ProblemOf(NoJob(*ask.look.snapshot, who)) : Ok(JobReport(*job));
 }
 
+Result<ResidencyBy> ReadBy(const RequestTarget& target) {
+  const std::string* name = target.Find("by");
+  if (name == nullptr || *name == "chunk") return ResidencyBy::kChunk;
+  if (*name == "layer") return ResidencyBy::kLayer;
+  if (*name == "tensor") return ResidencyBy::kTensor;
+  if (*name == "job") return ResidencyBy::kJob;
+  return Status(ErrorId::kAdminBadRequest, "there is no residency by '" + *name + "'").Fix("give chunk, layer, tensor or job");
+}
+
 AdminAnswer GetResidency(const Ask& ask) {
   auto jobs = ChosenJobs(ask);
-  return jobs.ok() ? Ok(ResidencyReport(*ask.look.snapshot, *jobs)) : ProblemOf(jobs.status());
+  if (!jobs.ok()) return ProblemOf(jobs.status());
+  auto by = ReadBy(ask.target);
+  return by.ok() ? Ok(ResidencyReport(*ask.look.snapshot, *jobs, *by)) : ProblemOf(by.status());
 }
 
 Status ReadState(const RequestTarget& target, const ChunkState** state) {
@@ -139,6 +150,14 @@ Status ReadState(const RequestTarget& target, const ChunkState** state) {
   }
   if (*state != nullptr) return {};
   return Status(ErrorId::kAdminBadRequest, "no chunk state is called '" + *name + "'").Fix("states are: " + all);
+}
+
+Status ReadTier(const RequestTarget& target, std::string* tier) {
+  const std::string* name = target.Find("tier");
+  if (name == nullptr) return {};
+  *tier = *name;
+  if (*name == "rcache" || *name == "host" || *name == "nvme") return {};
+  return Status(ErrorId::kAdminBadRequest, "no tier is called '" + *name + "'").Fix("tiers are: rcache, host, nvme");
 }
 
 // "JOB:ROW", where the page before ended.
@@ -157,6 +176,7 @@ Result<ChunkPage> ReadPage(const Ask& ask) {
   ChunkPage page;
   TP_ASSIGN_OR_RETURN(page.jobs, ChosenJobs(ask));
   TP_RETURN_IF_ERROR(ReadState(ask.target, &page.state));
+  TP_RETURN_IF_ERROR(ReadTier(ask.target, &page.tier));
   TP_RETURN_IF_ERROR(ReadCursor(ask.target, &page.from_job, &page.from_chunk));
   TP_ASSIGN_OR_RETURN(page.limit, NumberParameter(ask.target, "limit", AdminApi::kChunksPerPage, AdminApi::kChunksPerPageMax));
   if (page.limit == 0) return Status(ErrorId::kAdminBadRequest, "a page of 0 chunks was asked for");
@@ -237,9 +257,9 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "nvme"}, 2, Needs::kSnapshot, GetNvme, {}, 0, AdminLevel::kOperator},
     {{"v1", "config"}, 2, Needs::kSnapshot, GetConfig, {}, 0, AdminLevel::kOperator},
     {{"v1", "config", "diff"}, 3, Needs::kSnapshot, GetConfigDiff, {}, 0, AdminLevel::kOperator},
-    {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "cursor", "limit"}, 4},
+    {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "tier", "cursor", "limit"}, 5},
     {{"v1", "tensors"}, 2, Needs::kSnapshot, GetTensors, {"job", "name", "chunk", "cursor", "limit"}, 5},
-    {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job"}, 1},
+    {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job", "by"}, 2},
     {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},
     {{"v1", "events"}, 2, Needs::kNothing, GetEvents, {"after", "limit", "follow"}, 3, AdminLevel::kOperator},
     {{"metrics"}, 1, Needs::kSnapshot, GetMetrics, {}, 0},

@@ -54,64 +54,22 @@ void WriteSession(const SessionRow& session, JsonWriter* json) {
   json->Field("requests", session.requests).Field("requests_parked", session.requests_parked).EndObject();
 }
 
-// [["C", 3], [".", 9]]: letters and how often each stands.
-template <typename LetterAt>
-void WriteRuns(size_t count, LetterAt letter_at, JsonWriter* json) {
-  json->Key("runs").BeginArray();
-  for (size_t begin = 0; begin < count;) {
-    const char letter = letter_at(begin);
-    size_t end = begin + 1;
-    while (end < count && letter_at(end) == letter) ++end;
-    json->BeginArray().String(std::string(1, letter)).Uint(end - begin).EndArray();
-    begin = end;
-  }
-  json->EndArray();
-}
-
-void WriteRcacheRow(const JobRow& job, const SessionRow& session, JsonWriter* json) {
-  const auto in = [&](uint64_t ranks) { return (ranks >> session.rank & 1) != 0; };
-  const auto letter_of = [&](const ChunkRow& chunk) {
-    return in(chunk.ranks_fetching) ? '>' : in(chunk.ranks_sending) ? '<' : in(chunk.ranks_cached) ? 'C' : '.';
-  };
-  uint64_t chunks = 0;
-  for (const ChunkRow& chunk : job.chunks) chunks += in(chunk.ranks_cached) ? 1 : 0;
-  json->BeginObject().Field("kind", "rcache").Field("rank", session.rank);
-  json->Field("chunks_held", chunks).Field("bytes_limit", session.rcache_bytes);
-  WriteRuns(
-      job.chunks.size(), [&](size_t i) { return letter_of(job.chunks[i]); }, json);
-  json->EndObject();
-}
-
-void WritePoolRow(const Snapshot& snapshot, const JobRow& job, JsonWriter* json) {
-  json->BeginObject().Field("kind", "host_pool").Field("bytes_used", job.pool_bytes).Field("bytes_limit", snapshot.pool_bytes);
-  WriteRuns(
-      job.chunks.size(), [&](size_t i) { return LetterOf(job.chunks[i].state); }, json);
-  json->EndObject();
-}
-
-void WriteStep(const StepProgress& step, JsonWriter* json) {
-  json->Key("step").BeginObject().Field("phase", step.phase).Field("chunks_done", step.chunks_done);
-  json->Field("micro_batch", step.micro_batch).Field("micro_batches", step.micro_batches).EndObject();
-  json->Key("last_step").BeginObject().Field("fetches", step.fetches).Field("fetches_waited", step.fetches_waited);
-  json->Field("bytes_fetched", step.bytes_fetched).EndObject();
-}
-
-void WriteNvmeRow(const Snapshot& snapshot, const JobRow& job, JsonWriter* json) {
-  json->BeginObject().Field("kind", "nvme").Field("bytes_used", job.nvme_bytes).Field("bytes_limit", snapshot.nvme.bytes);
-  WriteRuns(
-      job.chunks.size(), [&](size_t i) { return job.chunks[i].spilled ? 'N' : '-'; }, json);
-  json->EndObject();
-}
-
 void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
   const ChunkRow& chunk = job.chunks[id];
   json->BeginObject().Field("job", job.job).Field("chunk", id).Field("state", NameOf(chunk.state));
   json->Field("data_group", chunk.data_group).Field("elements", chunk.elements).Field("bytes", chunk.bytes);
-  json->Field("version", chunk.version).Field("fetches", chunk.fetches).Key("ranks_cached").BeginArray();
+  json->Field("version", chunk.version).Field("fetches", chunk.fetches);
+  json->Field("states_on_nvme", chunk.spilled).Key("ranks_cached").BeginArray();
   for (Rank rank = 0; rank < 64; ++rank) {
     if ((chunk.ranks_cached >> rank & 1) != 0) json->Uint(rank);
   }
   json->EndArray().EndObject();
+}
+
+bool Fits(const ChunkRow& chunk, const ChunkPage& page) {
+  if (page.state != nullptr && chunk.state != *page.state) return false;
+  if (page.tier == "rcache") return chunk.ranks_cached != 0;
+  return page.tier.empty() || chunk.spilled == (page.tier == "nvme");
 }
 
 }  // namespace
@@ -191,32 +149,6 @@ std::string JobReport(const JobRow& job) {
   return json.Take();
 }
 
-std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs) {
-  JsonWriter json;
-  json.BeginObject().Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
-  json.Key("legend").BeginObject().Field("C", "in rCache").Field(">", "on its way in").Field("<", "gradient on its way out");
-  for (const ChunkState state : kChunkStates) {
-    if (state != ChunkState::kFrozen || snapshot.frozen_chunks > 0) json.Field(std::string(1, LetterOf(state)), NameOf(state));
-  }
-  if (snapshot.nvme.bytes > 0) json.Field("N", "states on NVMe").Field("-", "not there");
-  json.EndObject().Key("jobs").BeginArray();
-  for (const JobRow* job : jobs) {
-    json.BeginObject().Field("id", job->job).Field("name", job->name).Field("state", job->state).Field("version", job->version);
-    json.Field("step_seconds", job->step_seconds).Field("chunks", static_cast<uint64_t>(job->chunks.size()));
-    uint64_t largest = 0;
-    for (const ChunkRow& chunk : job->chunks) largest = std::max(largest, chunk.elements * BytesOf(job->dtype));
-    json.Field("chunk_bytes_max", largest);
-    WriteStep(job->step, &json);
-    json.Key("rows").BeginArray();
-    for (const SessionRow& session : job->sessions) WriteRcacheRow(*job, session, &json);
-    WritePoolRow(snapshot, *job, &json);
-    if (job->chunks_spilled > 0) WriteNvmeRow(snapshot, *job, &json);
-    json.EndArray().EndObject();
-  }
-  json.EndArray().EndObject();
-  return json.Take();
-}
-
 std::string ChunksReport(const ChunkPage& page) {
   JsonWriter json;
   std::string next;
@@ -226,7 +158,7 @@ std::string ChunksReport(const ChunkPage& page) {
     if (job->job < page.from_job) continue;
     const ChunkId first = job->job == page.from_job ? page.from_chunk : 0;
     for (ChunkId id = first; id < job->chunks.size() && next.empty(); ++id) {
-      if (page.state != nullptr && job->chunks[id].state != *page.state) continue;
+      if (!Fits(job->chunks[id], page)) continue;
       if (shown == page.limit) {
         next = std::to_string(job->job) + ":" + std::to_string(id);
       } else {

@@ -137,18 +137,48 @@ TEST_F(Memctl, ResidencyIsAPictureToo) {
   EXPECT_EQ(Run({"status", "-o", "svg"}).status().exit_code(), kExitUsage);
 }
 
+TEST_F(Memctl, ResidencyIsATableByLayerTensorAndJob) {
+  Serve();
+  EXPECT_THAT(ResultOf({"residency", "--by", "layer", "--job", "gpt", "--no-color"}),
+              HasSubstr("LAYER        CHUNKS     BYTES  RCACHES  HOST POOL\n"
+                        "h.0               1  2.06 KiB  CC       .\n"
+                        "h.1               1  2.00 KiB  >>       A\n"
+                        "(no tensor)       4  16.0 KiB  .<       O\n"
+                        "C in rCache   c some of it in rCache"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "tensor"}), HasSubstr("\nh.0.bias          1      64 B  CC       .\n"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "job"}),
+              HasSubstr("ID  JOB  STATE                                             STEP  CHUNKS  RCACHES             HOST POOL"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "job"}), HasSubstr("2 >, 1 <, 3 C, 6 .  195 KiB: 1 A, 1 O, 1 g, 1 G, 1 _, 1 .  -\n"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "layer", "-o", "svg"}), HasSubstr("<title>h.1</title></rect>"));
+  EXPECT_THAT(ResultOf({"residency", "--by", "layer", "-o", "json"}), StartsWith(R"({"by":"layer")"));
+  EXPECT_EQ(Run({"residency", "--by", "rank"}).status().exit_code(), kExitUsage);
+  const std::string recording = directory_ + "/layers.rec";
+  ResultOf({"record", recording.c_str(), "--for", "1ms", "--by", "layer"});
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str(), "--by", "layer", "--job", "gpt"}), HasSubstr("\nh.1     "));
+  const Status other = Run({"residency", "--from", recording.c_str(), "--by", "tensor"}).status();
+  EXPECT_EQ(other.exit_code(), kExitUsage);
+  EXPECT_THAT(other.fix(), HasSubstr("--by tensor"));
+  const std::string page = directory_ + "/run.html";
+  ResultOf({"report", page.c_str(), "--from", recording.c_str()});
+  std::stringstream text;
+  text << std::ifstream(page).rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("some of it in rCache"));
+}
+
 TEST_F(Memctl, TensorsAreFoundAndSoIsWhatLiesInAChunk) {
   Serve();
   EXPECT_EQ(ResultOf({"tensors", "0.bias"}),
             "JOB  CHUNK   AT  ELEMENTS  STATE     STATES  VERSION  CACHED BY  DIMS  TENSOR\n"
             "  3      1  512        16  resident  host         41  0,1        16    h.0.bias\n");
   EXPECT_THAT(ResultOf({"chunk", "5", "--job", "gpt"}), HasSubstr("32x16"));
-  EXPECT_THAT(ResultOf({"tensors", "--limit", "1"}), HasSubstr("memctl tensors --cursor 3:1"));
+  EXPECT_THAT(Run({"tensors", "h.", "--job", "gpt", "--limit", "1"}).value().remark,
+              HasSubstr("there are more: memctl tensors h. --job gpt --limit 1 --cursor 3:1"));
   EXPECT_THAT(ResultOf({"tensors", "-o", "json"}), StartsWith("{\"tensors\":[{\"job\":3"));
   auto none = Run({"tensors", "no.such"});
   ASSERT_TRUE(none.ok());
   EXPECT_THAT(none->remark, HasSubstr("no job has such a tensor"));
   EXPECT_EQ(Run({"chunk"}).status().exit_code(), kExitUsage);
+  EXPECT_EQ(Run({"chunk", "2", "--job", "gpt"}).status().exit_code(), kExitNotFound);
 }
 
 TEST_F(Memctl, SettingsAreShownAndReadAgain) {
@@ -385,7 +415,9 @@ TEST_F(Memctl, OneJobIsChosenByNameOrNumber) {
 
 TEST_F(Memctl, ChunksArePaged) {
   Serve();
-  EXPECT_THAT(ResultOf({"chunks", "--limit", "4"}), HasSubstr("memctl chunks --cursor 3:4"));
+  EXPECT_THAT(Run({"chunks", "--limit", "4"}).value().remark, HasSubstr("memctl chunks --limit 4 --cursor 3:4"));
+  EXPECT_THAT(ResultOf({"chunks", "--tier", "nvme"}), ::testing::Not(HasSubstr("resident")));
+  EXPECT_THAT(ResultOf({"chunks", "--tier", "rcache"}), HasSubstr("host    0,1"));
   EXPECT_THAT(ResultOf({"chunks", "--cursor", "3:4", "--state", "updating"}), HasSubstr("  3      5  updating"));
   EXPECT_EQ(Run({"chunks", "--state", "lost"}).status().exit_code(), kExitUsage);
 }

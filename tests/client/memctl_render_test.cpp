@@ -155,16 +155,16 @@ TEST(MemctlPs, FrozenChunksStandBesideWhatIsTheJobsOwn) {
   EXPECT_THAT(Joined(RenderStatus(status, {})), HasSubstr("\nfrozen    1.00 MiB of that in 2 frozen chunks, each counted once\n"));
 }
 
-TEST(MemctlChunks, TheLastLineSaysHowToGoOn) {
+TEST(MemctlChunks, EachHasALineThatSaysWhereItsStatesLie) {
   auto chunks = ReadChunks(R"({"chunks":[{"job":3,"chunk":0,"state":"updating","data_group":0,"elements":1024,"bytes":16384,"version":41,
-    "fetches":5,"ranks_cached":[0,1]},{"job":3,"chunk":1,"state":"empty","data_group":0,"elements":1024,"bytes":16384,"version":0,
-    "fetches":0,"ranks_cached":[]}],"next_cursor":"3:2"})");
+    "fetches":5,"states_on_nvme":true,"ranks_cached":[0,1]},{"job":3,"chunk":1,"state":"empty","data_group":0,"elements":1024,
+    "bytes":16384,"version":0,"fetches":0,"states_on_nvme":false,"ranks_cached":[]}],"next_cursor":"3:2"})");
   ASSERT_TRUE(chunks.ok()) << chunks.status().Format();
+  EXPECT_EQ(chunks->next_cursor, "3:2");
   EXPECT_EQ(Joined(RenderChunks(*chunks, {})), R"(
-JOB  CHUNK  STATE     GROUP  ELEMENTS     BYTES  VERSION  FETCHES  CACHED BY
-  3      0  updating      0      1024  16.0 KiB       41        5  0,1
-  3      1  empty         0      1024  16.0 KiB        0        0  -
-there are more: memctl chunks --cursor 3:2
+JOB  CHUNK  STATE     GROUP  ELEMENTS     BYTES  VERSION  FETCHES  STATES  CACHED BY
+  3      0  updating      0      1024  16.0 KiB       41        5  nvme    0,1
+  3      1  empty         0      1024  16.0 KiB        0        0  host    -
 )");
 }
 

@@ -82,14 +82,61 @@ TEST_F(AdminApiTest, OneJobIsFoundByNumberOrName) {
 
 TEST_F(AdminApiTest, ResidencyIsRunLengthEncoded) {
   const std::string body = BodyOf("/v1/residency?job=gpt");
-  EXPECT_THAT(body, HasSubstr(R"({"kind":"rcache","rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",3],[">",1]]})"));
   EXPECT_THAT(
-      body, HasSubstr(R"({"kind":"rcache","rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",1],["<",1],[">",1]]})"));
+      body,
+      HasSubstr(R"({"kind":"rcache","rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["C",1],[".",3],[">",1]],"chunks":)"));
+  EXPECT_THAT(
+      body,
+      HasSubstr(
+          R"({"kind":"rcache","rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[[".",1],["C",2],[".",1],["<",1],[">",1]],"chunks":)"));
   EXPECT_THAT(body, HasSubstr(R"("runs":[["_",1],[".",1],["g",1],["G",1],["O",1],["A",1]])"));
   EXPECT_THAT(body, HasSubstr(R"("legend":{"C":"in rCache",">":"on its way in","<":"gradient on its way out","_":"empty")"));
   EXPECT_THAT(body, HasSubstr(R"("step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":2})"));
   EXPECT_THAT(body, HasSubstr(R"("last_step":{"fetches":9,"fetches_waited":2,"bytes_fetched":36864})"));
+  EXPECT_THAT(body, HasSubstr(R"("chunks":{">":1,"<":1,"C":2,".":2}})"));
   EXPECT_THAT(BodyOf("/v1/residency"), HasSubstr(R"("runs":[[".",2]])")) << "without a job, all of them";
+}
+
+TEST_F(AdminApiTest, ResidencyIsToldByLayerTensorAndJobToo) {
+  const std::string layers = BodyOf("/v1/residency?job=gpt&by=layer");
+  EXPECT_THAT(layers, HasSubstr(R"({"by":"layer","pool")"));
+  EXPECT_THAT(layers, HasSubstr(R"~("columns":[{"name":"h.0","chunks":1,"bytes":2112},{"name":"h.1","chunks":1,"bytes":2048},)~"
+                                R"~({"name":"(no tensor)","chunks":4,"bytes":16384}],"rows")~"));
+  EXPECT_THAT(layers, HasSubstr(R"("rank":1,"chunks_held":2,"bytes_limit":1024,"runs":[["C",1],[">",1],["<",1]],)"))
+      << "of four, one is sent";
+  EXPECT_THAT(layers, HasSubstr(R"("runs":[[".",1],["A",1],["O",1]],"chunks":{"A":1,"O":1,"g":1,"G":1,"_":1,".":1}})"));
+  EXPECT_THAT(layers, HasSubstr(R"("c":"some of it in rCache")"));
+  const std::string tensors = BodyOf("/v1/residency?job=gpt&by=tensor");
+  EXPECT_THAT(tensors, HasSubstr(R"([{"name":"h.0.weight","chunks":1,"bytes":2048},{"name":"h.0.bias","chunks":1,"bytes":64},)"));
+  EXPECT_THAT(tensors, HasSubstr(R"("runs":[[".",2],["A",1],["O",1]])"));
+  const std::string jobs = BodyOf("/v1/residency?by=job");
+  EXPECT_THAT(jobs, HasSubstr(R"("columns":[{"name":"gpt","chunks":6,"bytes":24576}])"));
+  EXPECT_THAT(jobs, HasSubstr(R"("columns":[{"name":"7","chunks":2,"bytes":512}],"rows":[{"kind":"host_pool")"));
+  EXPECT_EQ(BodyOf("/v1/residency?by=chunk"), BodyOf("/v1/residency"));
+  ExpectProblem("/v1/residency?by=rank", 400, "chunk, layer, tensor or job");
+}
+
+// Names of layers end with their first number; a column of which a rank holds some is told apart.
+TEST(ResidencyReport, PutsTheTensorsOfALayerTogetherWhereverTheyLie) {
+  Snapshot snapshot = TwoJobs();
+  auto spec = std::make_shared<shm::JobSpec>();
+  const auto add = [&](const char* name, uint32_t chunk) {
+    spec->parameters.push_back({.name = name, .dims = {}, .chunk = chunk, .element_count = 8});
+  };
+  add("wte", 0);
+  add("model.layers.0.mlp.experts.7.w", 1);
+  add("model.norm.weight", 2);
+  add("model.layers.10.w", 2);
+  add("model.layers.0.w", 3);
+  spec->chunks.resize(4);
+  spec->frozen.resize(2);
+  snapshot.jobs[0].spec = spec;
+  snapshot.frozen_chunks = 2;
+  const std::string text = ResidencyReport(snapshot, {&snapshot.jobs[0]}, ResidencyBy::kLayer);
+  EXPECT_THAT(text, HasSubstr(R"([{"name":"wte","chunks":1,"bytes":32},{"name":"model.layers.0","chunks":2,"bytes":64},)"));
+  EXPECT_THAT(text, HasSubstr(R"({"name":"model.norm","chunks":1,"bytes":32},{"name":"model.layers.10","chunks":1,"bytes":32},)"));
+  EXPECT_THAT(text, HasSubstr(R"~({"name":"(frozen)","chunks":2,"bytes":8192}])~"));
+  EXPECT_THAT(text, HasSubstr(R"("rank":0,"chunks_held":1,"bytes_limit":1024,"runs":[[".",1],["c",1],[".",2],[">",1]])"));
 }
 
 TEST_F(AdminApiTest, ChunksArePagedByCursor) {
@@ -116,8 +163,15 @@ TEST_F(AdminApiTest, ChunksArePagedByCursor) {
 TEST_F(AdminApiTest, ChunksAreFilteredByJobAndState) {
   EXPECT_EQ(BodyOf("/v1/chunks?job=gpt&state=gradients"),
             R"({"chunks":[{"job":3,"chunk":2,"state":"gradients","data_group":0,"elements":1024,"bytes":16384,"version":41,)"
-            R"("fetches":5,"ranks_cached":[1]}],"next_cursor":null})");
+            R"("fetches":5,"states_on_nvme":false,"ranks_cached":[1]}],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?job=5&state=empty"), R"({"chunks":[],"next_cursor":null})");
+  EXPECT_EQ(BodyOf("/v1/chunks?tier=nvme"), R"({"chunks":[],"next_cursor":null})");
+  EXPECT_EQ(BodyOf("/v1/chunks?tier=host"), BodyOf("/v1/chunks"));
+  const std::string held = BodyOf("/v1/chunks?tier=rcache");
+  EXPECT_THAT(held, HasSubstr(R"("chunk":1,)"));
+  EXPECT_THAT(held, HasSubstr(R"("chunk":2,)"));
+  EXPECT_THAT(held, Not(HasSubstr(R"("ranks_cached":[])")));
+  ExpectProblem("/v1/chunks?tier=tape", 400, "rcache, host, nvme");
 }
 
 TEST_F(AdminApiTest, WhatIsUnknownIsAProblemWithARemedy) {

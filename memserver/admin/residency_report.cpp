@@ -1,0 +1,200 @@
+// The answer of /v1/residency.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <unordered_map>
+
+#include "base/json_writer.h"
+#include "memserver/admin/report.h"
+
+namespace tidepool::memserver {
+namespace {
+
+// Of the chunks of one column, the one whose letter stands furthest left is shown: what moves matters more than what rests.
+constexpr const char* kPriority = "AO><gGN_C.=-";
+// An rCache that holds some of a column's chunks and not all.
+constexpr char kSomeHeld = 'c';
+
+// What a column shows where it is not one chunk: all those in which a layer, a tensor or a job lies.
+struct Column {
+  std::string name = {};
+  std::vector<ChunkId> chunks;
+  uint64_t bytes = 0;  // of the values, without padding where tensors are known
+};
+
+// "transformer.h.3.attn.weight" is of layer "transformer.h.3", "wte.weight" of "wte".
+std::string_view LayerOf(std::string_view tensor) {
+  const auto is_number = [](std::string_view part) { return !part.empty() && part.find_first_not_of("0123456789") == part.npos; };
+  for (size_t begin = 0; begin < tensor.size();) {
+    const size_t end = std::min(tensor.find('.', begin), tensor.size());
+    if (is_number(tensor.substr(begin, end - begin))) return tensor.substr(0, end);
+    begin = end + 1;
+  }
+  const size_t last = tensor.rfind('.');
+  return last == tensor.npos ? tensor : tensor.substr(0, last);
+}
+
+// Chunks in which no tensor lies: frozen ones, and those of a job whose tensors nobody knows.
+void AddNameless(const JobRow& job, const std::vector<bool>& named, std::vector<Column>* columns) {
+  Column frozen{"(frozen)", {}}, rest{"(no tensor)", {}};
+  for (ChunkId id = 0; id < job.chunks.size(); ++id) {
+    if (named[id]) continue;
+    const bool is_frozen = job.spec != nullptr && job.spec->IsFrozen(id);
+    Column& column = is_frozen ? frozen : rest;
+    column.chunks.push_back(id);
+    column.bytes += job.chunks[id].elements * BytesOf(job.dtype);
+  }
+  for (Column* column : {&rest, &frozen}) {
+    if (!column->chunks.empty()) columns->push_back(std::move(*column));
+  }
+}
+
+std::vector<Column> ColumnsByName(const JobRow& job, ResidencyBy by) {
+  std::vector<Column> columns;
+  std::vector<bool> named(job.chunks.size());
+  std::unordered_map<std::string_view, size_t> layers;
+  const auto of_layer = [&](std::string_view name) -> Column& {
+    const auto [at, is_new] = layers.try_emplace(name, columns.size());
+    return is_new ? columns.emplace_back(Column{std::string(name), {}}) : columns[at->second];
+  };
+  static const std::vector<shm::ParameterSpec> kUnknown;
+  for (const shm::ParameterSpec& tensor : job.spec == nullptr ? kUnknown : job.spec->parameters) {
+    Column& column = by == ResidencyBy::kLayer ? of_layer(LayerOf(tensor.name)) : columns.emplace_back(Column{tensor.name, {}});
+    if (column.chunks.empty() || column.chunks.back() != tensor.chunk) column.chunks.push_back(tensor.chunk);
+    column.bytes += tensor.element_count * BytesOf(job.dtype);
+    named[tensor.chunk] = true;
+  }
+  AddNameless(job, named, &columns);
+  return columns;
+}
+
+Column WholeJob(const JobRow& job) {
+  Column column{job.name, {}};
+  for (ChunkId id = 0; id < job.chunks.size(); ++id) {
+    column.chunks.push_back(id);
+    column.bytes += job.chunks[id].elements * BytesOf(job.dtype);
+  }
+  return column;
+}
+
+// Empty where each chunk is a column.
+std::vector<Column> ColumnsOf(const JobRow& job, ResidencyBy by) {
+  if (by == ResidencyBy::kChunk || job.chunks.empty()) return {};
+  return by == ResidencyBy::kJob ? std::vector<Column>{WholeJob(job)} : ColumnsByName(job, by);
+}
+
+class Picture {
+ public:
+  Picture(const Snapshot& snapshot, ResidencyBy by) : snapshot_(snapshot), by_(by) {}
+
+  void WriteJob(const JobRow& job) {
+    columns_ = ColumnsOf(job, by_);
+    json_.BeginObject().Field("id", job.job).Field("name", job.name).Field("state", job.state).Field("version", job.version);
+    json_.Field("step_seconds", job.step_seconds).Field("chunks", static_cast<uint64_t>(job.chunks.size()));
+    uint64_t largest = 0;
+    for (const ChunkRow& chunk : job.chunks) largest = std::max(largest, chunk.elements * BytesOf(job.dtype));
+    json_.Field("chunk_bytes_max", largest);
+    WriteStep(job.step);
+    if (by_ != ResidencyBy::kChunk) WriteColumns();
+    json_.Key("rows").BeginArray();
+    for (const SessionRow& session : job.sessions) WriteRcacheRow(job, session);
+    json_.BeginObject().Field("kind", "host_pool").Field("bytes_used", job.pool_bytes).Field("bytes_limit", snapshot_.pool_bytes);
+    WriteLetters(job, [](const ChunkRow& chunk) { return LetterOf(chunk.state); });
+    if (job.chunks_spilled > 0) {
+      json_.BeginObject().Field("kind", "nvme").Field("bytes_used", job.nvme_bytes).Field("bytes_limit", snapshot_.nvme.bytes);
+      WriteLetters(job, [](const ChunkRow& chunk) { return chunk.spilled ? 'N' : '-'; });
+    }
+    json_.EndArray().EndObject();
+  }
+  void WriteLegend() {
+    json_.Key("legend").BeginObject().Field("C", "in rCache");
+    if (by_ != ResidencyBy::kChunk) json_.Field(std::string(1, kSomeHeld), "some of it in rCache");
+    json_.Field(">", "on its way in").Field("<", "gradient on its way out");
+    for (const ChunkState state : kChunkStates) {
+      if (state != ChunkState::kFrozen || snapshot_.frozen_chunks > 0) json_.Field(std::string(1, LetterOf(state)), NameOf(state));
+    }
+    if (snapshot_.nvme.bytes > 0) json_.Field("N", "states on NVMe").Field("-", "not there");
+    json_.EndObject();
+  }
+  JsonWriter& json() { return json_; }
+
+ private:
+  void WriteStep(const StepProgress& step) {
+    json_.Key("step").BeginObject().Field("phase", step.phase).Field("chunks_done", step.chunks_done);
+    json_.Field("micro_batch", step.micro_batch).Field("micro_batches", step.micro_batches).EndObject();
+    json_.Key("last_step").BeginObject().Field("fetches", step.fetches).Field("fetches_waited", step.fetches_waited);
+    json_.Field("bytes_fetched", step.bytes_fetched).EndObject();
+  }
+  void WriteColumns() {
+    json_.Key("columns").BeginArray();
+    for (const Column& column : columns_) {
+      json_.BeginObject().Field("name", column.name).Field("chunks", static_cast<uint64_t>(column.chunks.size()));
+      json_.Field("bytes", column.bytes).EndObject();
+    }
+    json_.EndArray();
+  }
+  void WriteRcacheRow(const JobRow& job, const SessionRow& session) {
+    const auto in = [&](uint64_t ranks) { return (ranks >> session.rank & 1) != 0; };
+    uint64_t held = 0;
+    for (const ChunkRow& chunk : job.chunks) held += in(chunk.ranks_cached) ? 1 : 0;
+    json_.BeginObject().Field("kind", "rcache").Field("rank", session.rank);
+    json_.Field("chunks_held", held).Field("bytes_limit", session.rcache_bytes);
+    WriteLetters(job, [&](const ChunkRow& chunk) {
+      return in(chunk.ranks_fetching) ? '>' : in(chunk.ranks_sending) ? '<' : in(chunk.ranks_cached) ? 'C' : '.';
+    });
+  }
+  // The letter of a column, from those of its chunks.
+  template <typename LetterOfChunk>
+  char Folded(const JobRow& job, const Column& column, LetterOfChunk letter_of) const {
+    char first = letter_of(job.chunks[column.chunks[0]]);
+    bool is_mixed = false;
+    for (const ChunkId id : column.chunks) {
+      const char letter = letter_of(job.chunks[id]);
+      is_mixed |= letter != first;
+      if (std::strchr(kPriority, letter) < std::strchr(kPriority, first)) first = letter;
+    }
+    return is_mixed && first == 'C' ? kSomeHeld : first;
+  }
+  // [["C", 3], [".", 9]]: letters of the columns, and how often each stands; then how many chunks there are of each. Ends the row.
+  template <typename LetterOfChunk>
+  void WriteLetters(const JobRow& job, LetterOfChunk letter_of) {
+    std::string letters;
+    for (const Column& column : columns_) letters += Folded(job, column, letter_of);
+    if (by_ == ResidencyBy::kChunk) std::transform(job.chunks.begin(), job.chunks.end(), std::back_inserter(letters), letter_of);
+    json_.Key("runs").BeginArray();
+    for (size_t begin = 0; begin < letters.size();) {
+      const size_t end = std::min(letters.find_first_not_of(letters[begin], begin), letters.size());
+      json_.BeginArray().String(std::string(1, letters[begin])).Uint(end - begin).EndArray();
+      begin = end;
+    }
+    std::array<uint64_t, 128> counts{};
+    for (const ChunkRow& chunk : job.chunks) ++counts[static_cast<size_t>(letter_of(chunk))];
+    json_.EndArray().Key("chunks").BeginObject();
+    for (const char* letter = kPriority; *letter != '\0'; ++letter) {
+      const uint64_t count = counts[static_cast<size_t>(*letter)];
+      if (count > 0) json_.Field(std::string(1, *letter), count);
+    }
+    json_.EndObject().EndObject();
+  }
+
+  const Snapshot& snapshot_;
+  const ResidencyBy by_;
+  JsonWriter json_;
+  std::vector<Column> columns_;  // of the job that is being written
+};
+
+}  // namespace
+
+std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs, ResidencyBy by) {
+  constexpr std::array<const char*, 4> kNames{"chunk", "layer", "tensor", "job"};
+  Picture picture(snapshot, by);
+  JsonWriter& json = picture.json();
+  json.BeginObject().Field("by", kNames[static_cast<size_t>(by)]);
+  json.Key("pool").BeginObject().Field("bytes", snapshot.pool_bytes).Field("bytes_used", snapshot.pool_used).EndObject();
+  picture.WriteLegend();
+  json.Key("jobs").BeginArray();
+  for (const JobRow* job : jobs) picture.WriteJob(*job);
+  return json.EndArray().EndObject().Take();
+}
+
+}  // namespace tidepool::memserver
