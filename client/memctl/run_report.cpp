@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 #include "base/units.h"
+#include "client/memctl/charts.h"
+#include "client/memctl/trainer_metrics.h"
 
 namespace tidepool::client {
 namespace {
 
-constexpr double kWidth = 900, kChartHeight = 160, kRowHeight = 4, kPictureRow = 14;
+constexpr double kWidth = kChartWidth, kRowHeight = 4, kPictureRow = 14;
 constexpr size_t kColumnsMax = 300;  // of a picture; more chunks share one
 
 constexpr const char* kHead = R"(<!DOCTYPE html>
@@ -17,7 +18,7 @@ constexpr const char* kHead = R"(<!DOCTYPE html>
 body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:960px;color:#1b2330;background:#fff}
 h1,h2{font-weight:600}h2{margin-top:2em}svg{display:block;background:#f6f8fa;margin:.5em 0}
 table{border-collapse:collapse}td,th{padding:.2em .8em .2em 0;text-align:right}td:first-child,th:first-child{text-align:left}
-.key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}
+.span{color:#57606a;margin:0 0 1em}.key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}
 </style></head><body>
 )";
 
@@ -44,45 +45,18 @@ const char* ColourOf(char letter) {
   return found == kInks.end() ? "#57606a" : found->colour;
 }
 
-std::string InPage(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
-  }
-  return out;
-}
-
-std::string Number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", value);
-  return text.data();
-}
-
 double SecondsAt(const std::vector<RunMoment>& moments, size_t i) {
   return moments[i].status.uptime_seconds - moments.front().status.uptime_seconds;
 }
 
-struct Curve {
-  std::string name;
-  const char* colour;
-  std::vector<double> values;  // one a moment
-};
-
-// Curves over time from 0 to `most`.
-std::string Chart(const std::vector<RunMoment>& moments, const std::vector<Curve>& curves, double most) {
-  const double length = std::max(SecondsAt(moments, moments.size() - 1), 1e-9);
-  std::string svg = "<svg width=\"" + Number(kWidth) + "\" height=\"" + Number(kChartHeight) + "\" role=\"img\">";
-  std::string key = "<p class=\"key\">";
-  for (const Curve& curve : curves) {
-    svg += "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"" + std::string(curve.colour) + "\" points=\"";
-    for (size_t i = 0; i < curve.values.size(); ++i) {
-      const double share = most <= 0 ? 0 : std::min(1.0, curve.values[i] / most);
-      svg += Number(SecondsAt(moments, i) / length * kWidth) + "," + Number(kChartHeight - 2 - share * (kChartHeight - 4)) + " ";
-    }
-    svg += "\"/>";
-    key += "<span style=\"background:" + std::string(curve.colour) + "\"></span>" + InPage(curve.name);
-  }
-  return svg + "</svg>" + key + "</p>\n";
+// Curves over the time of the looks, from 0 to `most`.
+std::string OverTime(const std::vector<RunMoment>& moments, std::vector<Curve> curves, double most, const std::string& top) {
+  ChartOf chart;
+  chart.curves = std::move(curves);
+  chart.most = most;
+  for (size_t i = 0; i < moments.size(); ++i) chart.at.push_back(SecondsAt(moments, i));
+  chart.span = "0 to " + FormatDuration(chart.at.back()) + ", 0 to " + top;
+  return Chart(chart);
 }
 
 double Share(uint64_t used, uint64_t whole) {
@@ -99,7 +73,7 @@ std::string MemoryChart(const std::vector<RunMoment>& moments) {
     curves[1].values.push_back(Share(moment.status.rcache_used, moment.status.rcache_limit));
     if (curves.size() > 2) curves[2].values.push_back(Share(moment.status.nvme_used, moment.status.nvme_bytes));
   }
-  return "<h2>Memory by tier</h2>\n" + Chart(moments, curves, 1);
+  return "<h2>Memory by tier</h2>\n" + OverTime(moments, curves, 1, "100 %");
 }
 
 // Sealed steps, and the share of fetches that waited for an update: those came too early, or the update too late.
@@ -115,8 +89,9 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
   }
   const double most = std::max(last - first, 1.0);
   for (double& value : waited.values) value *= most;
-  steps.name += ", " + Number(first) + " to " + Number(last);
-  return Chart(moments, {steps, waited}, most);
+  const auto whole = [](double value) { return std::to_string(static_cast<uint64_t>(std::max(value, 0.0))); };
+  steps.name += ", " + whole(first) + " to " + whole(last);
+  return OverTime(moments, {steps, waited}, most, whole(most) + " steps, or 100 %");
 }
 
 using Columns = std::vector<ResidencyColumn>;
@@ -127,8 +102,10 @@ std::string TitleOf(const Columns& columns, size_t first, size_t last) {
   return "<title>" + InPage(columns[first].name + (first == last ? "" : " to " + columns[last].name)) + "</title>";
 }
 
-// One line of letters as coloured stretches.
-std::string Stripe(const std::string& letters, double y, double height = kRowHeight, const Columns& columns_of = {}) {
+// One line of letters as coloured stretches. In an rCache '.' is a chunk that the rank does not hold.
+std::string Stripe(const ResidencyRow& row, double y, double height = kRowHeight, const Columns& columns_of = {}) {
+  std::string letters = row.letters;
+  if (row.place.empty()) std::replace(letters.begin(), letters.end(), '.', '-');
   const size_t columns = std::min(letters.size(), kColumnsMax);
   std::string svg;
   for (size_t begin = 0; begin < columns;) {
@@ -156,16 +133,24 @@ std::string Pictures(const std::vector<RunMoment>& moments, const ResidencyJob& 
     for (size_t i = 0; i < moments.size(); ++i) {
       const ResidencyJob* then = JobAt(moments[i], job.id);
       if (then == nullptr || then->rows.size() != job.rows.size()) continue;  // before it was there, or with other ranks
-      html += Stripe(then->rows[place].letters, static_cast<double>(i) * kRowHeight);
+      html += Stripe(then->rows[place], static_cast<double>(i) * kRowHeight);
     }
     html += "</svg>\n";
   }
   return html;
 }
 
+// The server's, and what '-' is where it says nothing of it.
+std::vector<std::pair<char, std::string>> LegendOf(const ResidencyView& residency) {
+  auto legend = residency.legend;
+  std::erase_if(legend, [](const auto& each) { return each.first == '-'; });
+  legend.emplace_back('-', "not there");
+  return legend;
+}
+
 std::string Legend(const ResidencyView& residency) {
   std::string html = "<p class=\"key\">";
-  for (const auto& [letter, meaning] : residency.legend) {
+  for (const auto& [letter, meaning] : LegendOf(residency)) {
     html += "<span style=\"background:" + std::string(ColourOf(letter)) + "\"></span>" + InPage(meaning);
   }
   return html + "</p>\n";
@@ -191,7 +176,7 @@ double AddJob(const ResidencyJob& job, double y, std::string* svg) {
   line("job " + job.name + "   " + job.state + (job.phase.empty() ? "" : ", " + job.phase) + "   step " + std::to_string(job.version));
   for (const ResidencyRow& row : job.rows) {
     line(row.place.empty() ? "rank " + std::to_string(row.rank) + " rCache" : row.place);
-    *svg += Stripe(row.letters, y, kPictureRow, job.columns) + "\n";
+    *svg += Stripe(row, y, kPictureRow, job.columns) + "\n";
     y += kPictureRow + 6;
   }
   return y + 10;
@@ -204,7 +189,7 @@ std::string RenderSvg(const ResidencyView& residency) {
   double y = 0;
   for (const ResidencyJob& job : residency.jobs) y = AddJob(job, y, &rows);
   double x = 0;
-  for (const auto& [letter, meaning] : residency.legend) {
+  for (const auto& [letter, meaning] : LegendOf(residency)) {
     rows += "<rect x=\"" + Number(x) + "\" y=\"" + Number(y) + "\" width=\"12\" height=\"12\" fill=\"" + ColourOf(letter) +
             "\"/><text x=\"" + Number(x + 16) + "\" y=\"" + Number(y + 11) + "\">" + InPage(meaning) + "</text>\n";
     x += 30 + 7 * static_cast<double>(meaning.size());
@@ -217,7 +202,7 @@ std::string RenderPicturePage(const ResidencyView& residency) {
   return kHead + ("<h1>Residency</h1>\n" + RenderSvg(residency)) + "</body></html>\n";
 }
 
-std::string RenderReport(const std::vector<RunMoment>& moments) {
+std::string RenderReport(const std::vector<RunMoment>& moments, const std::vector<StepMetrics>& steps) {
   const RunMoment& last = moments.back();
   std::string html = kHead;
   html += "<h1>Tidepool run</h1>\n<p>memserver " + InPage(last.status.version) + ", " + InPage(last.status.state) + "; " +
@@ -227,13 +212,18 @@ std::string RenderReport(const std::vector<RunMoment>& moments) {
   for (const ResidencyJob& job : last.residency.jobs) {
     html += "<h2>Job " + InPage(job.name) + "</h2>\n" + StepChart(moments, job.id) + Pictures(moments, job);
   }
-  return html + Legend(last.residency) + "</body></html>\n";
+  return html + Legend(last.residency) + RenderMetrics(steps) + "</body></html>\n";
 }
 
 Result<Shown> RunReport(const Invocation& invocation, const Style&) {
   TP_ASSIGN_OR_RETURN(const std::vector<RunMoment> moments, MomentsFor(invocation));
-  TP_RETURN_IF_ERROR(WriteWhole(invocation.target, RenderReport(moments)));
-  return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks\n", ""};
+  std::vector<StepMetrics> steps;
+  if (!invocation.metrics.empty()) {
+    TP_ASSIGN_OR_RETURN(steps, ReadMetrics(invocation.metrics));
+  }
+  TP_RETURN_IF_ERROR(WriteWhole(invocation.target, RenderReport(moments, steps)));
+  const std::string and_steps = steps.empty() ? "" : ", " + std::to_string(steps.size()) + " steps of the trainer";
+  return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks" + and_steps + "\n", ""};
 }
 
 }  // namespace tidepool::client

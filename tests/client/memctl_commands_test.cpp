@@ -358,9 +358,12 @@ TEST(RunReport, PicturesAreTheLooksOneBelowTheOther) {
   const std::string page = RenderReport({first, second});
   EXPECT_THAT(page, HasSubstr(R"(<rect x="300.0" y="0.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
   EXPECT_THAT(page, HasSubstr(R"(<rect x="0.0" y="4.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
-  EXPECT_THAT(page, HasSubstr("sealed steps, 3.0 to 5.0"));
+  EXPECT_THAT(page, HasSubstr("sealed steps, 3 to 5"));
   EXPECT_THAT(page, HasSubstr("2 looks in 2.0 s"));
   EXPECT_THAT(page, HasSubstr("Job a&lt;b&gt;"));
+  EXPECT_THAT(page, HasSubstr("0 to 2.0 s, 0 to 2 steps, or 100 %"));
+  first.residency.jobs[0].rows = {{.place = "", .rank = 1, .letters = "CC...."}};
+  EXPECT_THAT(RenderReport({first}), HasSubstr(R"(<rect x="300.0" y="0.0" width="600.0" height="4.0" fill="#eaeef2"/>)")) << "not held";
 }
 
 TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {

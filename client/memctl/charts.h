@@ -1,0 +1,35 @@
+// Charts: curves as SVG for pages without scripts.
+//
+// One thread; pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tidepool::client {
+
+inline constexpr double kChartWidth = 900;
+
+struct Curve {
+  std::string name;
+  const char* colour;
+  std::vector<double> values;
+};
+struct Mark {
+  double at = 0, value = 0;
+  std::string title;
+};
+struct ChartOf {
+  std::vector<double> at;  // from left to right, in order, one at least; as many as each curve has values
+  std::vector<Curve> curves;
+  double most = 1;          // at the top; 0 is at the bottom
+  std::vector<Mark> marks;  // red dots
+  std::string span;         // what the axes are, in words
+};
+// The chart with its key below.
+std::string Chart(const ChartOf& chart);
+
+std::string InPage(const std::string& text);
+std::string Number(double value);  // with one digit behind the point
+
+}  // namespace tidepool::client
