@@ -50,7 +50,8 @@ constexpr auto kSizeUnits = std::to_array<Unit>({{"", 1},
                                                  {"MB", 1e6},
                                                  {"GB", 1e9},
                                                  {"TB", 1e12}});
-constexpr auto kTimeUnits = std::to_array<Unit>({{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"", 1e9}, {"min", 60e9}, {"h", 3600e9}});
+constexpr auto kTimeUnits = std::to_array<Unit>(
+    {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"", 1e9}, {"min", 60e9}, {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9}});
 
 }  // namespace
 
@@ -75,7 +76,8 @@ Result<uint64_t> ParseSizeOrShare(std::string_view text, uint64_t whole) {
 Result<int64_t> ParseDurationNs(std::string_view text) {
   double value = 0;
   if (!ParseWithUnit(text, kTimeUnits, &value) || value >= 0x1p62) {
-    return Status(ErrorId::kConfigBadValue, "\"" + std::string(text) + "\" is not a duration").Fix("write it like 250ms, 30s, 2min or 1h");
+    return Status(ErrorId::kConfigBadValue, "\"" + std::string(text) + "\" is not a duration")
+        .Fix("write it like 250ms, 30s, 2min, 1h or 7d");
   }
   return static_cast<int64_t>(value);
 }

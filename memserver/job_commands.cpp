@@ -94,7 +94,7 @@ Status JobDesk::Do(const AdminCaller& caller, const ReleaseJob& command) {
     for (Rank rank = 0; rank < job->seats.size(); ++rank) {
       if (job->seats[rank] != nullptr || job->IsAwaited(rank)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
-    return Status(ErrorId::kJobBusy, "job " + job->spec().name + " still has ranks").Why("attached or expected back: " + ranks);
+    return Status(ErrorId::kJobBusy, "job " + job->spec().name + " still has ranks").Why("attached or expected back: rank " + ranks);
   }
   const Status why(ErrorId::kSessionEnded, "an admin released the job");
   for (Rank rank = 0; rank < job->seats.size(); ++rank) {

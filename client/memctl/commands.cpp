@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/json_writer.h"
+#include "base/suggest.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/doctor.h"
 #include "client/memctl/recording.h"
@@ -126,8 +127,14 @@ Result<Shown> RunTensors(const Invocation& invocation, const Style& style) {
 Result<Shown> RunEvents(const Invocation& invocation, const Style&) {
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, Target("/v1/events", {{"after", invocation.cursor}, {"limit", limit}})));
-  TP_ASSIGN_OR_RETURN(const std::vector<EventView> events, ReadEvents(body));
-  Shown shown{invocation.json ? body : Joined(RenderEvents(events)), ""};
+  TP_ASSIGN_OR_RETURN(std::vector<EventView> events, ReadEvents(body));
+  // A look that goes on shows all that has come since.
+  const uint64_t skipped =
+      invocation.last > 0 && invocation.cursor.empty() && events.size() > invocation.last ? events.size() - invocation.last : 0;
+  size_t begin = 0;
+  for (uint64_t line = 0; line < skipped; ++line) begin = body.find('\n', begin) + 1;
+  events.erase(events.begin(), events.begin() + static_cast<ptrdiff_t>(skipped));
+  Shown shown{invocation.json ? body.substr(begin) : Joined(RenderEvents(events)), ""};
   shown.cursor = events.empty() ? invocation.cursor : std::to_string(events.back().number);
   return shown;
 }
@@ -181,8 +188,32 @@ Result<Shown> RunJob(const Invocation& invocation, const Style&) {
   return Status(ErrorId::kInternal, "the action '" + invocation.action + "' has no code");
 }
 
+// Until no rank is attached; what is left then is kept for its lease, and goes to the next memserver.
+Status WaitForNoRanks(const Invocation& invocation) {
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + invocation.for_ns;
+  while (true) {
+    TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/status"));
+    TP_ASSIGN_OR_RETURN(const StatusView view, ReadStatus(body));
+    if (view.sessions == 0) return Status();
+    if (clock.NowNs() > end) {
+      return Status(ErrorId::kWaitTimeout,
+                    std::to_string(view.sessions) + " ranks of " + std::to_string(view.jobs) + " jobs are still attached")
+          .Where(shm::AdminSocketPath(invocation.socket_dir))
+          .Fix("new jobs are not taken; memctl ps shows those that are left, memctl undrain takes new ones again");
+    }
+    clock.SleepNs(200 * kNsPerMs);
+  }
+}
+
 Result<Shown> RunDrain(const Invocation& invocation, const Style&) {
-  return Apply(invocation, {"POST", "/v1/drain", "memserver takes no new jobs; memctl ps shows those that are left"});
+  Invocation plain = invocation;
+  plain.fields.clear();
+  TP_ASSIGN_OR_RETURN(Shown shown, Apply(plain, {"POST", "/v1/drain", "memserver takes no new jobs; memctl ps shows those that are left"}));
+  if (!invocation.fields.contains("wait")) return shown;
+  TP_RETURN_IF_ERROR(WaitForNoRanks(invocation));
+  if (!invocation.json) shown.result = "memserver takes no new jobs, and no rank is attached\n";
+  return shown;
 }
 
 Result<Shown> RunUndrain(const Invocation& invocation, const Style&) {
@@ -223,7 +254,25 @@ Result<Shown> RunReload(const Invocation& invocation) {
   return shown;
 }
 
+// One setting: its value alone, or as an object.
+Result<Shown> GetSetting(const Invocation& invocation) {
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/config"));
+  TP_ASSIGN_OR_RETURN(const ConfigView view, ReadConfig(body));
+  std::vector<std::string_view> names;
+  for (const SettingView& each : view.settings) {
+    names.emplace_back(each.key);
+    if (each.key != invocation.target) continue;
+    if (!invocation.json) return Shown{each.value + "\n", ""};
+    JsonWriter json;
+    json.BeginObject().Field("key", each.key).Field("value", each.value).Field("origin", each.origin).Field("default", each.fallback);
+    return Shown{json.Field("reloads", each.reloads).EndObject().Take() + "\n", ""};
+  }
+  return Status(ErrorId::kAdminNotFound, "no setting is called '" + invocation.target + "'" + DidYouMean(invocation.target, names))
+      .Fix("memctl config show lists all");
+}
+
 Result<Shown> RunConfig(const Invocation& invocation, const Style& style) {
+  if (invocation.action == "get") return GetSetting(invocation);
   if (invocation.action == "reload") return RunReload(invocation);
   const std::string target = invocation.action == "diff" ? "/v1/config/diff" : "/v1/config";
   return Show(invocation, target, ReadConfig, [&](const ConfigView& view) {
@@ -262,6 +311,16 @@ Result<Shown> RunWaitReady(const Invocation& invocation, const Style&) {
   }
 }
 
+// A probe's answer: the problem, where there is one, says why.
+Result<Shown> RunReady(const Invocation& invocation, const Style&) {
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/readyz"));
+  return Shown{invocation.json ? body + "\n" : "memserver is ready\n", ""};
+}
+Result<Shown> RunLive(const Invocation& invocation, const Style&) {
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/livez"));
+  return Shown{invocation.json ? body + "\n" : "memserver is alive\n", ""};
+}
+
 Result<Shown> RunApi(const Invocation& invocation, const Style&) {
   const auto bad = [](char c) { return static_cast<unsigned char>(c) <= 0x20 || c == 0x7F; };
   for (const std::string* text : {&invocation.method, &invocation.target}) {
@@ -279,31 +338,15 @@ struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
 };
-constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
-                                                   {"ps", RunPs},
-                                                   {"residency", RunResidency},
-                                                   {"chunks", RunChunks},
-                                                   {"tensors", RunTensors},
-                                                   {"chunk", RunTensors},
-                                                   {"topo", RunTopo},
-                                                   {"quotas", RunQuotas},
-                                                   {"nvme", RunNvme},
-                                                   {"config", RunConfig},
-                                                   {"job", RunJob},
-                                                   {"health", RunHealthCommand},
-                                                   {"doctor", RunDoctor},
-                                                   {"explain", RunExplain},
-                                                   {"events", RunEvents},
-                                                   {"top", RunTop},
-                                                   {"record", RunRecord},
-                                                   {"report", RunReport},
-                                                   {"timeline", RunTimeline},
-                                                   {"drain", RunDrain},
-                                                   {"undrain", RunUndrain},
-                                                   {"logs", RunLogs},
-                                                   {"version", RunVersion},
-                                                   {"wait-ready", RunWaitReady},
-                                                   {"api", RunApi}});
+constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},     {"ps", RunPs},           {"residency", RunResidency},
+                                                   {"chunks", RunChunks},     {"tensors", RunTensors}, {"chunk", RunTensors},
+                                                   {"topo", RunTopo},         {"quotas", RunQuotas},   {"nvme", RunNvme},
+                                                   {"config", RunConfig},     {"job", RunJob},         {"health", RunHealthCommand},
+                                                   {"doctor", RunDoctor},     {"explain", RunExplain}, {"events", RunEvents},
+                                                   {"top", RunTop},           {"record", RunRecord},   {"report", RunReport},
+                                                   {"timeline", RunTimeline}, {"drain", RunDrain},     {"undrain", RunUndrain},
+                                                   {"logs", RunLogs},         {"version", RunVersion}, {"wait-ready", RunWaitReady},
+                                                   {"ready", RunReady},       {"live", RunLive},       {"api", RunApi}});
 
 }  // namespace
 

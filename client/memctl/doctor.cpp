@@ -47,6 +47,8 @@ HealthCheckView CheckDirectory(const std::string& path) {
             "start a memserver (memserver run), or name the directory of one that runs (-s, TIDEPOOL_SOCKET_DIR)",
             0};
   }
+  if (!S_ISDIR(about.st_mode))
+    return {"SOCKET_DIR", kError, path + " is no directory", {}, "give the directory in which the sockets are (-s DIR)", 0};
   if (access(path.c_str(), X_OK) != 0) {
     return {"SOCKET_DIR",
             kError,
@@ -78,7 +80,9 @@ void AddServer(const Invocation& invocation, HealthView* health) {
   auto body = GetBody(invocation, "/v1/health");
   auto found = body.ok() ? ReadHealth(*body) : Result<HealthView>(body.status());
   if (!found.ok()) {
-    health->checks.push_back({"MEMSERVER", kError, found.status().what(), {}, found.status().fix(), 0});
+    const std::string& fix = found.status().fix();
+    const std::string advice = fix.empty() ? ErrorEntryOf(found.status().id()).advice : fix;
+    health->checks.push_back({"MEMSERVER", kError, found.status().what(), {}, advice, 0});
     return;
   }
   health->checks.push_back({"MEMSERVER", kOk, "it answers", {}, "", 0});

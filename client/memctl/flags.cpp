@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "base/completion.h"
-#include "base/suggest.h"
 #include "base/units.h"
 #include "client/memctl/help_text.h"
+#include "client/memctl/look_flags.h"
+#include "client/memctl/usage.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::client {
@@ -30,10 +31,11 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"quotas", "What each user or job may have of the pool and has, and the jobs that wait for room", false, false, false},
     {"doctor", "What is wrong and what to do: the way to memserver, and its checks; exit code 9 when something does not work", false, false,
      false},
-    {"drain", "Take no new jobs; those that are there go on", false, false, false},
     {"undrain", "Take new jobs again", false, false, false},
     {"version", "Release of memctl and of the memserver that answers", false, false, false},
     {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false, false, false},
+    {"ready", "For probes: exit code 0 when new jobs are taken", false, false, false},
+    {"live", "For probes: exit code 0 when memserver's loop answers, also while it is drained", false, false, false},
     {"api", "Send one request and print the answer as it is", false, false, true},
 });
 
@@ -46,20 +48,12 @@ struct Texts {
 void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
   app->add_option("-s,--socket-dir", invocation->socket_dir, "Directory of memserver's sockets (env TIDEPOOL_SOCKET_DIR)")
       ->type_name("DIR");
-  app->add_option("-o,--output", texts->output, "table or json; of residency also svg or html")
-      ->check(CLI::IsMember({"table", "json", "svg", "html"}))
-      ->type_name("FORM");
+  app->add_option("-o,--output", texts->output, "table or json; of residency also svg or html; of report, timeline and record the file")
+      ->type_name("table|json|svg|html");
   app->add_option("--timeout", texts->timeout, "Longest wait for an answer (5s; wait-ready: 30s)")->type_name("TIME");
   app->add_option("--watch", texts->watch, "Show again every TIME (1s)")->expected(0, 1)->type_name("TIME");
   app->add_flag("--no-header", texts->no_header, "Leave column titles and legends out");
   app->add_flag("--no-color", texts->no_color, "Never use colours (env NO_COLOR)");
-}
-
-// What a column of the picture is.
-void AddBy(CLI::App* sub, Invocation* invocation) {
-  sub->add_option("--by", invocation->by, "A column, or a line, for each of these (chunk)")
-      ->check(CLI::IsMember({"chunk", "layer", "tensor", "job"}))
-      ->type_name("chunk|layer|tensor|job");
 }
 
 void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocation) {
@@ -151,72 +145,7 @@ void AddLogsCommand(CLI::App* app, Invocation* invocation) {
   sub->add_option_function<std::string>("--for", field("for"), "Then the configured level comes back")->type_name("TIME");
 }
 
-// A word of the command line, and what it does.
-struct Word {
-  const char* name;
-  const char* help;
-};
-constexpr auto kRunWords = std::to_array<Word>({
-    {"record", "Look for a while, and keep what was seen: memctl record run.rec"},
-    {"report", "Look for a while, and write what was seen as one HTML page: memctl report run.html"},
-    {"timeline", "Look for a while, and write steps, phases and rates as trace events for ui.perfetto.dev: memctl timeline run.json"},
-});
-
-// memctl record|report|timeline FILE [--for TIME] [--from FILE]
-template <typename Add>
-void AddRunCommands(Add add, Invocation* invocation) {
-  const auto take_for = [invocation](const std::string& text) { invocation->fields["for"] = text; };
-  for (const Word& word : kRunWords) {
-    CLI::App* sub = add(word.name, word.help);
-    sub->add_option("file", invocation->target, "What is written")->required()->type_name("FILE");
-    CLI::Option* length = sub->add_option_function<std::string>("--for", take_for, "How long (10s), every --watch (250ms; timeline 50ms)");
-    length->type_name("TIME");
-    if (std::string_view(word.name) == "record") {
-      AddBy(sub, invocation);
-      continue;
-    }
-    sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of looking")->type_name("FILE")->excludes(length);
-    if (std::string_view(word.name) != "report") continue;
-    sub->add_option("--metrics", invocation->metrics, "metrics.jsonl of the trainer: hit rate and its bound, late prefetches")
-        ->type_name("FILE");
-  }
-}
-
-// memctl top [-b] [-n N], memctl events [-f] [--after N] [--limit N], memctl explain CODE
-void AddLookCommands(CLI::App* app, Invocation* invocation) {
-  const auto add = [&](const char* name, const char* help) {
-    CLI::App* sub = app->add_subcommand(name, help);
-    sub->fallthrough();
-    sub->callback([invocation, name] { invocation->command = name; });
-    return sub;
-  };
-  CLI::App* top = add("top", "Rates of copies, updates and jobs, again every --watch (1s)");
-  top->add_flag("-b,--batch", invocation->batch, "One behind the other instead of in place");
-  top->add_option("-n,--rounds", invocation->rounds, "So many times; else until Ctrl-C")->type_name("N")->check(CLI::PositiveNumber);
-  CLI::App* health = add("health", "memserver's own checks; exit code 0 all is well, 1 warnings, 2 errors");
-  const auto take = [invocation](const char* field) {
-    return [invocation, field](const std::string& text) { invocation->fields[field] = text; };
-  };
-  CLI::Option* mute =
-      health->add_option_function<std::string>("--mute", take("check"), "For --for, this check counts for nothing in the whole");
-  mute->type_name("CHECK");
-  health->add_option_function<std::string>("--for", take("for"), "How long (1h); 30 days at most")->type_name("TIME")->needs(mute);
-  health->add_option_function<std::string>("--unmute", take("unmute"), "It counts again")->type_name("CHECK")->excludes(mute);
-  CLI::App* events = add("events", "What memserver has logged; -o json: an object a line");
-  events->add_flag_callback(
-      "-f,--follow", [invocation] { invocation->watch_ns = kNsPerSecond / 2; }, "Go on with what comes");
-  events->add_option("--after", invocation->cursor, "Only what is behind this number")->type_name("N")->check(CLI::NonNegativeNumber);
-  events->add_option("--limit", invocation->limit, "At most so many")->type_name("N")->check(CLI::Range(1, 1024));
-  AddRunCommands(add, invocation);
-  CLI::App* page = add("page", "Show what memserver does in a browser, until Ctrl-C; with the rights of whoever runs it");
-  page->add_option("--listen", invocation->listen, "Where: an address of the loopback; port 0: any that is free (127.0.0.1:8642)")
-      ->type_name("ADDRESS");
-  add("explain", "What an error means and what to do: memctl explain TP2101")
-      ->add_option("code", invocation->target, "A number or a name")
-      ->required()
-      ->type_name("CODE");
-}
-
+constexpr std::array<std::string_view, 4> kForms{"table", "json", "svg", "html"};
 constexpr auto kTensorWords = std::to_array<Word>({
     {"tensors", "Where parameters lie: memctl tensors h.3.attn"},
     {"chunk", "The parameters of one chunk: memctl chunk 7 --job gpt"},
@@ -228,6 +157,7 @@ constexpr auto kNvmeWords = std::to_array<Word>({
 constexpr auto kConfigWords = std::to_array<Word>({
     {"show", "Every setting that holds, and where it came from"},
     {"diff", "Those that are not the default"},
+    {"get", "One of them: memctl config get pool.size"},
     {"reload", "Read the configuration again; nothing is applied when it changes what needs a restart"},
 });
 
@@ -242,6 +172,7 @@ void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> wo
       invocation->command = command;
       invocation->action = action;
     });
+    if (std::string_view(word.name) == "get") sub->add_option("key", invocation->target)->required()->type_name("KEY");
   }
 }
 
@@ -282,32 +213,16 @@ ParsedLine Completion(const CLI::App& app, const std::string& shell) {
   return {.invocation = std::nullopt, .text = text, .exit_code = kExitOk};
 }
 
-ParsedLine UsageError(const std::string& what) {
-  return {.invocation = std::nullopt, .text = Status(ErrorId::kUsageError, what).Format() + "\n", .exit_code = kExitUsage};
-}
-
-// The first word that belongs to no command and no flag, with a guess at what was meant.
-std::string WhyNotUnderstood(const std::vector<std::string>& words) {
-  std::vector<std::string_view> names;
-  for (const CommandFlags& command : kCommands) names.emplace_back(command.name);
-  for (const char* name : {"job", "tensors", "chunk", "nvme", "config", "logs", "health", "top", "events", "record", "report", "timeline",
-                           "page", "explain", "completion"})
-    names.emplace_back(name);
-  for (const std::string& word : words) {
-    if (word.starts_with("-")) return "there is no flag " + word + " here";
-    return "there is no command '" + word + "'" + DidYouMean(word, names);
-  }
-  return "no command is given";
-}
-
 Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
   invocation->timeout_ns = invocation->command == "wait-ready" ? kWaitReadyDefaultNs : kTimeoutDefaultNs;
   if (!texts.timeout.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->timeout_ns, ParseDurationNs(texts.timeout));
   }
-  const auto is_command = [invocation](const Word& word) { return invocation->command == word.name; };
-  if (std::any_of(kRunWords.begin(), kRunWords.end(), is_command) && invocation->fields.contains("for")) {
+  if (LooksForAWhile(invocation->command) && invocation->fields.contains("for")) {
     TP_ASSIGN_OR_RETURN(invocation->for_ns, ParseDurationNs(invocation->fields["for"]));
+  }
+  if (invocation->fields.contains("wait")) {
+    TP_ASSIGN_OR_RETURN(invocation->for_ns, ParseDurationNs(invocation->fields["wait"]));
   }
   if (!watch && invocation->command != "top") return {};
   invocation->watch_ns = kNsPerSecond;
@@ -317,6 +232,41 @@ Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
   // Faster than the server renews its snapshot would show the same picture again.
   invocation->watch_ns = std::max<int64_t>(*invocation->watch_ns, 50 * kNsPerMs);
   return {};
+}
+
+// The command that is named, as far as it is understood, and its words.
+std::pair<CLI::App*, std::string> Named(CLI::App* app) {
+  std::string path;
+  for (auto below = app->get_subcommands(); !below.empty(); below = app->get_subcommands()) {
+    app = below.front();
+    path += (path.empty() ? "" : " ") + app->get_name();
+  }
+  return {app, path};
+}
+
+ParsedLine NotUnderstood(CLI::App* app, const std::string& why) {
+  const auto [named, path] = Named(app);
+  UsageFailure failure{.command = path, .commands = {}, .left = app->remaining(true), .why = why};
+  for (const CLI::App* second : app->get_subcommands()) {
+    if (second != app->get_subcommands().front()) failure.left.push_back(second->get_name());
+  }
+  for (const CLI::App* below : named->get_subcommands([](const CLI::App*) { return true; })) failure.commands.push_back(below->get_name());
+  return {.invocation = std::nullopt, .text = UsageText(failure), .exit_code = kExitUsage};
+}
+
+// -o: a form; of commands that write a file, the file. Returns what is wrong, empty when nothing is.
+std::string TakeOutput(const std::string& output, Invocation* invocation) {
+  const auto is_form = [&](std::string_view form) { return output == form; };
+  const bool known = std::any_of(kForms.begin(), kForms.end(), is_form);
+  invocation->form = known ? output : "table";
+  invocation->json = output == "json";
+  if (LooksForAWhile(invocation->command)) {
+    if (!known && !invocation->target.empty()) return "the file is named twice: " + invocation->target + " and " + output;
+    if (!known) invocation->target = output;
+    return invocation->target.empty() ? "the file that is written is not named" : "";
+  }
+  if (!known) return "-o: '" + output + "' is none of table, json, svg, html";
+  return output != "table" && !invocation->json && invocation->command != "residency" ? "only residency is shown as " + output : "";
 }
 
 }  // namespace
@@ -336,29 +286,32 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   AddWordCommand(&app, {"nvme", "States on NVMe: their directories, and checking them"}, kNvmeWords, &invocation);
   AddWordCommand(&app, {"config", "memserver's settings: where they came from, and reading them again"}, kConfigWords, &invocation);
   AddCompletionCommand(&app, &invocation);
+  // "memctl help residency" is "memctl residency --help".
+  std::vector<const char*> words(argv, argv + argc);
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back("--help");
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::CallForHelp&) {
-    CLI::App* shown = &app;
-    for (CLI::App* sub : app.get_subcommands()) shown = sub;
-    return {.invocation = std::nullopt, .text = shown->help(), .exit_code = kExitOk};
+    return {.invocation = std::nullopt, .text = Named(&app).first->help(), .exit_code = kExitOk};
   } catch (const CLI::CallForVersion&) {
     return {.invocation = std::nullopt, .text = "memctl " TIDEPOOL_VERSION "\n", .exit_code = kExitOk};
   } catch (const CLI::ParseError& error) {
-    return UsageError(error.what());
+    return NotUnderstood(&app, error.what());
   }
-  if (const auto extras = app.remaining(true); !extras.empty() || invocation.command.empty()) return UsageError(WhyNotUnderstood(extras));
+  if (!app.remaining(true).empty() || app.get_subcommands().size() != 1) return NotUnderstood(&app, "");
   if (invocation.command == "completion") return Completion(app, invocation.target);
   const Status durations = ReadDurations(texts, app.count("--watch") > 0, &invocation);
   if (!durations.ok()) return {.invocation = std::nullopt, .text = durations.Format() + "\n", .exit_code = durations.exit_code()};
-  invocation.form = texts.output;
-  invocation.json = texts.output == "json";
-  if (texts.output != "table" && !invocation.json && invocation.command != "residency") {
-    return UsageError("only residency is shown as " + texts.output);
-  }
+  if (const std::string wrong = TakeOutput(texts.output, &invocation); !wrong.empty()) return NotUnderstood(&app, wrong);
   invocation.header = !texts.no_header;
   invocation.color = !texts.no_color;
   if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultClientDir();
+  for (const std::string_view socket : {"/admin.sock", "/data.sock"}) {  // the directory is meant
+    if (invocation.socket_dir.ends_with(socket)) invocation.socket_dir.resize(invocation.socket_dir.size() - socket.size());
+  }
   return {.invocation = invocation, .text = "", .exit_code = kExitOk};
 }
 

@@ -1,6 +1,6 @@
 // Flags of memctl: the command line as one struct.
 //
-// One thread. The one door to CLI11 in this room is flags.cpp.
+// One thread. The doors to CLI11 in this room are flags.cpp and look_flags.cpp.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,7 @@ struct Invocation {
   std::string job, state, tier, cursor;
   std::string name, chunk;                // of `tensors` and `chunk`
   uint64_t limit = 0;                     // of chunks and events; 0: the server's own
+  uint64_t last = 0;                      // of events: only so many; 0: all
   std::string method, target;             // of `api`; target also the error of `explain`, the file of `report`
   std::string listen = "127.0.0.1:8642";  // of `page`
   // Of commands that change something: what to do, and the fields of the request that were given.

@@ -14,7 +14,7 @@ Examples:
   memctl quotas                          who may have how much of the pool, and who waits for room
   memctl job quota gpt --limit 100GiB --weight 2
   memctl job release gpt --force         give its memory back, and end its ranks
-  memctl drain                           no new jobs; those that are there go on
+  memctl drain                           no new jobs; those that are there go on; --wait 1h: until they have ended
   memctl top                             what moves: bytes, updates and steps a second
   memctl events -f                       what memserver logs, as it comes
   memctl report run.html --for 1min      a minute of the run as one page; with --metrics DIR/metrics.jsonl also what the trainer knows

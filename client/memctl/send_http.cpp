@@ -27,8 +27,14 @@ Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std
   }
   if (step == "connect") {
     const bool forbidden = error == asio::error::access_denied;
-    if (forbidden) return Status(ErrorId::kNotOwner, "the admin socket belongs to another user").Where(socket_path);
-    return Status(ErrorId::kNoServer, "no memserver listens at the admin socket").Where(socket_path).Why(error.message());
+    if (forbidden)
+      return Status(ErrorId::kNotOwner, "the admin socket is not open to you")
+          .Where(socket_path)
+          .Fix("memctl doctor tells whose it is, and who may");
+    return Status(ErrorId::kNoServer, "no memserver listens at the admin socket")
+        .Where(socket_path)
+        .Why(error.message())
+        .Fix("start one with `memserver run`, or name the directory of one that runs (-s DIR, TIDEPOOL_SOCKET_DIR)");
   }
   const bool closed = error == http::error::end_of_stream || error == http::error::partial_message || error == asio::error::eof ||
                       error == asio::error::connection_reset || error == asio::error::broken_pipe;

@@ -70,7 +70,8 @@ Result<Command> ReadLogLevel(const ChangeAsk& ask) {
   if (ask.body.Find("for") != nullptr) {
     TP_ASSIGN_OR_RETURN(const std::string text, ask.body.Text("for"));
     auto duration = ParseDurationNs(text);
-    if (!duration.ok()) return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what());
+    if (!duration.ok())
+      return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what()).Fix(duration.status().fix());
     change.for_ns = *duration;
   }
   for (const auto& [level_name, level] : kLevels) {
@@ -96,7 +97,7 @@ Result<Command> ReadMute(const ChangeAsk& ask) {
   TP_ASSIGN_OR_RETURN(const std::string text, ask.body.Text("for"));
   TP_RETURN_IF_ERROR(KnowsCheck(ask.snapshot, code));
   const auto duration = ParseDurationNs(text);
-  if (!duration.ok()) return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what());
+  if (!duration.ok()) return Status(ErrorId::kAdminBadRequest, "the field 'for': " + duration.status().what()).Fix(duration.status().fix());
   if (duration.value() <= 0 || duration.value() > kMuteMaxNs) {
     return Status(ErrorId::kAdminBadRequest, "a check is muted for some time, and for 30 days at most, not for '" + text + "'");
   }

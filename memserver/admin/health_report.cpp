@@ -103,7 +103,7 @@ void AddNvme(const NvmeRow& nvme, std::vector<HealthCheck>* checks) {
 
 void AddJobs(const Snapshot& now, std::vector<HealthCheck>* checks) {
   checks->push_back(OverQuota(now));
-  checks->push_back(OfRows(Of("JOB_SUSPENDED", Severity::kWarn, true, "suspended jobs", "memctl job resume"), now.jobs,
+  checks->push_back(OfRows(Of("JOB_SUSPENDED", Severity::kWarn, true, "suspended jobs", "memctl job resume JOB"), now.jobs,
                            [](const JobRow& job) { return job.suspended; }));
   checks->push_back(OfRows(Of("LEASE_STALE", Severity::kWarn, true, "jobs without trainers, kept for their lease",
                               "start them again with --resume auto, or memctl job release"),

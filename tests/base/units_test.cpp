@@ -53,6 +53,8 @@ TEST(ParseDuration, UnderstandsEveryUnit) {
   EXPECT_EQ(ParseDurationNs("2min").value(), 120'000'000'000);
   EXPECT_EQ(ParseDurationNs("1.5h").value(), 5'400'000'000'000);
   EXPECT_EQ(ParseDurationNs("7us").value(), 7'000);
+  EXPECT_EQ(ParseDurationNs("10m").value(), 600'000'000'000);
+  EXPECT_EQ(ParseDurationNs("7d").value(), 604'800'000'000'000);
   EXPECT_EQ(ParseDurationNs("7ns").value(), 7);
 }
 

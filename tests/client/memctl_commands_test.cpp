@@ -1,4 +1,4 @@
-// memctl's commands against a real admin server in this process, and its command line.
+// memctl's commands against a real admin server in this process.
 #include "client/memctl/commands.h"
 
 #include <gmock/gmock.h>
@@ -183,6 +183,10 @@ TEST_F(Memctl, TensorsAreFoundAndSoIsWhatLiesInAChunk) {
 
 TEST_F(Memctl, SettingsAreShownAndReadAgain) {
   Serve();
+  EXPECT_EQ(ResultOf({"config", "get", "pool.size"}), "8GiB\n");
+  EXPECT_THAT(ResultOf({"config", "get", "pool.size", "-o", "json"}),
+              StartsWith(R"({"key":"pool.size","value":"8GiB","origin":"/etc/x.toml:3")"));
+  EXPECT_EQ(Run({"config", "get", "pool.siez"}).status().exit_code(), kExitNotFound);
   const std::string all = ResultOf({"config", "show"});
   EXPECT_THAT(all, HasSubstr("pool.size  8GiB   50%      -        /etc/x.toml:3"));
   EXPECT_THAT(all, HasSubstr("log.level  info   info     yes      default"));
@@ -212,6 +216,11 @@ TEST_F(Memctl, EventsAreTheLogAndGoOnWhereTheLastOnesEnded) {
   EXPECT_THAT(next->result, ::testing::Not(HasSubstr("an event of the test")));
   EXPECT_EQ(Run({"events", "--after", next->cursor.c_str()})->cursor, next->cursor) << "nothing new";
   EXPECT_THAT(ResultOf({"events", "-o", "json"}), StartsWith("{\"number\":"));
+  EXPECT_EQ(ResultOf({"events", "--last", "1"}), next->result);
+  const std::string last = ResultOf({"events", "--last", "1", "-o", "json"});
+  EXPECT_THAT(last, StartsWith("{\"number\":"));
+  EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 1);
+  EXPECT_EQ(Run({"events", "--last", "1"})->cursor, next->cursor);
   EXPECT_EQ(Parse({"events", "-f"}).invocation->watch_ns, kNsPerSecond / 2);
 }
 
@@ -447,6 +456,22 @@ TEST_F(Memctl, WithoutAServerTheErrorSaysHowToStartOne) {
   EXPECT_THAT(version.value().remark, HasSubstr("TP3001"));
 }
 
+TEST_F(Memctl, ProbesAnswerByTheirExitCode) {
+  EXPECT_EQ(Run({"ready"}).status().exit_code(), kExitNoServer);
+  EXPECT_EQ(Run({"live"}).status().exit_code(), kExitNoServer);
+  Serve();
+  EXPECT_EQ(ResultOf({"ready"}), "memserver is ready\n");
+  EXPECT_EQ(ResultOf({"live"}), "memserver is alive\n");
+}
+
+TEST_F(Memctl, ADrainWaitsForTheRanksThatAreLeft) {
+  Serve();
+  const Status waited = Run({"drain", "--wait", "1ms"}).status();
+  EXPECT_EQ(waited.exit_code(), kExitTimeout);
+  EXPECT_THAT(waited.what(), HasSubstr("2 ranks of 2 jobs are still attached"));
+  EXPECT_EQ(loop_.TakeCommands().size(), 1u) << "it is drained all the same";
+}
+
 TEST_F(Memctl, WaitReadyTimesOutAndNamesTheReason) {
   const auto shown = Run({"wait-ready", "--timeout", "250ms"});
   ASSERT_FALSE(shown.ok());
@@ -501,58 +526,6 @@ TEST_F(Memctl, APeerThatSpeaksOtherwiseIsAnError) {
     ASSERT_FALSE(shown.ok()) << text;
     EXPECT_TRUE(shown.status().id() == ErrorId::kHandshakeBad || shown.status().id() == ErrorId::kServerGone) << shown.status().Format();
   }
-}
-
-TEST(MemctlFlags, HelpLeadsWithExamples) {
-  const ParsedLine line = Parse({"--help"});
-  EXPECT_EQ(line.exit_code, 0);
-  const size_t examples = line.text.find("Examples:"), usage = line.text.find("Usage:");
-  ASSERT_NE(examples, std::string::npos);
-  ASSERT_NE(usage, std::string::npos);
-  EXPECT_LT(examples, usage);
-  EXPECT_THAT(line.text, HasSubstr("residency"));
-  EXPECT_THAT(Parse({"chunks", "--help"}).text, HasSubstr("--cursor"));
-  EXPECT_THAT(Parse({"--version"}).text, StartsWith("memctl "));
-}
-
-TEST(MemctlFlags, WhatIsNotUnderstoodIsAUsageErrorWithAGuess) {
-  struct Case {
-    std::vector<const char*> words;
-    const char* text;
-  };
-  const Case cases[] = {{{"residncy"}, "did you mean \"residency\""},
-                        {{}, "no command"},
-                        {{"status", "--colour"}, "--colour"},
-                        {{"status", "ps", "extra"}, "extra"},
-                        {{"status", "-o", "yaml"}, "yaml"},
-                        {{"status", "--timeout", "soon"}, "duration"},
-                        {{"status", "--watch", "often"}, "duration"},
-                        {{"chunks", "--limit", "0"}, "limit"},
-                        {{"api", "GET"}, "path"}};
-  for (const Case& each : cases) {
-    const ParsedLine line = Parse(each.words);
-    EXPECT_FALSE(line.invocation.has_value()) << each.text;
-    EXPECT_EQ(line.exit_code, kExitUsage) << each.text;
-    EXPECT_THAT(line.text, HasSubstr(each.text));
-    EXPECT_THAT(line.text, StartsWith("error[TP1"));
-  }
-}
-
-TEST(MemctlFlags, GlobalFlagsStandBeforeOrAfterTheCommand) {
-  for (const std::vector<const char*>& words :
-       {std::vector<const char*>{"-s", "/x", "--no-header", "--watch=2s", "residency", "--job", "a"},
-        std::vector<const char*>{"residency", "--job", "a", "-s", "/x", "--no-header", "--watch", "2s"}}) {
-    const ParsedLine line = Parse(words);
-    ASSERT_TRUE(line.invocation.has_value()) << line.text;
-    EXPECT_EQ(line.invocation->command, "residency");
-    EXPECT_EQ(line.invocation->socket_dir, "/x");
-    EXPECT_EQ(line.invocation->job, "a");
-    EXPECT_FALSE(line.invocation->header);
-    EXPECT_EQ(line.invocation->watch_ns, 2 * kNsPerSecond);
-    EXPECT_EQ(line.invocation->timeout_ns, kTimeoutDefaultNs);
-  }
-  EXPECT_EQ(Parse({"residency", "--watch"}).invocation->watch_ns, kNsPerSecond);
-  EXPECT_EQ(Parse({"wait-ready"}).invocation->timeout_ns, kWaitReadyDefaultNs);
 }
 
 }  // namespace memctl_commands_test

@@ -53,6 +53,13 @@ json() { python3 -c 'import json, sys; print(eval("json.load(sys.stdin)" + sys.a
   run memctl health
   [ "$status" -eq 0 ]
   memctl health --unmute DRAINING
+  memctl health mute DRAINING 10m
+  memctl health
+  memctl health unmute DRAINING
+  run memctl ready
+  [ "$status" -ne 0 ]
+  memctl live
+  memctl drain --wait 1s
   memctl undrain
   memctl api GET /readyz
   run memctl health
