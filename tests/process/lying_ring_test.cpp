@@ -1,11 +1,15 @@
 // A client that lies in its ring: every lie ends its session with a named reason; the daemon and the honest job beside it notice nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/random.h"
@@ -240,6 +244,91 @@ TEST_F(LyingRing, RandomRequestsNeverTouchTheHonestJob) {
     (*liar)->Await(&completion, kNsPerMs);
     liar->reset();
     ASSERT_EQ(WaitForHoldings(server_->socket_dir(), kNothing, kLimit), kNothing);
+  }
+}
+
+// --- gradients that change while they are used ---
+
+// A thread of the liar that never stops to write where its gradient lies: one of two numbers while the server takes it, and what is no
+// number from when it says that it has it.
+class Scribbler {
+ public:
+  Scribbler(std::byte* words, size_t count) : words_(reinterpret_cast<float*>(words), count), thread_([this] { Scribble(); }) {}
+  ~Scribbler() { Stop(); }
+  Scribbler(const Scribbler&) = delete;
+  Scribbler& operator=(const Scribbler&) = delete;
+  void WriteNumbers() { Enter(kNumbers); }
+  void WriteNoNumbers() { Enter(kNoNumbers); }
+  void Stop() {
+    phase_ = kEnd;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  enum Phase { kNumbers, kNoNumbers, kEnd };
+  // Returns when each word has been written so once.
+  void Enter(Phase phase) {
+    const uint64_t from = rounds_;
+    phase_ = phase;
+    while (rounds_ < from + 2) std::this_thread::yield();
+  }
+  void Scribble() {
+    while (phase_ != kEnd) {
+      const float value = phase_ == kNoNumbers ? std::numeric_limits<float>::quiet_NaN() : rounds_ % 2 == 0 ? 1.0F : 2.0F;
+      for (float& word : words_) std::atomic_ref<float>(word).store(value, std::memory_order_relaxed);
+      ++rounds_;
+    }
+  }
+  const std::span<float> words_;
+  std::atomic<int> phase_{kNumbers};
+  std::atomic<uint64_t> rounds_{0};
+  std::thread thread_;
+};
+
+TEST_F(LyingRing, AGradientThatChangesWhileItIsUsedIsUsedAsItWasTaken) {
+  ThinOptions options;
+  options.name = "scribbler";
+  options.optimizer.rule = OptimizerRule::kSgd;
+  shm::JobSpec spec = SpecOf(options);
+  spec.max_grad_norm = 0;
+  for (shm::ParameterGroup& group : spec.parameter_groups) group = {.lr_scale = 1, .weight_decay = 0};
+  auto attached = LyingClient::Attach(server_->socket_dir(), spec);
+  ASSERT_TRUE(attached.ok()) << attached.status().Format();
+  liar_ = std::move(attached).value();
+  constexpr size_t kElements = 4096;
+  const std::span<float> words(reinterpret_cast<float*>(liar_->rcache()), kElements);
+  std::fill(words.begin(), words.end(), 3.0F);
+  ASSERT_TRUE(liar_->PutAllWeights(spec).ok());
+  const auto ask = [&](Request request) {
+    liar_->Submit(request);
+    shm::Completion completion{};
+    return liar_->Await(&completion, kLimit) ? completion.error : ~0U;
+  };
+  Request request{};
+  request.element_count = kElements;
+  Scribbler scribbler(liar_->rcache(), kElements);
+  for (uint64_t step = 0; step < 20; ++step) {
+    scribbler.WriteNumbers();
+    request.version = step;
+    request.op = static_cast<uint32_t>(Op::kSubmitGradient);
+    for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk) ASSERT_EQ(ask(request), 0U);
+    scribbler.WriteNoNumbers();
+    shm::EndStepRequest end{};
+    end.op = static_cast<uint32_t>(Op::kEndStep);
+    end.version = step;
+    end.learning_rate = 0.5F;
+    end.loss_scale = 1;
+    ASSERT_EQ(ask(shm::AsRequest(end)), 0U);
+    // A fetch waits for the update, which goes on while the thread writes; what it brings is written over.
+    request.version = step + 1;
+    request.op = static_cast<uint32_t>(Op::kFetch);
+    for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk) ASSERT_EQ(ask(request), 0U);
+  }
+  scribbler.Stop();
+  for (request.chunk = 0; request.chunk < spec.chunks.size(); ++request.chunk) {
+    ASSERT_EQ(ask(request), 0U);
+    // 20 steps of 0.5 or 1: whole halves between 3 - 20 and 3 - 10.
+    for (const float weight : words) ASSERT_TRUE(weight >= -17 && weight <= -7 && weight * 2 == std::floor(weight * 2)) << weight;
   }
 }
 
