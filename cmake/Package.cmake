@@ -35,3 +35,11 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_DEV_DESCRIPTION "The client library: static library, headers and pkg-config file for programs that keep their model
  states in a memserver.")
 include(CPack)
+
+# All that goes into them, and then both packages.
+if(TARGET told_by_memserver)
+  add_custom_target(packages
+    COMMAND ${CMAKE_CPACK_COMMAND} -G DEB
+    DEPENDS memserver memctl told_by_memserver told_by_memctl tidepool_client tidepool_shm tidepool_base
+    WORKING_DIRECTORY ${CMAKE_BINARY_DIR} USES_TERMINAL VERBATIM)
+endif()
