@@ -23,7 +23,7 @@ SMALL = {
     "update_torch": ["--parameters", "4", "--rounds", "1"],
     "pool": ["--mebibytes", "16", "--rounds", "1"],
     "sessions": ["--milliseconds", "5", "--rounds", "1"],
-    "crowd": ["--jobs", "1"],
+    "crowd": ["--jobs", "1", "--trainers", "2"],
     "neighbour": ["--milliseconds", "10", "--rounds", "1", "--watcher-milliseconds", "200"],
     "fetch": ["--chunk-mebibytes", "4", "--pairs", "2"],
     "restart": ["--chunk-mebibytes", "1", "--kills", "1"],
