@@ -6,6 +6,7 @@
 #include <csignal>
 #include <deque>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,6 +93,7 @@ TEST_F(SharedPool, ASecondJobIsRefusedWithTheNumbersAndTheFirstDoesNotNotice) {
   const std::string status = Admin("/v1/status");
   const auto held = static_cast<int64_t>(PoolBytesOf("first"));
   EXPECT_EQ(SumIn(status, "pool", "bytes_used"), held) << "what admission computed is what is held";
+  EXPECT_EQ(SumIn(AskAdmin(directory_.path(), "/v1/quotas"), "accounts", "bytes_used"), held);
   const Process second = TrainLarge("second");
   EXPECT_EQ(second->Wait(kLimit)->exit_code, 5);
   const std::string told = second->Output();
@@ -101,6 +103,22 @@ TEST_F(SharedPool, ASecondJobIsRefusedWithTheNumbersAndTheFirstDoesNotNotice) {
   }
   ExpectUndisturbed(first.get(), hash);
   EXPECT_EQ(NumberIn(Admin("/v1/status"), "sessions_ended_badly"), 0);
+}
+
+// The peak of the pool is what admission computed: a job takes it all when it comes, and nothing more as long as it trains.
+TEST_F(SharedPool, AJobThatTrainsNeverHoldsMoreOrLessThanAdmissionComputed) {
+  const Process server = Serve();
+  const auto held = static_cast<int64_t>(PoolBytesOf("job"));
+  const Process job = TrainLarge("job", {"--stay"});
+  std::map<int64_t, int> looks;  // by the bytes that they saw
+  do {
+    ++looks[SumIn(Admin("/v1/status"), "pool", "bytes_used")];
+  } while (!job->WaitForOutput(" stays", 10 * kNsPerMs) && looks[held] < 10000);
+  ++looks[SumIn(Admin("/v1/status"), "pool", "bytes_used")];
+  for (const auto& [bytes, count] : looks) EXPECT_TRUE(bytes == 0 || bytes == held) << bytes << " bytes, " << count << " times";
+  EXPECT_GT(looks[held], 0);
+  job->Signal(SIGUSR1);
+  EXPECT_EQ(job->Wait(kLimit)->exit_code, 0) << job->Output();
 }
 
 TEST_F(SharedPool, AJobThatWaitsStartsWithAllItsRanksWhenTheOneBeforeItHasEnded) {
