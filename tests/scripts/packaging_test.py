@@ -107,6 +107,11 @@ class WithAServer(unittest.TestCase):
         self.assertEqual(self.slurm("epilog.sh").returncode, 0)
         self.assertEqual(self.slurm("epilog.sh", TIDEPOOL_SOCKET_DIR=os.path.join(self.folder.name, "none")).returncode, 0, "no server")
 
+    def test_operations_lists_the_alerts_that_there_are(self):
+        alerts = re.findall(r"^ +- alert: (\w+)$", text_of("monitoring/tidepool-alerts.yaml"), re.M)
+        told = re.findall(r"^\| `(Tidepool\w+)` \|", text_of("../docs/operations.md"), re.M)
+        self.assertEqual(told, alerts)
+
     def test_dashboard_and_alerts_name_metrics_that_there_are(self):
         self.assertEqual(self.slurm("prolog.sh").returncode, 0)
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
