@@ -302,7 +302,8 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
                     .account = job->account,
                     .pool_bytes = job->states->pool_bytes(),
                     .uid = job->uid,
-                    .nvme_bytes = job->states->nvme_total()};
+                    .nvme_bytes = job->states->nvme_total(),
+                    .id = job->id};
     // What all ranks of the run may come to hold, whether they are there yet or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;

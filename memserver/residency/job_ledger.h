@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/status.h"
 #include "memserver/residency/quota.h"
 
@@ -25,6 +26,7 @@ struct Holding {
   uint32_t uid = 0;
   uint64_t nvme_bytes = 0;
   bool is_frozen = false;  // counts for no job
+  JobId id = 0;            // 0 of frozen chunks
 };
 
 // The limits of the daemon and who holds what of them.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/units.h"
 
@@ -9,17 +10,16 @@ namespace tidepool::memserver {
 namespace {
 
 // Striped by chunk: each goes to the directory with the most room left, so that several are read at once. False when one fits nowhere.
-bool Stripe(const shm::JobSpec& spec, const Space& space, Placement* placement) {
-  std::vector<uint64_t> left = space.nvme_free;
-  placement->nvme_bytes.assign(left.size(), 0);
-  for (uint64_t id = placement->first_spilled; id < spec.chunks.size(); ++id) {
+bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<uint64_t> left, MovePlan* plan) {
+  plan->nvme_bytes.assign(left.size(), 0);
+  for (uint64_t id = first; id < end; ++id) {
     const auto most = std::max_element(left.begin(), left.end());
     const uint64_t bytes = shm::SpilledChunkBytes(spec, static_cast<ChunkId>(id));
     if (most == left.end() || *most < bytes) return false;
     *most -= bytes;
     const auto directory = static_cast<size_t>(most - left.begin());
-    placement->directories.push_back(static_cast<uint8_t>(directory));
-    placement->nvme_bytes[directory] += bytes;
+    plan->directories.push_back(static_cast<uint8_t>(directory));
+    plan->nvme_bytes[directory] += bytes;
   }
   return true;
 }
@@ -44,6 +44,16 @@ uint64_t Placement::nvme_total() const {
   return std::accumulate(nvme_bytes.begin(), nvme_bytes.end(), uint64_t{0});
 }
 
+std::optional<MovePlan> PlanMove(const shm::JobSpec& spec, ChunkId chunks, const std::vector<uint64_t>& nvme_free) {
+  MovePlan plan;
+  return Stripe(spec, 0, chunks, nvme_free, &plan) ? std::optional(std::move(plan)) : std::nullopt;
+}
+
+uint64_t MovableBytes(const shm::JobSpec& spec, ChunkId on_host) {
+  const ChunkId first_spilled = on_host == spec.chunks.size() ? shm::kNoSpill : on_host;
+  return shm::HostStateBytesOf(spec, first_spilled).total() - shm::HostStateBytesOf(spec, 0).total();
+}
+
 ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
   if (!shm::MaySpill(spec) || states_on == StatesOn::kHost || space.nvme_free.empty()) return shm::kNoSpill;
   return states_on == StatesOn::kNvme ? 0 : LeastSpilled(spec, space.pool_free);
@@ -53,7 +63,12 @@ Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, cons
   Placement placement;
   placement.first_spilled = FirstSpilledOf(spec, states_on, space);
   placement.host_bytes = shm::HostStateBytesOf(spec, placement.first_spilled).total();
-  if (!placement.spills() || Stripe(spec, space, &placement)) return placement;
+  MovePlan plan;
+  if (!placement.spills() || Stripe(spec, placement.first_spilled, spec.chunks.size(), space.nvme_free, &plan)) {
+    placement.directories = std::move(plan.directories);
+    placement.nvme_bytes = std::move(plan.nvme_bytes);
+    return placement;
+  }
   const uint64_t free = std::accumulate(space.nvme_free.begin(), space.nvme_free.end(), uint64_t{0});
   return Status(ErrorId::kNvmeFull, "job " + spec.name + " needs " + FormatBytes(shm::NvmeBytesOf(spec, placement.first_spilled)) +
                                         " on NVMe (two slots a chunk); " + FormatBytes(free) + " are free in " +

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,16 @@ struct Placement {
   uint8_t DirectoryOf(ChunkId chunk) const { return directories[chunk - first_spilled]; }
   uint64_t nvme_total() const;
 };
+
+// Where the states of the first chunks of a job go that were on the host.
+struct MovePlan {
+  std::vector<uint8_t> directories;  // by chunk
+  std::vector<uint64_t> nvme_bytes;  // by directory
+};
+// Nothing when there is no room. `chunks`: how many of the first.
+std::optional<MovePlan> PlanMove(const shm::JobSpec& spec, ChunkId chunks, const std::vector<uint64_t>& nvme_free);
+// What the pool has back when the states of the chunks before `on_host` have moved: all then lie on NVMe.
+uint64_t MovableBytes(const shm::JobSpec& spec, ChunkId on_host);
 
 // The first chunk that spills; kNoSpill where none has to, or may.
 ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space& space);
