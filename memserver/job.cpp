@@ -44,6 +44,11 @@ bool Job::HasRanks() const {
   return false;
 }
 
+bool Job::AtRest() const {
+  return IsRecorded() && states->weights_ready() && !HasRanks() && !updates.active() && work_at_team == 0 && !spills.moving() &&
+         waiting_saves.empty() && running_saves.empty();
+}
+
 Rank Job::FirstMissing() const {
   for (Rank rank = 0; rank < seats.size(); ++rank) {
     if (seats[rank] == nullptr && !IsAwaited(rank)) return rank;

@@ -102,6 +102,8 @@ struct Job {
   int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
   std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
   int64_t detached_ns = 0;              // when the last seat was left
+  int64_t demotable_ns = 0;             // not before; after a demotion that failed
+  Status demotion_failure;              // the last
   uint32_t work_at_team = 0;
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;
@@ -118,6 +120,8 @@ struct Job {
   bool HasNarrows() const { return spec().dtype != DType::kF32 && !states->is_split(); }
   bool HasSeats() const;
   bool IsRecorded() const { return phase == JobPhase::kOpen; }  // its records in kept memory are valid
+  // Nothing of it changes until a rank comes: every chunk is at the sealed version, and nobody has work of it.
+  bool AtRest() const;
   bool IsAwaited(Rank rank) const { return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0; }
   // Any rank with a seat, or awaited.
   bool HasRanks() const;

@@ -169,13 +169,14 @@ void JobDesk::On(ReserveJob event) {
   const Status turn = CheckTurn(event);
   Result<Seat*> taken = turn.ok() ? TakeSeat(event) : Result<Seat*>(turn);
   if (taken.ok()) return Grant(**taken);
-  if (!event.may_wait || !StaysWaiting(event, taken.status())) return Refuse(event, taken.status());
+  Status why = taken.status();
+  if (!StaysParked(event, turn.ok(), &why)) return Refuse(event, why);
   // Each holds a connection, of which ranks that need no room must find one.
   if (tables_->waiting.size() >= options_.sessions_max) {
     const std::string full = "the queue for room holds " + std::to_string(tables_->waiting.size()) + " ranks, as many as it may";
     return Refuse(event, Status(ErrorId::kTooManySessions, full).Why(taken.status().what()));
   }
-  Enqueue(std::move(event), taken.status());
+  Enqueue(std::move(event), why);
 }
 
 void JobDesk::Refuse(const ReserveJob& event, const Status& why) {
@@ -296,8 +297,11 @@ void JobDesk::Attach(Seat* seat) {
   attached.pool_bytes = states.pool_bytes();
   attached.job_nonce = seat->job->nonce;
   attached.last_skipped = step.skipped != 0;
-  LogInfo("rank attached",
-          {{"job", seat->job->id}, {"rank", seat->rank}, {"session", seat->session_id}, {"version", attached.sealed_version}});
+  LogInfo("rank attached", {{"job", seat->job->id},
+                            {"rank", seat->rank},
+                            {"session", seat->session_id},
+                            {"version", attached.sealed_version},
+                            {"nvme_bytes", states.nvme_total()}});
   Send(std::move(attached));
   // It may have been away when the others were told.
   if (seat->job->run() == RunState::kPeerLost) Send(PeerGone{seat->connection, seat->job->FirstMissing()});

@@ -3,6 +3,7 @@
 // One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing sockets) is the control thread's.
 #pragma once
 
+#include "memserver/residency/demotion_choice.h"
 #include "memserver/residency/job_ledger.h"
 #include "memserver/tables.h"
 
@@ -52,6 +53,17 @@ class JobDesk {
   bool ServeWaiting();
   bool ForgetWaiting(ConnectionId connection);
   void RefuseWaiting(const Status& why);
+  // States that leave the host when a rank needs their room (job_room.cpp).
+  bool MakesRoom(const ReserveJob& event, bool its_turn, Status* why);
+  bool StaysParked(const ReserveJob& event, bool its_turn, Status* why);
+  bool IsDemoting() const { return tables_->demotion.active() || tables_->to_demote != 0; }
+  bool WouldFit(const ReserveJob& event, const Newcomer::Then& then) const;
+  DemotionChoice ChooseFor(const ReserveJob& event) const;
+  std::string WhyNotMovable(const Job& job) const;
+  bool BeginDemotion(Job* job, ConnectionId connection, Status* why);
+  bool TendDemotion();
+  bool EndDemotion();
+  Status WhyDropped() const;
   // What admins ask for (job_commands.cpp).
   Result<Job*> JobFor(const AdminCaller& caller, const std::string& who) const;
   Status Do(const AdminCaller& caller, const SetJobQuota& command);

@@ -152,12 +152,14 @@ void JobDesk::BeginRemoval(Job* job) {
 }
 
 bool JobDesk::EraseIfUnused(Job* job) {
-  if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || TP_BUGGIFY("desk.erase_later")) return false;
+  const bool moves = tables_->demotion.job() == job->id;
+  if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || moves || TP_BUGGIFY("desk.erase_later")) return false;
   LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
   ++tables_->room_changes;
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
   if (job->states->spills()) parts_.tier->Remove(job->nonce);
+  if (job->states->demoted() > 0) parts_.tier->Remove(DemotedKey(job->nonce));
   std::erase_if(tables_->jobs, [job](const auto& other) { return other.get() == job; });
   TP_POINT("server.job_removed");
   for (const ConnectionId connection : farewells) Send(SessionOver{connection, Status()});
@@ -222,15 +224,16 @@ bool JobDesk::EndFailed(Job* job) {
 bool JobDesk::EndHandOver() {
   const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
                                    [](const auto& job) { return job->work_at_team > 0 || job->spills.moving(); });
-  if (tables_->stopped || at_work || tables_->scrub.moving()) return false;
+  if (tables_->stopped || at_work || tables_->scrub.moving() || tables_->demotion.moving()) return false;
   tables_->stopped = true;
   Send(Stopped{});
   return true;
 }
 
 bool JobDesk::TendJobs() {
-  if (tables_->handing_over) return EndHandOver();
-  bool worked = ServeWaiting();
+  bool worked = TendDemotion();
+  if (tables_->handing_over) return EndHandOver() || worked;
+  worked |= ServeWaiting();
   worked |= TendLogLevel();
   if (tables_->frozen->uploading()) worked |= tables_->frozen->Tend(parts_.clock->NowNs());
   for (size_t i = 0; i < tables_->jobs.size();) {

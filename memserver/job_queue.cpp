@@ -10,15 +10,6 @@
 #include "shm/frozen.h"
 
 namespace tidepool::memserver {
-namespace {
-
-bool IsForWantOfRoom(ErrorId id) {
-  return id == ErrorId::kPoolFull || id == ErrorId::kNvmeFull || id == ErrorId::kQuotaExceeded || id == ErrorId::kRcacheRefused ||
-         id == ErrorId::kTooManySessions;
-}
-
-}  // namespace
-
 Demand JobDesk::DemandOf(const ReserveJob& event) const {
   const shm::JobSpec& spec = *event.spec;
   Demand demand;
@@ -41,15 +32,18 @@ bool JobDesk::NeedsRoom(const ReserveJob& event) const {
 }
 
 // Whoever needs room comes behind those that wait for it already, unless its priority is higher. Those above the limit of their own account
-// hold up nobody.
+// hold up nobody. A job that comes back is not held up by those that are here only because states move: least of all by those that want its
+// own room.
 Status JobDesk::CheckTurn(const ReserveJob& event) const {
   if (tables_->waiting.empty() || !NeedsRoom(event)) return Status();
+  const Job* job = tables_->FindJob(event.spec->name);
   const Priority priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
   for (const WaitingRank& other : tables_->waiting) {
     if (other.priority < priority) break;
     // The other ranks of the same job wait with it.
     if (other.event.spec->name == event.spec->name && other.event.uid == event.uid) return other.why;
     if (other.why.id() == ErrorId::kQuotaExceeded) continue;
+    if (job != nullptr && (!other.event.may_wait || tables_->demotion.job() == job->id)) continue;
     return Status(ErrorId::kPoolFull,
                   "job " + event.spec->name + " has to wait: job " + other.event.spec->name + " waits for room before it")
         .Why(other.why.what());
@@ -58,7 +52,9 @@ Status JobDesk::CheckTurn(const ReserveJob& event) const {
 }
 
 bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
-  if (tables_->draining || !IsForWantOfRoom(why.id())) return false;
+  const bool for_room = why.id() == ErrorId::kPoolFull || why.id() == ErrorId::kNvmeFull || why.id() == ErrorId::kQuotaExceeded ||
+                        why.id() == ErrorId::kRcacheRefused || why.id() == ErrorId::kTooManySessions;
+  if (tables_->draining || !for_room) return false;
   Ledger empty = BuildLedger(parts_, options_, *tables_);
   empty.holdings.clear();
   Demand demand = DemandOf(event);
@@ -83,7 +79,8 @@ void JobDesk::Enqueue(ReserveJob event, const Status& why) {
       std::find_if(waiting.begin(), waiting.end(), [&](const WaitingRank& other) { return other.priority < rank.priority; });
   const auto place = static_cast<uint32_t>(before - waiting.begin()) + 1;
   LogInfo("rank waits for room", {{"name", rank.event.spec->name}, {"rank", rank.event.rank}, {"place", place}, {"why", why.Line()}});
-  Send(Queued{rank.event.connection, place, why});
+  // One that does not wait for jobs to end is not told of the queue: it is in it only while states move for it.
+  if (rank.event.may_wait) Send(Queued{rank.event.connection, place, why});
   waiting.insert(before, std::move(rank));
   TP_POINT("server.rank_queued");
 }
@@ -92,23 +89,27 @@ void JobDesk::Enqueue(ReserveJob event, const Status& why) {
 // ever. One above the limit of its account waits for jobs of that account alone.
 bool JobDesk::ServeWaiting() {
   auto& waiting = tables_->waiting;
-  if (waiting.empty() || tables_->closed || served_room_changes_ == tables_->room_changes) return false;
+  if (waiting.empty() || served_room_changes_ == tables_->room_changes) return false;
   served_room_changes_ = tables_->room_changes;
   bool held_up = false;
   for (size_t i = 0; i < waiting.size();) {
-    if (held_up && NeedsRoom(waiting[i].event)) {
+    const ReserveJob& event = waiting[i].event;
+    const bool its_turn = !held_up || !NeedsRoom(event);
+    // While no new jobs are taken, those that wait keep their places.
+    if ((!its_turn || tables_->closed) && (event.may_wait || (IsDemoting() && !tables_->closed))) {
       ++i;
       continue;
     }
-    Result<Seat*> taken = TakeSeat(waiting[i].event);
-    if (!taken.ok() && StaysWaiting(waiting[i].event, taken.status())) {
-      held_up = held_up || taken.status().id() != ErrorId::kQuotaExceeded;
-      waiting[i++].why = taken.status();
+    Result<Seat*> taken = its_turn ? TakeSeat(event) : Result<Seat*>(waiting[i].why);
+    Status why = taken.status();
+    if (!taken.ok() && StaysParked(event, its_turn, &why)) {
+      held_up = held_up || why.id() != ErrorId::kQuotaExceeded;
+      waiting[i++].why = why;
       continue;
     }
     const WaitingRank served = std::move(waiting[i]);
     waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i));
-    taken.ok() ? Grant(**taken) : Refuse(served.event, taken.status());
+    taken.ok() ? Grant(**taken) : Refuse(served.event, why);
   }
   return true;
 }
@@ -126,6 +127,8 @@ void JobDesk::RefuseWaiting(const Status& why) {
 }
 
 void JobDesk::ApplyQuotas() {
+  // Who has to give up room is chosen by these.
+  if (tables_->demotion.active()) tables_->demotion.Cancel(Status(ErrorId::kSessionEnded, "quotas were changed"), parts_.tier);
   for (const auto& job : tables_->jobs) {
     const std::string account = tables_->quotas.AccountOf(job->spec().name, job->uid);
     job->SetQuota(account, tables_->quotas.QuotaFor(job->spec().name, job->uid));

@@ -114,7 +114,10 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* ta
   }
   if (parts.tier == nullptr) return Status();
   std::vector<uint64_t> nonces;
-  for (const auto& job : tables->jobs) nonces.push_back(job->nonce);
+  for (const auto& job : tables->jobs) {
+    nonces.push_back(job->nonce);
+    if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));  // else nothing that counts was moved there
+  }
   parts.tier->RemoveAllBut(nonces);
   return Status();
 }

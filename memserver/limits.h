@@ -51,6 +51,8 @@ inline constexpr int64_t kSleepNsUnwatched = kNsPerMs;
 inline constexpr int64_t kAwaitNsMin = 10 * kNsPerSecond;
 // States that neither the drive nor the pool takes are tried again so often: a read, an update of one piece and four writes.
 inline constexpr int64_t kPutOffNs = kNsPerSecond;
+// A job whose states a drive did not take is not moved again for so long: who needs its room is answered instead.
+inline constexpr int64_t kDemotionPauseNs = 60 * kNsPerSecond;
 // One line a session and minute for requests that break the protocol, however many come.
 inline constexpr int64_t kViolationLogNs = 60 * kNsPerSecond;
 

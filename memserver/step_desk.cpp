@@ -82,6 +82,7 @@ void StepDesk::EndWork(const WorkDone& done) {
       break;
     case WorkKind::kStage:
     case WorkKind::kUnstage: job->spills.EndWork(done); break;
+    case WorkKind::kMoveOut: tables_->demotion.EndWork(done, parts_.tier, job->states.get()); break;
     case WorkKind::kVerify: tables_->scrub.EndWork(done, parts_.tier, *job->states); break;
     case WorkKind::kWiden:
     case WorkKind::kAccumulate:
@@ -122,6 +123,10 @@ bool StepDesk::TendTier() {
     worked = true;
     if (tables_->scrub.Owns(done.staging)) {
       tables_->scrub.EndTransfer(done);
+      continue;
+    }
+    if (tables_->demotion.Owns(done.staging)) {
+      tables_->demotion.EndTransfer(done, parts_.tier);
       continue;
     }
     Job* job = tables_->FindJob(done.job);
@@ -199,6 +204,7 @@ void StepDesk::TakeLate(const TierLate& late) {
             {"piece", late.transfer.piece},
             {"seconds", static_cast<double>(late.waited_ns) / kNsPerSecond},
             {"fix", "look at the kernel log for this drive; what waits for it goes on when it answers"}});
+  if (!late.of_tables && tables_->demotion.Owns(late.transfer.staging)) return tables_->demotion.TakeLate(late, parts_.tier);
   if (!late.lost || late.of_tables) return;
   if (tables_->scrub.Owns(late.transfer.staging)) return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
   TP_CHECK(job != nullptr, "a job stays while its states move");
@@ -234,7 +240,10 @@ void StepDesk::EndHash(const Job& job, const WorkDone& done) {
 }
 
 bool StepDesk::NextWork(Job* job, Work* work) {
-  if (job->phase != JobPhase::kOpen || job->suspended) return false;
+  if (job->phase != JobPhase::kOpen) return false;
+  // Also of a job that is suspended: others wait for its room.
+  if (tables_->demotion.job() == job->id && tables_->demotion.NextWork(*parts_.tier, job->states.get(), work)) return true;
+  if (job->suspended) return false;
   if (NextHash(job, work)) return true;
   if (!job->narrows.empty()) {
     const NarrowTask task = job->narrows.Front();

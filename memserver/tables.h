@@ -18,6 +18,7 @@
 #include "memserver/residency/kept_index.h"
 #include "memserver/residency/quota.h"
 #include "memserver/traffic/state_tier.h"
+#include "memserver/update/demotion.h"
 #include "memserver/update/scrub.h"
 #include "memserver/update/worker_team.h"
 #include "memserver/wake_set.h"
@@ -62,7 +63,9 @@ struct Counters {
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
-  uint64_t states_unwritten = 0;  // writes of states that failed behind their repetitions
+  uint64_t states_unwritten = 0;                                        // writes of states that failed behind their repetitions
+  uint64_t demotions = 0, demotions_failed = 0, demotions_dropped = 0;  // dropped: a rank came back, or nobody needed the room any more
+  uint64_t demoted_bytes = 0;                                           // that the pool got back
 };
 
 // A rank whose job waits for room.
@@ -90,6 +93,9 @@ struct Tables {
   LiveSettings live;                         // as configured, now; `options` of the loop say how it began
   std::shared_ptr<const ConfigRows> config;  // for people
   Scrub scrub;
+  Demotion demotion;
+  ConnectionId demotion_for = 0;  // the waiting rank that needs its room
+  JobId to_demote = 0;            // is to be demoted as soon as it is at rest; 0: none
   JobId last_job = 0;
   SessionId last_session = 0;
   bool draining = false;

@@ -1,4 +1,4 @@
-// ChooseDemotions: whose states go to NVMe when a newcomer lacks room in the pool (decision 022). A pure function; it moves nothing.
+// ChooseDemotions: whose states go to NVMe when a newcomer lacks room in the pool (decision 023). A pure function; it moves nothing.
 //
 // Any thread. The rules:
 //  1. only jobs without ranks whose states may move now (the caller says of the others why not);

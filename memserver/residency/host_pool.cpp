@@ -237,6 +237,12 @@ std::vector<PoolPiece> HostPool::pieces() const {
   return pieces;
 }
 
+bool HostPool::FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const {
+  ExtentAllocator then = *allocator_;
+  for (const Extent& extent : released) then.Release(extent.offset - own_bytes_, extent.bytes);
+  return std::all_of(sizes.begin(), sizes.end(), [&then](uint64_t bytes) { return then.Take(bytes).has_value(); });
+}
+
 void HostPool::Release(std::span<const Extent> extents) {
   for (const Extent& extent : extents) allocator_->Release(extent.offset - own_bytes_, extent.bytes);
 }

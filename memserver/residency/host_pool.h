@@ -84,6 +84,9 @@ class HostPool {
   bool TakeAt(uint64_t offset, uint64_t bytes, std::vector<Extent>* extents);
   void Release(std::span<const Extent> extents);
 
+  // Would Take find all of them, one after the other, if `released` were free besides? Nothing changes.
+  bool FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const;
+
   uint64_t total_bytes() const { return allocator_->total_bytes(); }
   uint64_t free_bytes() const { return allocator_->free_bytes(); }
   uint64_t largest_free_bytes() const { return allocator_->largest_free_bytes(); }

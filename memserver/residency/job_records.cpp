@@ -6,6 +6,7 @@
 
 #include "base/crc32c.h"
 #include "base/planted.h"
+#include "shm/spill.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -47,7 +48,35 @@ Result<std::span<const std::byte>> Part(std::span<const std::byte> records, uint
   return records.subspan(at, bytes);
 }
 
+// The planes that demoted chunks have left are named in the list of extents as those of chunks that spilled from the beginning.
+Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& layout, const IndexedJob& indexed, KeptJob* kept) {
+  const uint64_t word = reinterpret_cast<const JobRecord*>(records.data())->demoted.load(std::memory_order_acquire);
+  if (word == 0) return Status();
+  const shm::JobSpec& spec = *kept->spec;
+  const uint32_t count = DemotedCount(word);
+  const auto* chunks = reinterpret_cast<const ChunkRecord*>(records.data() + layout.chunks);
+  if (count == 0 || count > spec.chunks.size() || !shm::MaySpill(spec) || DemotedWord(kept->nonce, {chunks, count}) != word) {
+    return Bad(indexed, "its note of what was moved to NVMe does not fit its check");
+  }
+  kept->demoted = count;
+  size_t planes = 0;
+  for (const uint64_t bytes : InOrder(shm::PlaneBytesOf(spec, 0))) planes += bytes > 0 ? 1 : 0;
+  size_t at = kept->extent_offsets.size() - planes * spec.chunks.size();
+  for (ChunkId id = 0; id < count; ++id) {
+    const auto all = InOrder(shm::PlaneBytesOf(spec, id)), left = InOrder(shm::HostPlaneBytesOf(spec, id, true));
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] > 0 && left[i] == 0) kept->extent_offsets[at] = kSpilledExtent - chunks[id].demoted_to;
+      at += all[i] > 0 ? 1 : 0;
+    }
+  }
+  return Status();
+}
+
 }  // namespace
+
+std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes) {
+  return {bytes.master, bytes.momentum, bytes.variance, bytes.param16, bytes.gradient};
+}
 
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {
   uint64_t pieces = 0, shards = 0;
@@ -97,6 +126,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   if (!places.empty()) std::memcpy(kept.frozen_places.data(), places.data(), places.size());
   if (kept.extent_offsets.front() != indexed.records_offset) return Bad(indexed, "its records do not lie where its extents put them");
   kept.sealed_version = record.sealed_version.load(std::memory_order_relaxed);
+  TP_RETURN_IF_ERROR(ReadDemotion(records, layout, indexed, &kept));
   return kept;
 }
 

@@ -4,6 +4,7 @@
 // before it is checked.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,6 +23,10 @@ struct RecordsLayout {
 };
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
 
+// Of the planes of a chunk, in the order in which their extents are listed; a plane that the job does not have is not listed.
+inline constexpr size_t kPlanesMax = 5;
+std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes);
+
 // What never changes in a job's records.
 struct KeptJob {
   JobId job = 0;
@@ -30,10 +35,11 @@ struct KeptJob {
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
   std::shared_ptr<const shm::JobSpec> spec;
-  std::vector<uint64_t> extent_offsets;
-  std::vector<uint64_t> frozen_places;  // in the pool, as `spec` lists them
+  std::vector<uint64_t> extent_offsets;  // planes of demoted chunks named as on NVMe
+  std::vector<uint64_t> frozen_places;   // in the pool, as `spec` lists them
   // And what does, at the time of reading.
   Version sealed_version = 0;
+  ChunkId demoted = 0;  // the chunks before it were
 };
 
 // Errors: kKeptMemoryBad (which record, what it holds, what it should).

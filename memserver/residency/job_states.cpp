@@ -15,26 +15,18 @@
 namespace tidepool::memserver {
 namespace {
 
-// In the order in which they are taken and laid out.
-std::array<uint64_t, 5> InOrder(const shm::PlaneBytes& bytes) {
-  return {bytes.master, bytes.momentum, bytes.variance, bytes.param16, bytes.gradient};
-}
-
 // Of all chunks; each has the same ones.
 uint64_t CountPlanes(const shm::JobSpec& spec) {
-  const std::array<uint64_t, 5> bytes = InOrder(shm::PlaneBytesOf(spec, 0));
+  const auto bytes = InOrder(shm::PlaneBytesOf(spec, 0));
   return static_cast<uint64_t>(std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) * spec.chunks.size();
 }
-
-// The kept offset of a plane that lies on NVMe, in directory 0; less one for each directory after it.
-constexpr uint64_t kSpilledExtent = ~uint64_t{0};
 
 }  // namespace
 
 Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool, const Placement& placement) {
   std::unique_ptr<JobStates> states(new JobStates(std::move(spec), pool));
   states->placement_ = placement;
-  if (!states->TakeNewExtents(states->ExtentSizes())) {
+  if (!states->TakeNewExtents()) {
     const shm::StateBytes bytes = shm::HostStateBytesOf(states->spec(), placement.first_spilled);
     return Status(ErrorId::kPoolFull, "job " + states->spec().name + " needs " + FormatBytes(bytes.total()) +
                                           " of host memory; that much is free, but in runs of at most " +
@@ -45,29 +37,37 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
 }
 
 // The planes that spilled weights land in are taken as one, so that they lie one behind the other.
-bool JobStates::TakeNewExtents(std::span<const uint64_t> sizes) {
-  const uint64_t planes_at = sizes.size() - CountPlanes(*spec_);
+std::vector<JobStates::Taking> JobStates::Takings() const {
+  const std::vector<uint64_t> sizes = ExtentSizes();
+  const uint64_t planes_at = sizes.size() - CountPlanes(*spec_), planes = CountPlanes(*spec_) / spec_->chunks.size();
   const bool joins = spec_->dtype != DType::kF32 && spec_->micro_batches == 1 && !is_split();
-  ChunkId chunk = 0;
-  for (size_t i = 0, plane = 0; i < sizes.size(); ++i) {
-    const bool is_plane = i >= planes_at;
-    const uint64_t planes = CountPlanes(*spec_) / spec_->chunks.size();
-    if (is_plane) chunk = static_cast<ChunkId>(plane / planes);
-    const bool spilled = is_plane && placement_.IsSpilled(chunk);
-    // The 16-bit plane is the last but one, the gradient the last.
-    const bool joined = spilled && joins && plane % planes == planes - 2;
-    plane += is_plane ? 1 : 0;
+  std::vector<Taking> takings;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
+    const bool spilled = i >= planes_at && placement_.IsSpilled(chunk);
     if (sizes[i] == 0) {
-      extents_.push_back({nullptr, 0, kSpilledExtent - placement_.DirectoryOf(chunk)});
+      takings.push_back({0, 0, placement_.DirectoryOf(chunk)});
       continue;
     }
-    if (!pool_->Take(std::array{joined ? sizes[i] + sizes[i + 1] : sizes[i]}, &extents_)) return false;
-    if (!joined) continue;
+    // The 16-bit plane is the last but one, the gradient the last.
+    const bool joined = spilled && joins && (i - planes_at) % planes == planes - 2;
+    takings.push_back({sizes[i], joined ? sizes[i + 1] : 0, 0});
+    i += joined ? 1 : 0;
+  }
+  return takings;
+}
+
+bool JobStates::TakeNewExtents() {
+  for (const Taking& each : Takings()) {
+    if (each.bytes == 0) {
+      extents_.push_back({nullptr, 0, kSpilledExtent - each.directory});
+      continue;
+    }
+    if (!pool_->Take(std::array{each.bytes + each.behind}, &extents_)) return false;
+    if (each.behind == 0) continue;
     const Extent both = extents_.back();
-    extents_.back().bytes = sizes[i];
-    extents_.push_back({both.data + sizes[i], sizes[i + 1], both.offset + sizes[i]});
-    ++i;
-    ++plane;
+    extents_.back().bytes = each.bytes;
+    extents_.push_back({both.data + each.bytes, each.behind, both.offset + each.bytes});
   }
   return true;
 }
@@ -76,8 +76,9 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
   std::unique_ptr<JobStates> states(new JobStates(kept.spec, pool));
   const Status misplaced(ErrorId::kKeptMemoryBad, "job " + std::to_string(kept.job) + " in kept memory names a place that it cannot have");
   if (!states->ReadPlacement(kept.extent_offsets) || !states->TakeExtents(kept.extent_offsets)) return misplaced;
+  states->NoteDemoted(kept.demoted);
   states->LayOut();
-  for (const Chunk& chunk : states->chunks_) {
+  for (const Chunk& chunk : states->chunks().subspan(kept.demoted)) {  // weights land nowhere any more in those that were demoted
     const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(kept.spec->dtype), kPageBytes);
     if (chunk.spilled && states->LandsAcrossPlanes(chunk) && chunk.planes.gradient != chunk.planes.param16 + param16_bytes)
       return misplaced;
@@ -124,15 +125,6 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
     placement_.nvme_bytes[directory] += shm::SpilledChunkBytes(*spec_, id);
   }
   return true;
-}
-
-void JobStates::SetSpillRange(uint32_t directory, uint64_t offset) {
-  for (ChunkId id = 0; id < chunks_.size(); ++id) {
-    Chunk& chunk = chunks_[id];
-    if (!chunk.spilled || chunk.spill.directory != directory) continue;
-    chunk.spill.offset = offset;
-    offset += 2 * chunk.spill.slot_bytes;
-  }
 }
 
 void JobStates::LayOut() {
@@ -191,8 +183,8 @@ std::vector<uint64_t> JobStates::ExtentSizes() const {
     }
   }
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
-    const std::array<uint64_t, 5> all = InOrder(shm::PlaneBytesOf(*spec_, id));
-    const std::array<uint64_t, 5> host = InOrder(shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id)));
+    const auto all = InOrder(shm::PlaneBytesOf(*spec_, id));
+    const auto host = InOrder(shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id)));
     for (size_t i = 0; i < all.size(); ++i) {
       if (all[i] > 0) sizes.push_back(RoundUp(host[i], kPageBytes));
     }
@@ -240,7 +232,7 @@ void JobStates::LayOutPlanes() {
   for (ChunkId id = 0; id < chunks_.size(); ++id) {
     ChunkPlanes& planes = chunks_[id].planes;
     const std::array<std::byte**, 5> places{&planes.master, &planes.momentum, &planes.variance, &planes.param16, &planes.gradient};
-    const std::array<uint64_t, 5> bytes = InOrder(shm::PlaneBytesOf(*spec_, id));
+    const auto bytes = InOrder(shm::PlaneBytesOf(*spec_, id));
     for (size_t i = 0; i < places.size(); ++i) {
       if (bytes[i] > 0) *places[i] = extents_[next++].data;
     }

@@ -11,9 +11,11 @@
 //  but
 //     for the master of an fp32 job, which is a copy for fetches;
 //  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
-//  7. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
+//  7. chunks on NVMe are the last ones; the first of them may have been demoted, which a job is once at most;
+//  8. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -114,6 +116,9 @@ class JobStates {
   // Errors: kPoolFull when the pool is too fragmented (admission has checked the sum before).
   static Result<std::unique_ptr<JobStates>> Create(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool,
                                                    const Placement& placement = {});
+  // Would Create find its runs, if `released` were free besides?
+  static bool FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool, const Placement& placement,
+                        std::span<const Extent> released);
   // The states of a job that another server has left, exactly where they lie. Chunks are empty, resident or due for their update; what the
   // open step had got is for GradientIntake to find. Errors: kKeptMemoryBad.
   static Result<std::unique_ptr<JobStates>> Recover(const KeptJob& kept, HostPool* pool);
@@ -133,9 +138,24 @@ class JobStates {
   bool spills() const { return placement_.spills(); }
   // Bytes in each directory, two slots a chunk; empty where nothing is spilled.
   const std::vector<uint64_t>& nvme_bytes() const { return placement_.nvme_bytes; }
-  uint64_t nvme_total() const { return placement_.nvme_total(); }
+  uint64_t nvme_total() const { return placement_.nvme_total() + held_bytes_; }
+  // Demotion (job_demotion.cpp): the states of chunks on the host go to NVMe, all at once. Those chunks are the ones before this one.
+  ChunkId chunks_on_host() const { return static_cast<ChunkId>(std::min<uint64_t>(placement_.first_spilled, spec_->chunks.size())); }
+  // What the pool gets back then.
+  uint64_t movable_bytes() const;
+  void AddMovable(std::vector<Extent>* extents) const;
+  // Ranges on NVMe that the job holds besides, for states on their way there.
+  void HoldRanges(uint64_t bytes) { held_bytes_ = bytes; }
+  // The states lie there as `plan` says, in ranges that begin at `offsets`, for good: from here on they lie there alone, and the pool has
+  // their planes back. Requires a job at rest whose chunks are all at the sealed version, and `plan` for all of chunks_on_host().
+  void MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets);
+  // The chunks before it were demoted; what they have in each directory.
+  ChunkId demoted() const { return demoted_; }
+  const std::vector<uint64_t>& demoted_bytes() const { return demoted_bytes_; }
   // The range of the job in `directory` begins at `offset`: its chunks there lie one behind the other. Call it for each directory in use.
-  void SetSpillRange(uint32_t directory, uint64_t offset);
+  void SetSpillRange(uint32_t directory, uint64_t offset) { SetRange(directory, offset, demoted_, spec_->chunks.size()); }
+  // The same for the chunks that were demoted, which have a range of their own.
+  void SetDemotedRange(uint32_t directory, uint64_t offset) { SetRange(directory, offset, 0, demoted_); }
   // The epoch of chunks at the sealed version.
   uint64_t epoch() const { return last_step().optimizer_step; }
   // Of a chunk whose weights are in: that of the slot where its states lie whole.
@@ -216,7 +236,12 @@ class JobStates {
  private:
   JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
   std::vector<uint64_t> ExtentSizes() const;
-  bool TakeNewExtents(std::span<const uint64_t> sizes);
+  struct Taking {  // one run of the pool, for one plane or two; or a plane that spills
+    uint64_t bytes = 0, behind = 0;
+    uint32_t directory = 0;
+  };
+  std::vector<Taking> Takings() const;
+  bool TakeNewExtents();
   bool TakeExtents(std::span<const uint64_t> offsets);
   bool ReadPlacement(std::span<const uint64_t> offsets);
   bool LandsAcrossPlanes(const Chunk& chunk) const;
@@ -226,12 +251,20 @@ class JobStates {
   void LayOutRecords();
   Status ReadChunks(Version sealed);
   void SetVersion(Chunk* chunk, Version version);
+  void SetRange(uint32_t directory, uint64_t offset, uint64_t first, uint64_t end);
+  void NoteDemoted(ChunkId demoted);
+  template <typename Visit>
+  void ForEachMovable(ChunkId id, Visit visit) const;
+  void LeaveHost(ChunkId id, uint32_t directory);
 
   const std::shared_ptr<const shm::JobSpec> spec_;
   HostPool* const pool_;
   const std::vector<std::byte> encoded_spec_;
   const DType gradient_type_;
   Placement placement_;
+  ChunkId demoted_ = 0;
+  std::vector<uint64_t> demoted_bytes_;  // by directory; part of the placement's
+  uint64_t held_bytes_ = 0;
   std::vector<Extent> extents_;  // records, staging of each rank, planes of each chunk; null where a plane is spilled
   uint64_t pool_bytes_ = 0;
   std::vector<Chunk> chunks_;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "base/check.h"
 #include "base/crc32c.h"
@@ -58,6 +59,16 @@ std::optional<Version> VersionOf(const ChunkRecord& record) {
   if (record.magic != kChunkRecordMagic || (StampOf(record, version) != stamp && !TP_PLANTED("recover.stamp_unchecked")))
     return std::nullopt;
   return version;
+}
+
+uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted) {
+  std::vector<uint64_t> names{job_nonce, demoted.size()};
+  for (const ChunkRecord& record : demoted) names.push_back(record.demoted_to);
+  return uint64_t{demoted.size()} << 32 | Crc32c(std::as_bytes(std::span(names)));
+}
+
+uint32_t DemotedCount(uint64_t word) {
+  return static_cast<uint32_t>(word >> 32);
 }
 
 uint32_t CrcOf(const StepRecord& record) {

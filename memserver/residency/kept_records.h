@@ -17,6 +17,9 @@
 // Frozen chunks lie behind a FrozenRecord each, in extents that all jobs of the user share (frozen_table.h): they are found by those
 // places.
 //
+// Chunks that were demoted (decision 023) have lost planes since the extents were listed: JobRecord::demoted says which. Each chunk's
+// directory is noted first, then one 64-bit store makes all of them valid at once.
+//
 // Beside them, in extents of their own that the chunk's record names: StandInRecord and a piece, for each place on NVMe that could not be
 // written (stand_ins.h).
 //
@@ -28,6 +31,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "base/content_hash.h"
 #include "base/ids.h"
@@ -42,6 +46,8 @@ inline constexpr uint32_t kFrozenMagic = 0x5a465054;       // "TPFZ"
 inline constexpr uint64_t kFrozenSealed = 0x4445'4c41'4553'5446;
 // Version of a chunk whose weights have not arrived.
 inline constexpr Version kNoVersion = ~Version{0};
+// In the list of extents: a plane that lies on NVMe, in directory 0; less one for each directory after it.
+inline constexpr uint64_t kSpilledExtent = ~uint64_t{0};
 // Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
 inline constexpr Version kVersionLimit = (Version{1} << 39) - 1;
 
@@ -90,6 +96,7 @@ struct JobRecord {
   std::atomic<uint64_t> open_step;  // OpenStepWord: gradients of any other attempt do not count
   std::atomic<uint32_t> run;        // RunState
   std::atomic<uint64_t> ranks_left_well;
+  std::atomic<uint64_t> demoted;    // DemotedWord of the chunks that were; 0: none was
   alignas(64) StepRecord steps[2];  // of version v at v % 2
   alignas(64) RankRecord ranks[shm::kRanksMax];
 };
@@ -102,7 +109,8 @@ struct ChunkRecord {
   uint64_t elements;
   std::atomic<uint64_t> stamp;      // StampOf
   std::atomic<uint64_t> stand_ins;  // pool offset of the newest StandInRecord of the chunk, its lowest bit set; 0: there is none
-  uint64_t reserved[3];
+  uint64_t demoted_to;              // NVMe directory of its states, where JobRecord::demoted counts it
+  uint64_t reserved[2];
 };
 
 // A piece of one slot that lies in the pool, a page behind this record. Never changes.
@@ -156,6 +164,9 @@ uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step);
 uint64_t StampOf(const ChunkRecord& record, Version version);
 // The version of the record's stamp; nothing when its check does not fit the name.
 std::optional<Version> VersionOf(const ChunkRecord& record);
+// Of the chunks from the first on that were demoted: how many, with a check over where to.
+uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted);
+uint32_t DemotedCount(uint64_t word);
 uint32_t CrcOf(const StepRecord& record);
 uint32_t CrcOf(const JobRecord& record);  // of the identity
 uint32_t CrcOf(const StandInRecord& record);

@@ -77,30 +77,57 @@ std::vector<uint64_t> StateTier::Capacities() const {
   return capacities;
 }
 
-bool StateTier::Reserve(uint64_t nonce, JobStates* states) {
-  for (uint32_t d = 0; d < states->nvme_bytes().size(); ++d) {
-    if (states->nvme_bytes()[d] == 0) continue;
-    const auto offset = stores_[d].Reserve(nonce, states->nvme_bytes()[d], d);
+bool StateTier::ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) {
+  offsets->assign(bytes.size(), 0);
+  for (uint32_t d = 0; d < bytes.size(); ++d) {
+    if (bytes[d] == 0) continue;
+    const auto offset = stores_[d].Reserve(key, bytes[d], d);
     if (!offset) {
-      Remove(nonce);
+      Remove(key);
       return false;
     }
-    states->SetSpillRange(d, *offset);
+    (*offsets)[d] = *offset;
   }
   return true;
 }
 
-StateTier::Adopted StateTier::Adopt(uint64_t nonce, JobStates* states) {
+bool StateTier::Reserve(uint64_t nonce, JobStates* states) {
+  std::vector<uint64_t> offsets;
+  if (!ReserveRanges(nonce, states->nvme_bytes(), &offsets)) return false;
+  for (uint32_t d = 0; d < offsets.size(); ++d) states->SetSpillRange(d, offsets[d]);
+  return true;
+}
+
+void StateTier::Commit(uint64_t key, uint64_t epoch) {
+  for (auto& store : stores_) {
+    if (store.manifest().Find(key) != nullptr) store.Commit(key, epoch);
+  }
+}
+
+StateTier::Adopted StateTier::AdoptRanges(uint64_t name, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) const {
+  offsets->assign(bytes.size(), 0);
   for (uint32_t d = 0; d < stores_.size(); ++d) {
-    const nvme::ManifestEntry* entry = stores_[d].manifest().Find(nonce);
+    const nvme::ManifestEntry* entry = stores_[d].manifest().Find(name);
     if (entry != nullptr && entry->place != d) return Adopted::kOtherOrder;
   }
-  for (uint32_t d = 0; d < states->nvme_bytes().size(); ++d) {
-    if (states->nvme_bytes()[d] == 0) continue;
-    const nvme::ManifestEntry* entry = d < stores_.size() ? stores_[d].manifest().Find(nonce) : nullptr;
-    if (entry == nullptr || entry->bytes != states->nvme_bytes()[d]) return Adopted::kUnknown;
-    states->SetSpillRange(d, entry->offset);
+  for (uint32_t d = 0; d < bytes.size(); ++d) {
+    if (bytes[d] == 0) continue;
+    const nvme::ManifestEntry* entry = d < stores_.size() ? stores_[d].manifest().Find(name) : nullptr;
+    if (entry == nullptr || entry->bytes != bytes[d]) return Adopted::kUnknown;
+    (*offsets)[d] = entry->offset;
   }
+  return Adopted::kYes;
+}
+
+StateTier::Adopted StateTier::Adopt(uint64_t nonce, JobStates* states) {
+  const std::vector<uint64_t>& demoted = states->demoted_bytes();
+  std::vector<uint64_t> spilled = states->nvme_bytes(), offsets;
+  for (size_t d = 0; d < demoted.size(); ++d) spilled[d] -= demoted[d];
+  if (const Adopted found = AdoptRanges(nonce, spilled, &offsets); found != Adopted::kYes) return found;
+  for (uint32_t d = 0; d < offsets.size(); ++d) states->SetSpillRange(d, offsets[d]);
+  if (states->demoted() == 0) return Adopted::kYes;
+  if (const Adopted found = AdoptRanges(DemotedKey(nonce), demoted, &offsets); found != Adopted::kYes) return found;
+  for (uint32_t d = 0; d < offsets.size(); ++d) states->SetDemotedRange(d, offsets[d]);
   return Adopted::kYes;
 }
 
@@ -127,16 +154,16 @@ void StateTier::RemoveAllBut(const std::vector<uint64_t>& nonces) {
   }
 }
 
-bool StateTier::IsDurable(const JobStates& states) const {
-  for (size_t d = 0; d < states.nvme_bytes().size(); ++d) {
-    if (states.nvme_bytes()[d] > 0 && stores_[d].durable_changes() < stores_[d].changes()) return false;
+bool StateTier::IsDurable(std::span<const uint64_t> bytes) const {
+  for (size_t d = 0; d < bytes.size(); ++d) {
+    if (bytes[d] > 0 && stores_[d].durable_changes() < stores_[d].changes()) return false;
   }
   return true;
 }
 
-const TierDirectory* StateTier::PoisonedOf(const JobStates& states) const {
-  for (size_t d = 0; d < states.nvme_bytes().size(); ++d) {
-    if (states.nvme_bytes()[d] > 0 && stores_[d].poisoned()) return &directories_[d];
+const TierDirectory* StateTier::PoisonedOf(std::span<const uint64_t> bytes) const {
+  for (size_t d = 0; d < bytes.size(); ++d) {
+    if (bytes[d] > 0 && stores_[d].poisoned()) return &directories_[d];
   }
   return nullptr;
 }

@@ -20,6 +20,11 @@
 
 namespace tidepool::memserver {
 
+// Names the ranges of a job's states that were on the host before; those of jobs are odd.
+inline uint64_t DemotedKey(uint64_t job_nonce) {
+  return job_nonce ^ 1;
+}
+
 // A directory as the tier is given it.
 struct TierDirectory {
   std::string path;
@@ -81,6 +86,11 @@ class StateTier {
   std::vector<uint64_t> Capacities() const;
   // Ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
   bool Reserve(uint64_t nonce, JobStates* states);
+  // The same for states that are to leave the host: `bytes` by directory, under a name of their own (DemotedKey). `offsets`, by directory,
+  // is filled in.
+  bool ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets);
+  // All that was written to the ranges of `key` is to reach the drives, and their manifests, for good: IsDurable then.
+  void Commit(uint64_t key, uint64_t epoch);
   // The ranges that a job found in kept memory has.
   enum class Adopted { kYes, kOtherOrder, kUnknown };  // a directory that knows it is at another place; or one that should does not
   Adopted Adopt(uint64_t nonce, JobStates* states);
@@ -89,9 +99,11 @@ class StateTier {
   // Jobs of a server before this one that nobody has adopted.
   void RemoveAllBut(const std::vector<uint64_t>& nonces);
   // The ranges of the job have reached the manifests of its directories for good.
-  bool IsDurable(const JobStates& states) const;
+  bool IsDurable(const JobStates& states) const { return IsDurable(states.nvme_bytes()); }
+  bool IsDurable(std::span<const uint64_t> bytes) const;  // of the directories where they are not 0
   // A directory that the job uses and whose flush has failed; null where there is none.
-  const TierDirectory* PoisonedOf(const JobStates& states) const;
+  const TierDirectory* PoisonedOf(const JobStates& states) const { return PoisonedOf(states.nvme_bytes()); }
+  const TierDirectory* PoisonedOf(std::span<const uint64_t> bytes) const;
 
   // For a transfer from or to this directory; one that does not answer leaves some to the others.
   std::optional<uint32_t> TakeStaging(uint32_t directory);
@@ -127,6 +139,7 @@ class StateTier {
   const std::vector<TierDirectory>& directories() const { return directories_; }
 
  private:
+  Adopted AdoptRanges(uint64_t name, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) const;
   void EndLate(uint64_t tag);
   void TakeBack(uint32_t staging);
   bool MayStillWrite(uint64_t nonce, uint32_t directory) const;

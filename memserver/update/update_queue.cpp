@@ -14,7 +14,7 @@ UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueu
     : states_(states),
       job_(job),
       pool_(pool),
-      spills_(states->spills() ? spills : nullptr),
+      spills_(spills),
       order_(states->chunks().size()),
       factors_(states->spec().parameter_groups.size()) {
   std::iota(order_.begin(), order_.end(), ChunkId{0});
@@ -38,7 +38,7 @@ void UpdateQueue::SetOrder(std::span<const ChunkId> declared) {
 
 bool UpdateQueue::ReadAhead() {
   bool begun = false;
-  while (spills_ != nullptr && ahead_chunk_ < next_order_.size()) {
+  while (states_->spills() && ahead_chunk_ < next_order_.size()) {
     const ChunkId id = next_order_[ahead_chunk_];
     const Chunk& chunk = states_->chunk(id);
     if (!chunk.spilled || ahead_piece_ == chunk.pieces) {
@@ -55,7 +55,7 @@ bool UpdateQueue::ReadAhead() {
 
 bool UpdateQueue::GiveBackAhead() {
   ahead_chunk_ = ahead_piece_ = 0;
-  return spills_ != nullptr && spills_->GiveBackAhead();
+  return states_->spills() && spills_->GiveBackAhead();
 }
 
 void UpdateQueue::Begin(const StepRecord& record) {
@@ -127,7 +127,7 @@ void UpdateQueue::Prepare(const StepRecord& record) {
   skipped_ = record.skipped != 0;
   cursor_ = piece_ = 0;
   chunks_left_ = static_cast<uint32_t>(order_.size());
-  if (spills_ == nullptr || skipped_) return;
+  if (!states_->spills() || skipped_) return;
   for (const ChunkId id : order_) {
     if (states_->chunk(id).spilled) spills_->Update(id, record.optimizer_step - 1);
   }
@@ -141,7 +141,7 @@ void UpdateQueue::BeginChunk(Chunk* chunk) {
 
 bool UpdateQueue::NextSpilledWork(Work* work) {
   SpillQueue::ReadyPiece ready;
-  if (spills_ == nullptr || !spills_->NextUpdate(holds_ == 0, &ready)) return false;
+  if (!states_->spills() || !spills_->NextUpdate(holds_ == 0, &ready)) return false;
   Chunk& chunk = states_->chunk(ready.chunk);
   if (chunk.state != ChunkState::kUpdating) BeginChunk(&chunk);
   FillWork(ready.chunk, ready.piece, work);
@@ -174,28 +174,11 @@ bool UpdateQueue::NextWork(Work* work) {
 
 void UpdateQueue::FillWork(ChunkId id, uint32_t piece, Work* work) const {
   const Chunk& chunk = states_->chunk(id);
-  const shm::JobSpec& spec = states_->spec();
   *work = Work{};
   work->name = {WorkKind::kUpdate, job_, 0, id, piece};
   work->runs = states_->runs(chunk);
   work->begin = piece * shm::kPieceElements;
-  optim::UpdateSpan whole{.master = chunk.planes.master,
-                          .momentum = chunk.planes.momentum,
-                          .variance = chunk.planes.variance,
-                          .gradient = chunk.planes.gradient,
-                          .gradient_dtype = states_->gradient_type(),
-                          .param16 = chunk.planes.param16,
-                          .param16_dtype = spec.dtype,
-                          .count = chunk.elements,
-                          .states = spec.optimizer.states};
-  if (whole.states == StateForm::kSplit8) {
-    const auto scales = [&chunk](std::byte* plane) {
-      return plane == nullptr ? nullptr : reinterpret_cast<float*>(plane + ScalesOffset(chunk.elements));
-    };
-    whole.momentum_scales = scales(chunk.planes.momentum);
-    whole.variance_scales = scales(chunk.planes.variance);
-  }
-  work->planes = optim::Slice(whole, work->begin, std::min(shm::kPieceElements, chunk.elements - work->begin));
+  work->planes = HostPlanesOf(*states_, chunk, piece);
   work->factors = factors_.data();
   work->progress = ProgressOf(chunk, piece);
   work->identity = PieceIdentity(*states_, *pool_, work->progress);

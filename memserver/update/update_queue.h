@@ -62,7 +62,7 @@ class UpdateQueue {
   JobStates* const states_;
   const JobId job_;
   HostPool* const pool_;
-  SpillQueue* const spills_;  // null where nothing is spilled
+  SpillQueue* const spills_;  // may be null where nothing is spilled
   std::vector<ChunkId> order_, next_order_;
   std::vector<optim::StepFactors> factors_;  // of the running step, by parameter group
   Version version_ = 0;                      // that the running update makes

@@ -17,6 +17,28 @@ optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece) {
   return reinterpret_cast<optim::ProgressWord*>(chunk.progress_words + piece * shm::kProgressBytes);
 }
 
+optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint32_t piece) {
+  const shm::JobSpec& spec = states.spec();
+  optim::UpdateSpan whole{.master = chunk.planes.master,
+                          .momentum = chunk.planes.momentum,
+                          .variance = chunk.planes.variance,
+                          .gradient = chunk.planes.gradient,
+                          .gradient_dtype = states.gradient_type(),
+                          .param16 = chunk.planes.param16,
+                          .param16_dtype = spec.dtype,
+                          .count = chunk.elements,
+                          .states = spec.optimizer.states};
+  if (whole.states == StateForm::kSplit8) {
+    const auto scales = [&chunk](std::byte* plane) {
+      return plane == nullptr ? nullptr : reinterpret_cast<float*>(plane + ScalesOffset(chunk.elements));
+    };
+    whole.momentum_scales = scales(chunk.planes.momentum);
+    whole.variance_scales = scales(chunk.planes.variance);
+  }
+  const uint64_t begin = piece * shm::kPieceElements;
+  return optim::Slice(whole, begin, std::min(shm::kPieceElements, chunk.elements - begin));
+}
+
 namespace {
 
 // Of an update: states are read and written, the gradient is read, a copy in 16 bits is written.
@@ -56,6 +78,7 @@ uint64_t BytesTouched(const Work& work) {
     case WorkKind::kStage: return work.count * sizeof(float) + work.staged.payload.size();
     case WorkKind::kHash: return work.count;
     case WorkKind::kVerify: return work.staged.payload.size();
+    case WorkKind::kMoveOut: return 2 * work.staged.payload.size();
     case WorkKind::kAccumulate: return work.count * kAdd;
     case WorkKind::kScan: break;
   }

@@ -24,6 +24,7 @@ enum class WorkKind : uint8_t {
   kStage,       // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
   kUnstage,     // a piece that was stored -> param16
   kVerify,      // a piece that was read to be checked
+  kMoveOut,     // states of a piece that lie on the host -> its planes in staging
   kHash,        // bytes of a frozen chunk that were put
 };
 
@@ -32,7 +33,7 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  uint32_t index = 0;  // kUpdate, kStage, kUnstage, kVerify: piece; kScan: 0; else rank
+  uint32_t index = 0;  // kUpdate, kStage, kUnstage, kVerify, kMoveOut: piece; kScan: 0; else rank
 };
 
 struct Work {
@@ -50,6 +51,8 @@ struct Work {
   uint64_t begin = 0;
   optim::UpdateSpan planes;
   const optim::StepFactors* factors = nullptr;
+  // kMoveOut: `planes` are in staging, `source` are those of the host.
+  optim::UpdateSpan source;
   // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify. `copy`: what trainers fetch, on the host,
   // where that is part of the master: fp32 jobs the whole, jobs with a split one its upper halves. An update writes it, kStage reads those
   // halves.
@@ -67,6 +70,9 @@ uint64_t PieceIdentity(const JobStates& states, const HostPool& pool, const void
 
 // The progress word of an update piece.
 optim::ProgressWord* ProgressOf(const Chunk& chunk, uint32_t piece);
+
+// The planes of a piece on the host; those that the job or the chunk does not have there are null.
+optim::UpdateSpan HostPlanesOf(const JobStates& states, const Chunk& chunk, uint32_t piece);
 
 // The planes of `planes.count` elements in staging become those of `planes`.
 void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload, optim::UpdateSpan* planes);

@@ -28,6 +28,7 @@ WorkDone Worker::Do(const Work& work) {
     case WorkKind::kUnstage: done.intact = Unstage(work); break;
     case WorkKind::kHash: static_cast<ContentHasher*>(work.to)->Update({static_cast<const std::byte*>(work.from), work.count}); break;
     case WorkKind::kVerify: done.intact = IsIntact(work.staged); break;
+    case WorkKind::kMoveOut: MoveOut(work); break;
   }
   return done;
 }
@@ -61,6 +62,27 @@ void Worker::Stage(const Work& work) {
   std::memcpy(work.planes.master, work.from, bytes);
   std::memset(work.staged.payload.data() + bytes, 0, work.staged.payload.size() - bytes);
   if (work.copy != nullptr) std::memcpy(work.planes.param16, work.copy, work.count * sizeof(uint16_t));
+  Seal(work.staged);
+}
+
+// As an update of the piece in staging would have left it.
+void Worker::MoveOut(const Work& work) {
+  const optim::UpdateSpan &to = work.planes, &from = work.source;
+  std::memset(work.staged.payload.data(), 0, work.staged.payload.size());
+  const auto copy = [](void* into, const void* bytes_of, uint64_t bytes) {
+    if (into != nullptr) std::memcpy(into, bytes_of, bytes);
+  };
+  const bool scaled = to.states == StateForm::kSplit8;
+  const uint64_t moment = scaled ? to.count : MomentBytes(to.states, to.count);
+  const uint64_t scales = DivideUp(to.count, kScaleBlockElements) * sizeof(float);
+  copy(to.master, from.master, MasterBytes(to.states, to.count));
+  copy(to.momentum, from.momentum, moment);
+  copy(to.variance, from.variance, moment);
+  if (scaled) {
+    copy(to.momentum_scales, from.momentum_scales, scales);
+    copy(to.variance_scales, from.variance_scales, scales);
+  }
+  if (IsSplit(to.states)) copy(to.param16, from.param16, to.count * sizeof(uint16_t));
   Seal(work.staged);
 }
 

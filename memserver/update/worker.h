@@ -24,6 +24,7 @@ class Worker {
   void Update(const Work& work);
   bool UpdateStaged(const Work& work);
   static void Stage(const Work& work);
+  static void MoveOut(const Work& work);
   bool Unstage(const Work& work) const;
 
   const optim::Kernels& kernels_;

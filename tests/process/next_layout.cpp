@@ -3,7 +3,7 @@
 
 namespace tidepool::memserver {
 
-const uint32_t kKeptLayout = 7;
-const uint32_t kKeptLayoutMin = 6;
+const uint32_t kKeptLayout = 8;
+const uint32_t kKeptLayoutMin = 7;
 
 }  // namespace tidepool::memserver

@@ -9,7 +9,14 @@ ROOMS = ["base", "client", "device", "memserver", "nvme", "optim", "shm", "train
 TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp"]
 FROZEN = "only with frozen chunks: frozen_base_test.cpp"
 ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
+DEMOTED = "only when states leave the host: demotion_test.cpp"
 ELSEWHERE = {
+    "server.demotion_begun": DEMOTED,
+    "server.demotion_committed": DEMOTED,
+    "server.demotion_ended": DEMOTED,
+    "server.demotion_noted": DEMOTED,
+    "server.demotion_staged": DEMOTED,
+    "server.demotion_written": DEMOTED,
     "server.frozen_claimed": FROZEN,
     "server.frozen_put": FROZEN,
     "server.frozen_sealed": FROZEN,

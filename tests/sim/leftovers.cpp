@@ -86,7 +86,8 @@ void Leftovers::CheckJob(const Job& job, const Tables& tables) {
   const std::vector<uint32_t>& fetches = FetchesOf(job);
   for (ChunkId id = 0; id < fetches.size(); ++id) {
     const Chunk& chunk = job.states->chunk(id);
-    TP_CHECK(chunk.readers == fetches[id], "a chunk's readers are the fetches under way");
+    const uint32_t moving = tables.demotion.job() == job.id ? tables.demotion.ReadersOf(id) : 0;
+    TP_CHECK(chunk.readers == fetches[id] + moving, "a chunk's readers are the fetches under way, and the workers that move it");
     TP_CHECK((chunk.ranks_cached & ~sessions) == 0, "only the rCache of a rank that is here holds a chunk");
   }
   for (const FrozenUse& use : job.states->frozen()) {
@@ -117,7 +118,8 @@ void Leftovers::CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns) 
     TP_CHECK(job.HasSeats(), "memory is zeroed for somebody");
     return;
   }
-  if (job.work_at_team > 0 || job.spills.moving() || !job.running_saves.empty()) {
+  const bool moves = world->tables().demotion.job() == job.id;
+  if (job.work_at_team > 0 || job.spills.moving() || !job.running_saves.empty() || moves) {
     unused_jobs_.erase(job.id);
     return;
   }
