@@ -114,20 +114,21 @@ void MarkUnanswered(Seat& seat, std::vector<ChunkRow>* chunks) {
   for (const shm::Request& request : seat.session->waiting().requests()) MarkUnanswered(request, seat.rank, chunks);
 }
 
-JobRow RowOf(const Job& job) {
+JobRow RowOf(const Job& job, bool demoting) {
   const shm::JobSpec& spec = job.spec();
   JobRow row;
   row.job = job.id;
   row.spec = job.states->shared_spec();
   row.name = spec.name;
   row.uid = job.uid;
-  row.state = StateOf(job);
+  row.state = demoting ? "demoting" : StateOf(job);
   row.world = spec.world;
   row.dtype = spec.dtype;
   row.parameters = spec.ParameterCount();
   row.pool_bytes = job.states->pool_bytes();
   row.nvme_bytes = job.states->nvme_total();
   for (const Chunk& chunk : job.states->chunks()) row.chunks_spilled += chunk.spilled ? 1 : 0;
+  row.chunks_demoted = job.states->demoted();
   row.rcache_bytes = RcacheOf(job);
   row.account = job.account;
   row.quota = job.quota;
@@ -220,6 +221,21 @@ void AddUnwritten(const StateTier& tier, const Job& job, NvmeRow* row) {
   }
 }
 
+DemotionRow DemotionOf(const Tables& tables) {
+  const Counters& counters = tables.counters;
+  DemotionRow row{.done = counters.demotions,
+                  .failed = counters.demotions_failed,
+                  .dropped = counters.demotions_dropped,
+                  .bytes_freed = counters.demoted_bytes};
+  const Job* job = tables.FindJob(tables.demotion.job());
+  if (job == nullptr) return row;
+  row.job = job->id;
+  row.name = job->spec().name;
+  row.pieces = tables.demotion.pieces();
+  row.pieces_written = tables.demotion.pieces_written();
+  return row;
+}
+
 WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
   const shm::JobSpec& spec = *rank.event.spec;
   WaitingRow row{.name = spec.name, .account = rank.account, .uid = rank.event.uid, .rank = rank.event.rank, .pid = rank.event.pid};
@@ -262,6 +278,7 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   if (parts.tier != nullptr) {
     snapshot->nvme = RowOf(*parts.tier, tables.scrub.Row(parts.clock->NowNs()));
     snapshot->nvme.writes_failed = tables.counters.states_unwritten;
+    snapshot->nvme.demotion = DemotionOf(tables);
     for (const auto& job : tables.jobs) AddUnwritten(*parts.tier, *job, &snapshot->nvme);
     for (const TierLate& late : parts.tier->Late()) snapshot->nvme.late.push_back(RowOf(*parts.tier, tables, late));
   }
@@ -273,7 +290,7 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->parameters_updated = tables.counters.parameters_updated;
   snapshot->sessions_ended_badly = tables.counters.sessions_ended_badly;
   for (const auto& job : tables.jobs) {
-    snapshot->jobs.push_back(RowOf(*job));
+    snapshot->jobs.push_back(RowOf(*job, tables.demotion.job() == job->id));
     snapshot->rcache_used += snapshot->jobs.back().rcache_bytes;
     for (const SessionRow& session : snapshot->jobs.back().sessions) {
       snapshot->bytes_h2d += session.bytes_h2d;

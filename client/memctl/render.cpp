@@ -173,6 +173,20 @@ Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
   return lines;
 }
 
+namespace {
+
+void AddDemotion(const DemotionView& demotion, Lines* lines) {
+  if (demotion.job != 0) {
+    lines->push_back("MOVING  job " + std::to_string(demotion.job) + " (" + Printable(demotion.name) +
+                     ") from the pool: " + std::to_string(demotion.pieces_written) + " of " + Plural(demotion.pieces, "piece"));
+  }
+  if (demotion.moved + demotion.failed + demotion.dropped == 0) return;
+  lines->push_back("moved   " + Plural(demotion.moved, "job") + " whose room others needed, " + FormatBytes(demotion.bytes_freed) +
+                   " of the pool; " + std::to_string(demotion.failed) + " failed, " + std::to_string(demotion.dropped) + " dropped");
+}
+
+}  // namespace
+
 Lines RenderNvme(const NvmeView& nvme, const Style& style) {
   if (nvme.directories.empty()) return {"memserver has no NVMe directory"};
   Table table({{"DIRECTORY"}, {"SIZE", true}, {"USED", true}, {"FREE", true}, {"READ", true}, {"WRITTEN", true}, {"STATE"}});
@@ -186,6 +200,7 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
   if (nvme.stalled > 0) lines.push_back("WARNING the drive has not answered " + Plural(nvme.stalled, "request") + " for 10 s");
   AddLate(nvme, &lines);
   AddUnwritten(nvme, &lines);
+  AddDemotion(nvme.demotion, &lines);
   std::string scrub = "scrub   " + Printable(nvme.scrub_state);
   if (nvme.scrub_state != "never") {
     scrub += ": " + std::to_string(nvme.pieces_checked) + " of " + Plural(nvme.pieces, "piece") + " checked, " +

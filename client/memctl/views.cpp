@@ -253,6 +253,11 @@ Result<NvmeView> ReadNvme(std::string_view text) {
       row.Read("directory", &late.directory).Read("offset", &late.offset).Read("write", &late.write).Read("seconds", &late.seconds);
       row.Read("lost", &late.lost);
     });
+    DemotionView& moved = view->demotion;
+    Fields demotion = fields.Object("demotion");
+    demotion.Read("job", &moved.job).Read("name", &moved.name).Read("pieces", &moved.pieces).Read("pieces_written", &moved.pieces_written);
+    demotion.Read("jobs_moved", &moved.moved).Read("jobs_failed", &moved.failed).Read("jobs_dropped", &moved.dropped);
+    demotion.Read("pool_bytes_freed", &moved.bytes_freed);
     Fields scrub = fields.Object("scrub");
     scrub.Read("state", &view->scrub_state).Read("seconds", &view->seconds).Read("pieces", &view->pieces);
     scrub.Read("pieces_checked", &view->pieces_checked).Read("bytes_checked", &view->bytes_checked).Read("pieces_damaged", &view->damaged);

@@ -162,6 +162,13 @@ struct LateView {
   bool write = false, lost = false;
 };
 
+// Jobs that went to NVMe because others needed their room.
+struct DemotionView {
+  std::string name;  // of the one that is under way; job 0: none is
+  uint64_t job = 0, pieces = 0, pieces_written = 0;
+  uint64_t moved = 0, failed = 0, dropped = 0, bytes_freed = 0;
+};
+
 struct NvmeView {
   std::string engine, scrub_state;  // "never", "running" or "done"
   uint64_t repetitions = 0, stalled = 0;
@@ -172,6 +179,7 @@ struct NvmeView {
   uint64_t writes_failed = 0, pieces_in_pool = 0, bytes_in_pool = 0, pieces_waiting = 0;
   std::vector<UnwrittenView> unwritten;
   std::vector<LateView> late;
+  DemotionView demotion;
 };
 
 struct WaitingView {

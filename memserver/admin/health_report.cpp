@@ -105,9 +105,10 @@ void AddJobs(const Snapshot& now, std::vector<HealthCheck>* checks) {
   checks->push_back(OverQuota(now));
   checks->push_back(OfRows(Of("JOB_SUSPENDED", Severity::kWarn, true, "suspended jobs", "memctl job resume JOB"), now.jobs,
                            [](const JobRow& job) { return job.suspended; }));
-  checks->push_back(OfRows(Of("LEASE_STALE", Severity::kWarn, true, "jobs without trainers, kept for their lease",
-                              "start them again with --resume auto, or memctl job release"),
-                           now.jobs, [](const JobRow& job) { return job.state == "detached" || job.state == "awaiting"; }));
+  checks->push_back(
+      OfRows(Of("LEASE_STALE", Severity::kWarn, true, "jobs without trainers, kept for their lease",
+                "start them again with --resume auto, or memctl job release"),
+             now.jobs, [](const JobRow& job) { return job.state == "detached" || job.state == "demoting" || job.state == "awaiting"; }));
   checks->push_back(OfRows(
       Of("RANKS_WAIT", Severity::kWarn, true, "ranks that have waited for room for ten minutes and more", "memctl quotas says for what"),
       now.waiting, [](const WaitingRow& row) { return row.waited_ns >= kLongWaitNs; }));

@@ -65,12 +65,19 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
       .Sample(now.nvme.pieces_waiting);
   out->Gauge("tidepool_nvme_late", "Reads and writes of states that a drive has not answered within --nvme-deadline")
       .Sample(now.nvme.late.size());
+  out->Counter("tidepool_demotions_total",
+               "Jobs without ranks whose states were to go to NVMe because others needed their room, by outcome")
+      .Sample(now.nvme.demotion.done, {{"outcome", "moved"}})
+      .Sample(now.nvme.demotion.failed, {{"outcome", "failed"}})
+      .Sample(now.nvme.demotion.dropped, {{"outcome", "dropped"}});
+  out->Counter("tidepool_demoted_bytes_total", "Bytes of the pool that they gave back").Sample(now.nvme.demotion.bytes_freed);
   out->Gauge("tidepool_nvme_directory_failed", "1 when the flush of a directory failed: it takes no new jobs")
       .Sample(FlagOf(!now.nvme.failed.empty()));
 }
 
 void WriteCounts(const Snapshot& now, Exposition* out) {
-  std::map<std::string_view, uint64_t> by_state{{"loading", 0}, {"training", 0}, {"updating", 0}, {"detached", 0}, {"awaiting", 0}};
+  std::map<std::string_view, uint64_t> by_state{{"loading", 0},  {"training", 0}, {"updating", 0},
+                                                {"detached", 0}, {"demoting", 0}, {"awaiting", 0}};
   uint64_t sessions = 0;
   for (const JobRow& job : now.jobs) {
     ++by_state[job.state];

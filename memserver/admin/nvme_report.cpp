@@ -22,6 +22,12 @@ void WriteScrub(const ScrubRow& scrub, JsonWriter* json) {
   json->EndArray().EndObject();
 }
 
+void WriteDemotion(const DemotionRow& row, JsonWriter* json) {
+  json->BeginObject().Field("job", row.job).Field("name", row.name).Field("pieces", row.pieces);
+  json->Field("pieces_written", row.pieces_written).Field("jobs_moved", row.done).Field("jobs_failed", row.failed);
+  json->Field("jobs_dropped", row.dropped).Field("pool_bytes_freed", row.bytes_freed).EndObject();
+}
+
 void WriteUnwritten(const NvmeRow& nvme, JsonWriter* json) {
   json->BeginObject().Field("writes_failed", nvme.writes_failed).Field("pieces_in_pool", nvme.pieces_in_pool);
   json->Field("bytes_in_pool", nvme.bytes_in_pool).Field("pieces_waiting", nvme.pieces_waiting).Key("pieces").BeginArray();
@@ -53,7 +59,9 @@ std::string NvmeReport(const Snapshot& snapshot) {
     json.Field("directory", row.directory).Field("offset", row.offset).Field("write", row.write).Field("seconds", row.seconds);
     json.Field("lost", row.lost).EndObject();
   }
-  json.EndArray().Key("scrub");
+  json.EndArray().Key("demotion");
+  WriteDemotion(nvme.demotion, &json);
+  json.Key("scrub");
   WriteScrub(nvme.scrub, &json);
   return json.EndObject().Take();
 }

@@ -34,7 +34,7 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("world", job.world).Field("ranks_attached", static_cast<uint64_t>(job.sessions.size()));
   json->Field("dtype", NameOf(job.dtype)).Field("version", job.version).Field("parameters", job.parameters);
   json->Field("pool_bytes", job.pool_bytes).Field("frozen_bytes", job.frozen_bytes);
-  json->Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled);
+  json->Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled).Field("chunks_demoted", job.chunks_demoted);
   json->Field("rcache_bytes", job.rcache_bytes).Field("suspended", job.suspended);
   json->Field("optimizer_bytes", job.optimizer_bytes).Field("account", job.account).Key("quota").BeginObject();
   WriteQuota(job.quota, json);

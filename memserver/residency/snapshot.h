@@ -65,7 +65,8 @@ struct JobRow {
   JobId job = 0;
   std::string name;
   uint32_t uid = 0;
-  std::string state;  // "loading", "training", "updating", "detached", "awaiting" (its ranks, after a restart), "ending"
+  std::string state;  // "loading", "training", "updating", "detached", "demoting" (detached, its states go to NVMe), "awaiting" (its ranks,
+                      // after a restart), "ending"
   uint32_t world = 0;
   DType dtype = DType::kF32;
   Version version = 0;  // sealed steps
@@ -74,6 +75,7 @@ struct JobRow {
   uint64_t frozen_bytes = 0;  // of the pool, that it shares with the user's other jobs; not in pool_bytes
   uint64_t nvme_bytes = 0;    // two slots for each chunk that is spilled
   uint64_t chunks_spilled = 0;
+  uint64_t chunks_demoted = 0;  // of them: whose states were on the host before others needed the room
   std::string account;
   Quota quota;
   bool suspended = false;
@@ -115,6 +117,15 @@ struct ScrubRow {
   std::vector<ScrubDamage> damage = {};  // the first of them
 };
 
+// Jobs without ranks whose states go to NVMe because others need their room (update/demotion.h).
+struct DemotionRow {
+  JobId job = 0;  // that is under way; 0: none
+  std::string name = {};
+  uint64_t pieces = 0, pieces_written = 0;
+  uint64_t done = 0, failed = 0, dropped = 0;  // since start; dropped: a rank came back, or nobody needed the room any more
+  uint64_t bytes_freed = 0;                    // of the pool
+};
+
 // A piece of states that a drive did not take.
 struct UnwrittenRow {
   JobId job = 0;
@@ -149,6 +160,7 @@ struct NvmeRow {
   std::string failed;  // one of those that failed
   std::string engine;  // how reads and writes are done
   ScrubRow scrub;
+  DemotionRow demotion;
   uint64_t writes_failed = 0;                      // behind their repetitions, since start
   uint64_t pieces_in_pool = 0, bytes_in_pool = 0;  // that lie there because a drive did not take them
   uint64_t pieces_waiting = 0;                     // that neither drive nor pool takes

@@ -397,6 +397,8 @@ LATE    job 3 (gpt), chunk 1, piece 2, /mnt/b at offset 2048: a write for 41.5 s
 WARNING 2 writes failed; 2 pieces in the pool instead (4.00 KiB), 0 waiting for room there
 IN POOL job 3 (gpt), chunk 2, piece 0, /mnt/a at offset 512: Input/output error
 IN POOL job 3 (gpt), chunk 5, piece 1, /mnt/a at offset 1024: No space left on device
+MOVING  job 3 (gpt) from the pool: 4 of 9 pieces
+moved   2 jobs whose room others needed, 4.00 KiB of the pool; 1 failed, 0 dropped
 scrub   running: 5 of 9 pieces checked, 2.00 KiB in 1.5 s; 1 damaged
 DAMAGED job 3 (gpt), chunk 4, piece 1, /mnt/a at offset 4096: its header is damaged
 )");

@@ -353,6 +353,7 @@ TEST_F(AdminApiTest, NvmeShowsEachDirectoryAndTheScrub) {
       R"({"job":3,"name":"gpt","chunk":2,"piece":0,"directory":"/mnt/a","offset":512,"error":"Input/output error","in_pool":true},)"
       R"({"job":3,"name":"gpt","chunk":5,"piece":1,"directory":"/mnt/a","offset":1024,"error":"No space left on device","in_pool":true}]},)"
       R"("late":[{"job":3,"name":"gpt","chunk":1,"piece":2,"directory":"/mnt/b","offset":2048,"write":true,"seconds":41.5,"lost":false}],)"
+      R"("demotion":{"job":3,"name":"gpt","pieces":9,"pieces_written":4,"jobs_moved":2,"jobs_failed":1,"jobs_dropped":0,"pool_bytes_freed":4096},)"
       R"("scrub":{"state":"running","seconds":1.5,"pieces":9,"pieces_checked":5,"bytes_checked":2048,"repetitions":1,"pieces_damaged":1,)"
       R"("damage":[{"job":3,"name":"gpt","chunk":4,"piece":1,"directory":"/mnt/a","offset":4096,"what":"its header is damaged"}]}})");
   EXPECT_THAT(BodyOf("/v1/status"), HasSubstr(R"("failed_directory":"","directories":["/mnt/a","/mnt/b"])"));

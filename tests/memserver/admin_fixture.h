@@ -108,6 +108,7 @@ inline Snapshot TwoJobs() {
                              {.job = 3, .name = "gpt", .chunk = 5, .piece = 1, .directory = "/mnt/a", .offset = 1024, .error = ENOSPC}};
   snapshot.nvme.late = {
       {.job = 3, .name = "gpt", .chunk = 1, .piece = 2, .directory = "/mnt/b", .offset = 2048, .write = true, .seconds = 41.5}};
+  snapshot.nvme.demotion = {.job = 3, .name = "gpt", .pieces = 9, .pieces_written = 4, .done = 2, .failed = 1, .bytes_freed = 4096};
   snapshot.nvme.scrub = {
       .state = ScrubState::kRunning, .pieces = 9, .pieces_checked = 5, .bytes_checked = 2048, .repetitions = 1, .damaged = 1};
   snapshot.nvme.scrub.seconds = 1.5;
