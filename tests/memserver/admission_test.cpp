@@ -265,16 +265,18 @@ constexpr uint64_t kSeeds = 60;
 constexpr uint64_t kSeeds = 2000;
 #endif
 
-// Jobs of three users come, wait, train, die and leave in an order that the seed decides, while quotas change.
+// Jobs of three users come, wait, train, die and leave in an order that the seed decides, while quotas change. In every second world there
+// are drives: some users' jobs spill, those of others have the states of detached ones moved there.
 class Crowd {
  public:
-  explicit Crowd(uint64_t seed) : random_(seed), world_(OptionsOf(&random_)) {}
+  explicit Crowd(uint64_t seed) : random_(seed), world_(OptionsOf(&random_, seed % 2 == 1)) {}
 
   void Run(int events) {
     for (int i = 0; i < events; ++i) {
       Happen();
       // What becomes free in one turn is given to those that wait in the next.
-      for (int turn = 0; turn < 2; ++turn) world_.loop().Turn();
+      const int turns = world_.has_tier() ? 2 + 6 * static_cast<int>(random_.Below(3)) : 2;
+      for (int turn = 0; turn < turns; ++turn) world_.loop().Turn();
       Hear();
       Check();
     }
@@ -289,15 +291,21 @@ class Crowd {
     std::unique_ptr<FakeRank> attached;
   };
 
-  static WorldOptions OptionsOf(SplitMix64* random) {
+  static WorldOptions OptionsOf(SplitMix64* random, bool drives) {
     WorldOptions options;
     options.pool_bytes = (4 + random->Below(12)) * BytesOfSmall() / 2;
     options.loop.lease_ns = random->Below(2) == 0 ? 0 : kNsPerSecond;
     options.loop.sessions_max = 3 + static_cast<uint32_t>(random->Below(6));
     options.loop.rcache_limit = (3 + random->Below(8)) * 4096;
+    if (drives) {
+      options.nvme_directories = 2;
+      options.nvme_bytes = kMiB;
+      options.loop.lease_ns = 100 * kNsPerSecond;
+    }
     for (uint32_t user = 0; user < kUsers; ++user) {
       if (random->Below(2) == 0) continue;
       Quota quota;
+      if (drives && random->Below(3) != 0) quota.nvme_limit = 0;
       quota.guarantee = random->Below(2) * options.pool_bytes / (2 * kUsers);
       if (random->Below(2) == 0) quota.limit = options.pool_bytes / 2;
       quota.priority = static_cast<Priority>(random->Below(kPriorities));
@@ -326,7 +334,9 @@ class Crowd {
         return;
       case 4: return Leave();
       case 5: return Load();
-      case 6: return world_.clock().Advance(static_cast<int64_t>(random_.Below(2)) * kNsPerSecond);
+      case 6:
+        if (world_.has_tier()) return Load();
+        return world_.clock().Advance(static_cast<int64_t>(random_.Below(2)) * kNsPerSecond);
       default: return ChangeQuota();
     }
   }
@@ -356,8 +366,10 @@ class Crowd {
 
   // A rank whose shards have weights: its job is kept when it dies, where there is a lease.
   void Load() {
+    bool loaded = false;
     for (Somebody& one : people_) {
       const Job* job = world_.tables().FindJob(one.job);
+      if (loaded && !world_.has_tier()) return;  // there as many as can be: who has weights is kept
       if (one.attached == nullptr || job == nullptr || one.attached->Ended() || job->run_broken() || job->states->weights_ready()) continue;
       for (ChunkId id = 0; id < job->spec().chunks.size(); ++id) {
         const uint64_t count = job->states->chunk(id).shard_elements, begin = job->states->ShardBegin(id, one.rank);
@@ -366,7 +378,7 @@ class Crowd {
         for (int turn = 0; turn < 4; ++turn) world_.loop().Turn();
         one.attached->Take();
       }
-      return;
+      loaded = true;
     }
   }
 
@@ -427,6 +439,12 @@ class Crowd {
     }
     ASSERT_EQ(table_bytes + world_.pool().free_bytes(), world_.pool().total_bytes()) << "what the table holds is what the pool lacks";
     ASSERT_EQ(ledger.PoolUsed(), table_bytes);
+    uint64_t nvme_bytes = 0;
+    for (const auto& job : world_.tables().jobs) nvme_bytes += job->states->nvme_total();
+    ASSERT_EQ(nvme_bytes, world_.has_tier() ? world_.tier().used_bytes() : 0) << "and of the drives";
+    for (const auto& [account, bytes] : by_account) {
+      ASSERT_LE(ledger.NvmeUsedBy(account), ledger.QuotaOf(account).nvme_limit) << account;
+    }
     for (const auto& [account, bytes] : by_account) ASSERT_EQ(ledger.PoolUsedBy(account), bytes) << account;
     ASSERT_LE(rcache_bytes, ledger.RcacheUsed()) << "ranks hold no more than was reserved for their runs";
     ASSERT_LE(ledger.RcacheUsed(), options_of_loop().rcache_limit);
@@ -452,7 +470,9 @@ class Crowd {
       Hear();
       Check();
     }
-    world_.clock().Advance(2 * kNsPerSecond);
+    demotions_ = world_.tables().counters.demotions;
+    dropped_ = world_.tables().counters.demotions_dropped;
+    world_.clock().Advance(200 * kNsPerSecond);
     world_.Settle();
     Hear();
     EXPECT_TRUE(world_.tables().jobs.empty() && world_.tables().seats.empty() && world_.tables().waiting.empty());
@@ -463,6 +483,7 @@ class Crowd {
  public:
   uint64_t grants_ = 0;
   uint64_t shared_ = 0;  // times that two jobs held one frozen chunk
+  uint64_t demotions_ = 0, dropped_ = 0;
 
  private:
   SplitMix64 random_;
@@ -471,16 +492,23 @@ class Crowd {
 };
 
 TEST(Admission, SumsOfTheLedgerAreTheBytesOfTheTableAfterEveryEvent) {
-  uint64_t grants = 0, shared = 0;
+  uint64_t grants = 0, shared = 0, demotions = 0, dropped = 0;
   for (uint64_t seed = 0; seed < kSeeds && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Crowd crowd(seed);
     crowd.Run(40);
     grants += crowd.grants_;
     shared += crowd.shared_;
+    demotions += crowd.demotions_;
+    dropped += crowd.dropped_;
   }
+  std::printf("%llu seeds: %llu demotions, %llu dropped\n", static_cast<unsigned long long>(kSeeds),
+              static_cast<unsigned long long>(demotions), static_cast<unsigned long long>(dropped));
   EXPECT_GT(grants, 2 * kSeeds) << "the crowd does come in";
   EXPECT_GT(shared, kSeeds);
+  if (kSeeds < 1000) return;  // too few for what comes seldom
+  EXPECT_GT(demotions, kSeeds / 80);
+  EXPECT_GT(dropped, kSeeds / 80);
 }
 
 }  // namespace admission_test

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "memserver/residency/job_records.h"
+#include "memserver/snapshot_builder.h"
 #include "memserver/update/work.h"
 #include "nvme/piece.h"
 #include "shm/spill.h"
@@ -147,6 +148,13 @@ void CheckPoolBytes(ServeWorld* world) {
   for (const auto& job : world->tables().jobs) used += job->states->pool_bytes();
   used += world->tables().frozen->pool_bytes();
   TP_CHECK(used + world->pool().free_bytes() == world->pool().total_bytes(), "pool bytes add up");
+  Parts parts;
+  parts.pool = &world->pool();
+  const Ledger ledger = BuildLedger(parts, world->options().loop, world->tables());
+  TP_CHECK(ledger.PoolUsed() == used, "the ledger has what the table has");
+  uint64_t on_nvme = 0;
+  for (const Holding& holding : ledger.holdings) on_nvme += holding.nvme_bytes;
+  TP_CHECK(on_nvme == (world->has_tier() ? world->tier().used_bytes() : 0), "of the drives too");
 }
 
 void CheckExtents(ServeWorld* world) {

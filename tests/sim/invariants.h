@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-// Bytes that jobs hold and free bytes are the pool.
+// Bytes that jobs hold and free bytes are the pool, and the ranges of the drives; the ledger says the same.
 void CheckPoolBytes(ServeWorld* world);
 // Frozen chunks have as many holders as jobs list them; who uploads one is here. With their bytes: those that are sealed hold what their
 // name says, in the table and in kept memory alike.

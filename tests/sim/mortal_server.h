@@ -27,6 +27,10 @@ inline constexpr std::array kServerPoints = {
 // And those that it passes only with states on NVMe.
 inline constexpr std::array kNvmePoints = {"nvme.writes_out", "server.piece_staged", "server.piece_stored", "server.piece_written"};
 
+// And while states leave the host.
+inline constexpr std::array kDemotionPoints = {"server.demotion_begun", "server.demotion_staged",    "server.demotion_written",
+                                               "server.demotion_noted", "server.demotion_committed", "server.demotion_ended"};
+
 // And with frozen chunks.
 inline constexpr std::array kFrozenPoints = {"server.frozen_claimed", "server.frozen_put", "server.frozen_sealed"};
 

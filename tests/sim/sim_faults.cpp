@@ -1,4 +1,5 @@
 // What ranks do in a simulated world, and the faults that it makes.
+#include <algorithm>
 #include <iterator>
 
 #include "tests/sim/sim_world.h"
@@ -7,6 +8,7 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr uint64_t kRenewalTicksMax = 400;
+constexpr uint64_t kAwayTicks = 3000;
 
 }  // namespace
 
@@ -70,6 +72,7 @@ void SimWorld::MakeWorldFault() {
     report_.stalls += sleeper == 0 ? 1 : 0;
   }
   if (plan_.Has(Fault::kKeeperDeath) && random_.Below(300) == 0 && keeper_renewed_at_ == 0) LoseKeeper();
+  if (demotes_) ChangePlaces();
   // A server that does nothing starts no keeper either.
   if (keeper_renewed_at_ != 0 && tick_ >= keeper_renewed_at_ && tick_ >= server_asleep_until_) RenewKeeper();
   if (plan_.Has(Fault::kHandOver) && random_.Below(500) == 0 && !handing_over_) {
@@ -96,6 +99,38 @@ void SimWorld::KillRanks() {
   if (random_.Below(2) == 0) world_->clock().Advance(3 * kNsPerSecond);
 }
 
+// Everybody leaves, and the last job stays away for longest, so that the others have the pool; then those lose all their trainers, and the
+// last one comes for their room.
+void SimWorld::ChangePlaces() {
+  if (others_die_at_ == 0) {
+    if (random_.Below(60) == 0) BeginAnew();
+    return;
+  }
+  if (tick_ < others_die_at_) return;
+  others_die_at_ = 0;
+  for (size_t i = 0; i + 1 < actors_.size(); ++i) {
+    Note(actors_[i].job->spec().name + " loses all its ranks");
+    for (const auto& rank : actors_[i].ranks) {
+      SleepUntil(actors_[i], *rank) = tick_ + random_.Below(kAwayTicks);
+      if (rank->state() == SimRank::State::kAbsent) continue;
+      ++report_.rank_deaths;
+      rank->Die();
+    }
+  }
+}
+
+void SimWorld::BeginAnew() {
+  for (Actor& actor : actors_) {
+    const auto runs = [](const auto& rank) { return rank->state() == SimRank::State::kRunning; };
+    const bool leaves = tick_ > 0 && std::all_of(actor.ranks.begin(), actor.ranks.end(), runs);
+    for (const auto& rank : actor.ranks) {
+      if (leaves) LetLeave(&actor, rank.get());
+      if (&actor == &actors_.back()) SleepUntil(actor, *rank) = tick_ + kAwayTicks;
+    }
+  }
+  others_die_at_ = tick_ + kAwayTicks - random_.Below(kAwayTicks / 4);
+}
+
 // Until the server has started another keeper and handed it everything, only the server itself has the memory.
 void SimWorld::LoseKeeper() {
   ++report_.keeper_deaths;
@@ -113,6 +148,8 @@ void SimWorld::ArmPoint() {
   const bool named = random_.Below(2) == 0;
   if (world_->has_tier() && random_.Below(4) == 0)
     return server_->DieAt(kNvmePoints[random_.Below(kNvmePoints.size())], 1 + random_.Below(9));
+  if (demotes_ && random_.Below(3) == 0)
+    return server_->DieAt(kDemotionPoints[random_.Below(kDemotionPoints.size())], 1 + random_.Below(2));
   if (frozen_ && random_.Below(4) == 0) return server_->DieAt(kFrozenPoints[random_.Below(kFrozenPoints.size())], 1 + random_.Below(3));
   const char* point = named ? kServerPoints[random_.Below(kServerPoints.size())] : nullptr;
   server_->DieAt(point, 1 + random_.Below(named ? 3 : 100));

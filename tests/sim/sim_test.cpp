@@ -46,6 +46,9 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   EXPECT_GT(sum.nvme_requests, 20 * kSeeds);
   EXPECT_GT(sum.nvme_faults, kSeeds);
   EXPECT_GT(sum.nvme_deaths, kSeeds / 50);
+  EXPECT_GT(sum.demotions, kSeeds / 40);
+  EXPECT_GT(sum.demotions_dropped, kSeeds / 500);
+  EXPECT_GT(sum.demotion_deaths, kSeeds / 500);
   EXPECT_GT(sum.frozen_fetched, 10 * kSeeds);
   EXPECT_GT(sum.frozen_rejected, kSeeds / 10);
   EXPECT_GT(sum.frozen_deaths, kSeeds / 50);

@@ -41,11 +41,6 @@ uint64_t OpenDescriptors() {
   return static_cast<uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
 }
 
-// What the job takes of the pool at least.
-uint64_t LeastHostBytes(const shm::JobSpec& spec) {
-  return shm::HostStateBytesOf(spec, shm::MaySpill(spec) ? 0 : shm::kNoSpill).total();
-}
-
 int64_t LeaseOf(const FaultPlan& plan, SplitMix64* random) {
   if (!plan.Has(Fault::kLeaseEnd)) return kLongLeaseNs;
   return random->Below(3) == 0 ? 0 : kShortLeaseNs;
@@ -74,6 +69,9 @@ void SimReport::Add(const SimReport& other) {
   nvme_requests += other.nvme_requests;
   nvme_faults += other.nvme_faults;
   nvme_deaths += other.nvme_deaths;
+  demotions += other.demotions;
+  demotions_dropped += other.demotions_dropped;
+  demotion_deaths += other.demotion_deaths;
   frozen_fetched += other.frozen_fetched;
   frozen_rejected += other.frozen_rejected;
   frozen_deaths += other.frozen_deaths;
@@ -113,37 +111,9 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
     }
     ranks_asleep_until_.emplace_back(world, 0);
   }
+  if (demotes_) BeginAnew();
   rare_paths_armed_ = random_.Below(4) != 0;
   if (rare_paths_armed_) ArmBuggify(random_.Next());
-}
-
-// Each fifth world has two drives: all states that may lie there do, or those that a smaller pool has no room for.
-void SimWorld::GiveDisks(uint64_t seed, WorldOptions* options) {
-  uint64_t least = 0, bytes = 0;
-  for (const Actor& actor : actors_) {
-    const shm::JobSpec& spec = actor.job->spec();
-    least = std::max(least, LeastHostBytes(spec));
-    if (shm::MaySpill(spec)) bytes += shm::NvmeBytesOf(spec, 0);
-  }
-  if (seed % 5 != 0 || bytes == 0) return;
-  options->nvme_directories = 2;
-  options->nvme_bytes = bytes;
-  options->nvme_seed = seed;
-  // The clock leaps over leases while requests are out. What comes of those that are never answered is shown by late_test.
-  options->tier.lost_ns = 1'000'000 * kNsPerSecond;
-  options->loop.states_on = seed % 2 == 0 ? StatesOn::kNvme : StatesOn::kAuto;
-  if (seed % 2 != 0) options->pool_bytes = std::max(least, RoundUp(options->pool_bytes / 3 * 2, kPageBytes));
-}
-
-// Faults that are repeated away; those that end a job have tests of their own.
-void SimWorld::ArmDisk(bool armed) {
-  nvme::SimDisk& disk = world_->disk();
-  disk.Pace(armed ? 3 : 0);
-  for (const auto fault : {nvme::DiskFault::kShort, nvme::DiskFault::kAgain, nvme::DiskFault::kInterrupted})
-    disk.Arm(fault, armed ? 50 : 0);
-  for (const auto fault : {nvme::DiskFault::kReadError, nvme::DiskFault::kWriteError, nvme::DiskFault::kStall}) {
-    disk.Arm(fault, armed ? 300 : 0);
-  }
 }
 
 SimWorld::~SimWorld() {
@@ -183,6 +153,7 @@ SimReport SimWorld::Run(uint64_t events) {
     report_.nvme_requests = world_->disk().requests();
     report_.nvme_faults = world_->disk().faults();
   }
+  CountDemotions();
   report_.rare_paths = rare_paths_armed_ ? BuggifyFirings() : 0;
   report_.cleared_seats = leftovers_.cleared();
   for (const Actor& actor : actors_) {
@@ -265,6 +236,8 @@ void SimWorld::KillServer(const std::string& how) {
   for (size_t i = 0; i < kServerPoints.size(); ++i) report_.killed_at[i] += how == kServerPoints[i] ? 1 : 0;
   for (const char* point : kFrozenPoints) report_.frozen_deaths += how == point ? 1 : 0;
   for (const char* point : kNvmePoints) report_.nvme_deaths += how == point ? 1 : 0;
+  for (const char* point : kDemotionPoints) report_.demotion_deaths += how == point ? 1 : 0;
+  CountDemotions();
   LetWorkersDie();
   std::vector<ControlReply> last_words;
   if (random_.Below(2) == 0) last_words = world_->TakeAllReplies();
@@ -373,6 +346,12 @@ void SimWorld::CheckVanished(Actor* actor) {
   const uint64_t all = (uint64_t{1} << actor->ranks.size()) - 1;
   const bool lease_over = world_->clock().NowNs() - actor->ranks_seen_ns >= lease_ns_;
   TP_CHECK(!actor->ready || actor->said_goodbye == all || lease_over, "a job with weights is kept for its lease");
+}
+
+// Of the server that ends.
+void SimWorld::CountDemotions() {
+  report_.demotions += world_->tables().counters.demotions;
+  report_.demotions_dropped += world_->tables().counters.demotions_dropped;
 }
 
 void SimWorld::CheckTurn() {

@@ -32,6 +32,8 @@ struct SimReport {
   uint64_t cleared_seats = 0;                                     // of ranks that are gone, seen to be given back
   uint64_t nvme_requests = 0, nvme_faults = 0;                    // to simulated drives; repeated away
   uint64_t nvme_deaths = 0;                                       // of the server, at points of pieces
+  uint64_t demotions = 0, demotions_dropped = 0;                  // of servers that were looked at before they ended
+  uint64_t demotion_deaths = 0;                                   // of the server, at their points
   uint64_t frozen_fetched = 0, frozen_rejected = 0;               // frozen chunks: parts that ranks got; uploads of wrong bytes
   uint64_t frozen_deaths = 0;                                     // of the server, at their points
   uint64_t rare_paths = 0;                                        // TP_BUGGIFY that fired
@@ -66,6 +68,7 @@ class SimWorld {
   };
 
   void GiveDisks(uint64_t seed, WorldOptions* options);
+  void MakeDemotionsLikely(WorldOptions* options);
   void ArmDisk(bool armed);
   void Tick(bool faults);
   void Turn();
@@ -86,6 +89,8 @@ class SimWorld {
   void StartNextServer();
   void StartAfresh();
   void KillWithServer();
+  void ChangePlaces();
+  void BeginAnew();
 
   void Route(ControlReply reply);
   void RouteReplies();
@@ -104,6 +109,7 @@ class SimWorld {
   // True when a job came, went, was sealed, or began another attempt at its step.
   bool FollowJobs();
   void CheckVanished(Actor* actor);
+  void CountDemotions();
   void CheckTurn();
   void CheckLeftovers();
   void CheckAll();
@@ -122,7 +128,8 @@ class SimWorld {
 
   SplitMix64 random_;
   const bool verbose_;
-  const bool frozen_;  // jobs list frozen chunks
+  const bool frozen_;     // jobs list frozen chunks
+  bool demotes_ = false;  // jobs have to give room to others
   const FaultPlan plan_;
   SlowDevice device_;
   std::vector<Actor> actors_;
@@ -132,7 +139,8 @@ class SimWorld {
   static constexpr uint64_t kStallTicksMax = 600;
   uint32_t dying_worker_ = kWorkers;  // in whose piece the server died; kWorkers: none
   bool chaos_is_over_ = false;
-  bool handing_over_ = false;  // the server was told so
+  bool handing_over_ = false;   // the server was told so
+  uint64_t others_die_at_ = 0;  // tick; see ChangePlaces
   std::unique_ptr<MortalServer> server_;
   ServeWorld* world_ = nullptr;
   std::vector<RunningSave> saves_;
