@@ -148,24 +148,51 @@ Result<Shown> RunDoctor(const Invocation& invocation, const Style& style) {
   return shown;
 }
 
-Result<Shown> RunExplain(const Invocation& invocation, const Style&) {
-  const std::string digits = invocation.target.starts_with("TP") ? invocation.target.substr(2) : invocation.target;
+namespace {
+
+std::string NumberOf(const ErrorEntry& entry) {
+  return "TP" + std::to_string(static_cast<unsigned>(entry.id));
+}
+
+void WriteEntry(const ErrorEntry& entry, JsonWriter* json) {
+  json->BeginObject().Field("code", NumberOf(entry)).Field("name", entry.name).Field("class", ClassOf(entry.code));
+  json->Field("exit_code", entry.exit_code).Field("meaning", entry.meaning).Field("remedy", entry.advice).EndObject();
+}
+
+Shown WholeCatalog(bool as_json, const Style& style) {
+  JsonWriter json;
+  json.BeginObject().Key("errors").BeginArray();
+  Table table({{"NUMBER"}, {"NAME"}, {"EXIT CODE", true}, {"MEANING"}});
+  for (const ErrorEntry& entry : ErrorCatalog()) {
+    WriteEntry(entry, &json);
+    table.Add({NumberOf(entry), entry.name, std::to_string(entry.exit_code), entry.meaning});
+  }
+  if (as_json) return {json.EndArray().EndObject().Take() + "\n", ""};
+  std::string text;
+  for (const std::string& line : table.Lines(style.header)) text += line + "\n";
+  return {text, ""};
+}
+
+}  // namespace
+
+Result<Shown> RunExplain(const Invocation& invocation, const Style& style) {
+  if (invocation.target.empty()) return WholeCatalog(invocation.json, style);
   std::vector<std::string_view> names;
   for (const ErrorEntry& entry : ErrorCatalog()) {
-    const std::string number = std::to_string(static_cast<unsigned>(entry.id));
+    const std::string number = NumberOf(entry);
     names.emplace_back(entry.name);
-    if (digits != number && invocation.target != entry.name) continue;
+    if (invocation.target != number && "TP" + invocation.target != number && invocation.target != entry.name) continue;
     if (invocation.json) {
       JsonWriter json;
-      json.BeginObject().Field("code", "TP" + number).Field("name", entry.name).Field("class", ClassOf(entry.code));
-      return Shown{json.Field("exit_code", entry.exit_code).Field("remedy", entry.advice).EndObject().Take() + "\n", ""};
+      WriteEntry(entry, &json);
+      return Shown{json.Take() + "\n", ""};
     }
-    return Shown{"TP" + number + "  " + entry.name + ": " + ClassOf(entry.code) + "\n   fix:   " + entry.advice + "\n   exit code " +
-                     std::to_string(entry.exit_code) + "; docs/errors.md says more\n",
+    return Shown{number + "  " + entry.name + ": " + ClassOf(entry.code) + "\n   " + entry.meaning + "\n   fix:   " + entry.advice +
+                     "\n   exit code " + std::to_string(entry.exit_code) + "\n",
                  ""};
   }
   return Status(ErrorId::kUsageError, "no error is called '" + invocation.target + "'" + DidYouMean(invocation.target, names))
-      .Fix("give a number or a name of docs/errors.md, as in TP2101 or PoolFull");
+      .Fix("give a number or a name, as TP2101 or PoolFull; `memctl explain` lists all");
 }
 
 }  // namespace tidepool::client

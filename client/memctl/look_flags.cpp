@@ -68,7 +68,7 @@ void AddBy(CLI::App* sub, Invocation* invocation) {
       ->type_name("chunk|layer|tensor|job");
 }
 
-// memctl top [-b] [-n N], memctl events [-f] [--after N] [--limit N], memctl explain CODE
+// memctl top [-b] [-n N], memctl events [-f] [--after N] [--limit N], memctl explain [CODE]
 void AddLookCommands(CLI::App* app, Invocation* invocation) {
   const auto add = [&](const char* name, const char* help) {
     CLI::App* sub = app->add_subcommand(name, help);
@@ -101,9 +101,8 @@ void AddLookCommands(CLI::App* app, Invocation* invocation) {
   CLI::App* page = add("page", "Show what memserver does in a browser, until Ctrl-C; with the rights of whoever runs it");
   page->add_option("--listen", invocation->listen, "Where: an address of the loopback; port 0: any that is free (127.0.0.1:8642)")
       ->type_name("ADDRESS");
-  add("explain", "What an error means and what to do: memctl explain TP2101")
+  add("explain", "What an error means and what to do: memctl explain TP2101; without a code, all of them")
       ->add_option("code", invocation->target, "A number or a name")
-      ->required()
       ->type_name("CODE");
 }
 

@@ -28,6 +28,7 @@ namespace memctl_commands_test {
 using memserver::AdminApi;
 using memserver::AdminServer;
 using memserver::FakeLoop;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -377,9 +378,11 @@ TEST(RunReport, PicturesAreTheLooksOneBelowTheOther) {
 
 TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {
   EXPECT_THAT(ResultOf({"explain", "TP2101"}),
-              HasSubstr("TP2101  PoolFull: there is no room, or no right\n   fix:   give memserver a larger --pool"));
+              AllOf(HasSubstr("TP2101  PoolFull: there is no room, or no right\n   The job reserves more host memory than"),
+                    HasSubstr("\n   fix:   give memserver a larger --pool")));
   EXPECT_EQ(ResultOf({"explain", "2101"}), ResultOf({"explain", "PoolFull"}));
   EXPECT_THAT(ResultOf({"explain", "TP2101", "-o", "json"}), HasSubstr("\"exit_code\":5"));
+  EXPECT_THAT(ResultOf({"explain"}), AllOf(HasSubstr("NUMBER"), HasSubstr("TP2101  PoolFull"), HasSubstr("TP9002")));
   const auto unknown = Run({"explain", "PoolFul"});
   EXPECT_EQ(unknown.status().exit_code(), kExitUsage);
   EXPECT_THAT(unknown.status().Format(), HasSubstr("did you mean \"PoolFull\""));

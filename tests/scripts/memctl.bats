@@ -96,4 +96,5 @@ json() { python3 -c 'import json, sys; print(eval("json.load(sys.stdin)" + sys.a
   run memctl doctor
   [ "$status" -eq 0 ]
   [[ $(memctl explain TP2101) == *PoolFull* ]]
+  "$BATS_TEST_DIRNAME/../../scripts/errors_page.py" --memctl "$TIDEPOOL_BIN/memctl" --check
 }
