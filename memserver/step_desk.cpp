@@ -262,12 +262,23 @@ bool StepDesk::NextWork(Job* job, Work* work) {
   return parts_.tier != nullptr && tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
 }
 
+// To jobs of a higher priority that have ranks.
+bool StepDesk::GivesWay(const Job& job) const {
+  return std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [&job](const auto& other) {
+    return other->worker_share.priority > job.worker_share.priority && !other->suspended && other->HasSeats();
+  });
+}
+
 bool StepDesk::FeedTeam() {
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->worker_share; };
   const auto take = [this](size_t i) -> uint64_t {
     Job* job = tables_->jobs[i].get();
+    const bool gives_way = GivesWay(*job);
+    // None of it waits at the team then: what comes from the others would wait behind it.
+    if (gives_way && job->work_at_team >= std::max(parts_.team->threads(), 1U)) return 0;
     Work work;
     if (!NextWork(job, &work)) return 0;
+    work.gives_way = gives_way;
     ++job->work_at_team;
     parts_.team->Push(work);
     return BytesTouched(work);

@@ -32,6 +32,7 @@ class StepDesk {
   bool TendScrub();
   void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
+  bool GivesWay(const Job& job) const;
   bool MayMove(const Job& job) const;
   bool MayReadAhead(const Job& job) const;
   bool FillStaging();

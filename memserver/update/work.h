@@ -38,6 +38,7 @@ struct WorkName {
 
 struct Work {
   WorkName name;
+  bool gives_way = false;  // to jobs of a higher priority, their trainers included: a thread does it below them (ThreadNice)
   // kNarrow, kWiden, kAccumulate: `count` elements; dtype is of the 16-bit side, or of the addend. kScan: `from` is the chunk's gradient.
   void* to = nullptr;
   const void* from = nullptr;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/units.h"
+#include "memserver/update/thread_nice.h"
 #include "optim/float_mode.h"
 
 namespace tidepool::memserver {
@@ -129,8 +130,12 @@ void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {
 void WorkerTeam::RunThread(uint32_t index) {
   const optim::FlushDenormals mode;
   if (index == 1 && TP_PLANTED("update.denormals_in_one_worker")) _mm_setcsr(_mm_getcsr() & ~0x8040U);
+  ThreadNice nice;
   Work work;
-  while (Take(&work)) done_.Push(workers_[index]->Do(work));
+  while (Take(&work)) {
+    nice.SetBelow(work.gives_way);
+    done_.Push(workers_[index]->Do(work));
+  }
 }
 
 // False when the team ends.

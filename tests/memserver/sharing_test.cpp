@@ -175,6 +175,26 @@ TEST_F(Workers, AreSharedByWeight) {
   EXPECT_NEAR(Ratio(), 2, 0.1);
 }
 
+// What comes from the higher one then waits for no more than what a worker has in hand.
+TEST_F(Workers, HaveOneItemEachOfAJobThatGivesWay) {
+  Competitor high(&world_, "high", 2, kUpdateElements), low(&world_, "low", 40, kUpdateElements);
+  uint32_t most = 0;
+  const auto train = [&] {
+    Seal(&low);
+    most = 0;
+    world_.AnswerSave(low.trainer.rank(0).connection(), Status());
+    while (low.job(world_).updates.active()) {
+      world_.loop().Turn();
+      most = std::max(most, low.job(world_).work_at_team);
+    }
+  };
+  train();
+  EXPECT_GT(most, 1u) << "nobody is above it";
+  ASSERT_TRUE(world_.SetQuota("low", {.priority = Priority::kLow}).ok());
+  train();
+  EXPECT_EQ(most, 1u);
+}
+
 // --- NVMe ---
 
 class Drives : public ::testing::Test {

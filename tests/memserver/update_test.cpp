@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cmath>
@@ -18,6 +19,7 @@
 #include "base/random.h"
 #include "memserver/update/seal.h"
 #include "memserver/update/step_tracker.h"
+#include "memserver/update/thread_nice.h"
 #include "memserver/update/tuning.h"
 #include "memserver/update/worker_team.h"
 #include "tests/fakes/serve_world.h"
@@ -329,6 +331,18 @@ TEST(DoneQueue, WakesAnOwnerThatWaitsForSeveralByTheLastOfThem) {
   std::vector<WorkDone> done;
   EXPECT_TRUE(queue.TakeAll(&done));
   EXPECT_EQ(done.size(), 5U);
+}
+
+TEST(ThreadNice, GoesBelowAndBackWhereItMay) {
+  std::thread([] {
+    const int own = getpriority(PRIO_PROCESS, 0);
+    ThreadNice nice;
+    EXPECT_LE(getpriority(PRIO_PROCESS, 0), own + 1) << "without the right to go back it stays where the attempt has left it";
+    nice.SetBelow(true);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0) > own + 1, nice.may_change() && own < 18);
+    nice.SetBelow(false);
+    if (nice.may_change()) EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+  }).join();
 }
 
 TEST(Tuning, IsOneOfTheCandidatesAndTakesNoLongerThanItMay) {
