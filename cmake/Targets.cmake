@@ -80,10 +80,11 @@ if(TIDEPOOL_SUITE)
   set(TIDEPOOL_TEST_PREFIX "${TIDEPOOL_SUITE}.")
 endif()
 
-# tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b] [SECONDS s] [ALONE]): a ctest that is not a GoogleTest
-# program. SECONDS: about what a long one takes; the longest begin first. ALONE: nothing runs beside it, because it loads all cores itself.
+# tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b] [SECONDS s] [ALONE|CROWDED]): a ctest that is not a GoogleTest
+# program. SECONDS: about what a long one takes; the longest begin first. ALONE: nothing runs beside it. CROWDED: it loads several cores itself,
+# so that fewer run beside it.
 function(tidepool_script_test name)
-  cmake_parse_arguments(ARG "ALONE" "TIMEOUT;SECONDS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE;CROWDED" "TIMEOUT;SECONDS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -96,17 +97,19 @@ function(tidepool_script_test name)
   endif()
   if(ARG_ALONE)
     set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
+  elseif(ARG_CROWDED)
+    set_tests_properties(${test} PROPERTIES PROCESSORS 2)
   endif()
 endfunction()
 
-# tidepool_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [DEFINES A=b ...] [NEEDS target ...] [LABELS x] [TIMEOUT s] [SECONDS s] [ALONE]
-#               [OWN] [ONE_THREAD] [PROGRAMS]): tests of one subject, as one ctest.
+# tidepool_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [DEFINES A=b ...] [NEEDS target ...] [LABELS x] [TIMEOUT s] [SECONDS s]
+#               [ALONE|CROWDED] [OWN] [ONE_THREAD] [PROGRAMS]): tests of one subject, as one ctest.
 # All subjects of a folder are one program, whose files are compiled several at once: alone they take more than twice as long (docs/decisions/017).
 # tests/NAME in the build folder runs the subject in it. NEEDS: what else must be built. OWN: it is a program of its own, a target of its name.
 # ONE_THREAD: nothing in it runs beside anything else, so that the thread sanitizer's suite leaves it out. PROGRAMS: its threads are those of
 # programs that it starts, which tests in one process and the campaign have as well: that suite leaves it to the night (TIDEPOOL_NIGHT).
 function(tidepool_test name)
-  cmake_parse_arguments(ARG "ONE_THREAD;ALONE;OWN;PROGRAMS" "TIMEOUT;SECONDS" "SOURCES;DEPS;DEFINES;NEEDS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD;ALONE;CROWDED;OWN;PROGRAMS" "TIMEOUT;SECONDS" "SOURCES;DEPS;DEFINES;NEEDS;LABELS" ${ARGN})
   if((ARG_ONE_THREAD OR (ARG_PROGRAMS AND NOT TIDEPOOL_NIGHT)) AND TIDEPOOL_SANITIZE MATCHES thread)
     return()
   endif()
@@ -138,6 +141,8 @@ function(tidepool_test name)
   set(alone "")
   if(ARG_ALONE)
     set(alone ALONE)
+  elseif(ARG_CROWDED)
+    set(alone CROWDED)
   endif()
   tidepool_script_test(${name} COMMAND ${TIDEPOOL_TEST_LAUNCHER} ${CMAKE_BINARY_DIR}/tests/${name} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT}
                        SECONDS ${ARG_SECONDS} ${alone})

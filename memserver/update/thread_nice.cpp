@@ -2,12 +2,10 @@
 
 #include <sys/resource.h>
 
-#include <algorithm>
-
 namespace tidepool::memserver {
 namespace {
 
-constexpr int kBelow = 10, kLowest = 19;
+constexpr int kLowest = 19;
 
 // Of the calling thread alone, on Linux.
 bool Set(int nice) {
@@ -22,7 +20,7 @@ ThreadNice::ThreadNice() : own_(getpriority(PRIO_PROCESS, 0)) {
 
 void ThreadNice::SetBelow(bool below) {
   if (below == below_ || !may_change_) return;
-  if (Set(below ? std::min(own_ + kBelow, kLowest) : own_)) below_ = below;
+  if (Set(below ? kLowest : own_)) below_ = below;
 }
 
 }  // namespace tidepool::memserver

@@ -177,22 +177,21 @@ TEST_F(Workers, AreSharedByWeight) {
 
 // What comes from the higher one then waits for no more than what a worker has in hand.
 TEST_F(Workers, HaveOneItemEachOfAJobThatGivesWay) {
-  Competitor high(&world_, "high", 2, kUpdateElements), low(&world_, "low", 40, kUpdateElements);
-  uint32_t most = 0;
-  const auto train = [&] {
-    Seal(&low);
-    most = 0;
-    world_.AnswerSave(low.trainer.rank(0).connection(), Status());
-    while (low.job(world_).updates.active()) {
-      world_.loop().Turn();
-      most = std::max(most, low.job(world_).work_at_team);
-    }
-  };
-  train();
-  EXPECT_GT(most, 1u) << "nobody is above it";
+  Competitor high(&world_, "high", 2, kUpdateElements), equal(&world_, "equal", 40, kUpdateElements),
+      low(&world_, "low", 40, kUpdateElements);
   ASSERT_TRUE(world_.SetQuota("low", {.priority = Priority::kLow}).ok());
-  train();
-  EXPECT_EQ(most, 1u);
+  const auto most_at_team = [&](Competitor* one) {
+    Seal(one);
+    world_.AnswerSave(one->trainer.rank(0).connection(), Status());
+    uint32_t most = 0;
+    while (one->job(world_).updates.active()) {
+      world_.loop().Turn();
+      most = std::max(most, one->job(world_).work_at_team);
+    }
+    return most;
+  };
+  EXPECT_GT(most_at_team(&equal), 1u) << "nobody is above it";
+  EXPECT_EQ(most_at_team(&low), 1u);
 }
 
 // --- NVMe ---

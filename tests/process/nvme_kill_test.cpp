@@ -28,7 +28,7 @@ namespace tidepool::testing {
 namespace nvme_kill_test {
 
 #ifdef TIDEPOOL_SANITIZED
-constexpr uint32_t kKillsWanted = 8;
+constexpr uint32_t kKillsWanted = 4;
 constexpr const char* kSteps = "120";
 #else
 constexpr uint32_t kKillsWanted = 50;
