@@ -37,10 +37,10 @@ class FairShare {
   explicit FairShare(int64_t quantum = kQuantum) : quantum_(quantum) {}
 
   // Lets one member take one item. `share(i)` is member i's Share; `take(i)` lets it take an item and returns its cost, 0 when it has none.
-  // False when nobody has any.
+  // Priorities below `lowest` have to wait, and lose nothing by it. False when nobody has any.
   template <typename ShareOf, typename Take>
-  bool Serve(size_t members, ShareOf share, Take take) {
-    for (size_t priority = 0; priority + 1 < kPriorities; ++priority) {
+  bool Serve(size_t members, ShareOf share, Take take, Priority lowest = Priority::kLow) {
+    for (auto priority = static_cast<size_t>(lowest); priority + 1 < kPriorities; ++priority) {
       Turn& turn = turns_[priority];
       turn.promoted += turn.passed_over / (kPromotionQuanta * quantum_) * kPromotedQuanta * quantum_;
       turn.passed_over %= kPromotionQuanta * quantum_;
@@ -49,7 +49,7 @@ class FairShare {
       turn.promoted = cost == 0 ? 0 : std::max(turn.promoted - cost, -kDebtQuanta * quantum_);
       if (cost > 0) return PassOver(priority, cost);
     }
-    for (size_t priority = kPriorities; priority-- > 0;) {
+    for (size_t priority = kPriorities; priority-- > static_cast<size_t>(lowest);) {
       const int64_t cost = ServePriority(priority, members, share, take);
       if (cost == 0) continue;
       turns_[priority].promoted = std::max<int64_t>(turns_[priority].promoted, 0);  // no higher one has anything: it owes them nothing

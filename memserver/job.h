@@ -105,6 +105,7 @@ struct Job {
   int64_t demotable_ns = 0;             // not before; after a demotion that failed
   Status demotion_failure;              // the last
   uint32_t work_at_team = 0;
+  uint64_t bytes_at_team = 0;  // that it touches
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;
   uint64_t changes = 0;  // grows when a parked request may go on; see Changes

@@ -74,6 +74,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   Job* job = tables_->FindJob(done.name.job);
   TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
   --job->work_at_team;
+  job->bytes_at_team -= done.bytes;
   switch (done.name.kind) {
     case WorkKind::kHash: EndHash(*job, done); break;
     case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
@@ -262,29 +263,48 @@ bool StepDesk::NextWork(Job* job, Work* work) {
   return parts_.tier != nullptr && tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
 }
 
-// To jobs of a higher priority that have ranks.
-bool StepDesk::GivesWay(const Job& job) const {
-  return std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [&job](const auto& other) {
-    return other->worker_share.priority > job.worker_share.priority && !other->suspended && other->HasSeats();
-  });
+// Of the jobs that have ranks.
+Priority StepDesk::HighestPresent() const {
+  Priority highest = Priority::kLow;
+  for (const auto& job : tables_->jobs) {
+    if (job->worker_share.priority > highest && !job->suspended && job->HasSeats()) highest = job->worker_share.priority;
+  }
+  return highest;
+}
+
+// Is so much of lower priorities at the team that more would only wait there, and what comes from `highest` behind it?
+bool StepDesk::TeamHasEnoughBelow(Priority highest) const {
+  const uint64_t workers = std::max(parts_.team->threads(), 1U);
+  uint64_t items = 0, bytes = 0;
+  for (const auto& job : tables_->jobs) {
+    if (job->worker_share.priority >= highest) continue;
+    items += job->work_at_team;
+    bytes += job->bytes_at_team;
+  }
+  return items >= workers && bytes >= workers * FairShare::kQuantum;
 }
 
 bool StepDesk::FeedTeam() {
+  if (!parts_.team->HasRoom()) return false;
+  const Priority highest = HighestPresent();
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->worker_share; };
-  const auto take = [this](size_t i) -> uint64_t {
+  const auto take = [this, highest](size_t i) -> uint64_t {
     Job* job = tables_->jobs[i].get();
-    const bool gives_way = GivesWay(*job);
-    // None of it waits at the team then: what comes from the others would wait behind it.
-    if (gives_way && job->work_at_team >= std::max(parts_.team->threads(), 1U)) return 0;
     Work work;
     if (!NextWork(job, &work)) return 0;
-    work.gives_way = gives_way;
+    work.gives_way = job->worker_share.priority < highest;
+    const uint64_t bytes = BytesTouched(work);
     ++job->work_at_team;
+    job->bytes_at_team += bytes;
     parts_.team->Push(work);
-    return BytesTouched(work);
+    return bytes;
   };
   bool fed = false;
-  while (parts_.team->HasRoom() && workers_.Serve(tables_->jobs.size(), share, take)) fed = true;
+  while (parts_.team->HasRoom()) {
+    const Priority lowest = TeamHasEnoughBelow(highest) ? highest : Priority::kLow;
+    if (!workers_.Serve(tables_->jobs.size(), share, take, lowest)) break;
+    fed = true;
+  }
   return fed;
 }
 

@@ -32,7 +32,8 @@ class StepDesk {
   bool TendScrub();
   void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
-  bool GivesWay(const Job& job) const;
+  Priority HighestPresent() const;
+  bool TeamHasEnoughBelow(Priority highest) const;
   bool MayMove(const Job& job) const;
   bool MayReadAhead(const Job& job) const;
   bool FillStaging();

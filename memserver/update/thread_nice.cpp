@@ -2,6 +2,10 @@
 
 #include <sys/resource.h>
 
+#include <cstdint>
+
+#include "base/log.h"
+
 namespace tidepool::memserver {
 namespace {
 
@@ -14,8 +18,12 @@ bool Set(int nice) {
 
 }  // namespace
 
+// Upwards first: without the right nothing has changed then.
 ThreadNice::ThreadNice() : own_(getpriority(PRIO_PROCESS, 0)) {
-  may_change_ = own_ < kLowest && Set(own_ + 1) && Set(own_);
+  rlimit limit{};
+  const bool by_limit = getrlimit(RLIMIT_NICE, &limit) == 0 && static_cast<int64_t>(limit.rlim_cur) >= 20 - own_;
+  may_change_ = own_ < kLowest && (by_limit || (Set(own_ - 1) && Set(own_)));
+  if (!may_change_) LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own_}});
 }
 
 void ThreadNice::SetBelow(bool below) {

@@ -177,8 +177,8 @@ TEST_F(Workers, AreSharedByWeight) {
 
 // What comes from the higher one then waits for no more than what a worker has in hand.
 TEST_F(Workers, HaveOneItemEachOfAJobThatGivesWay) {
-  Competitor high(&world_, "high", 2, kUpdateElements), equal(&world_, "equal", 40, kUpdateElements),
-      low(&world_, "low", 40, kUpdateElements);
+  constexpr uint64_t kLarge = FairShare::kQuantum / sizeof(float);
+  Competitor high(&world_, "high", 2, kUpdateElements), equal(&world_, "equal", 8, kLarge), low(&world_, "low", 8, kLarge);
   ASSERT_TRUE(world_.SetQuota("low", {.priority = Priority::kLow}).ok());
   const auto most_at_team = [&](Competitor* one) {
     Seal(one);
@@ -192,6 +192,18 @@ TEST_F(Workers, HaveOneItemEachOfAJobThatGivesWay) {
   };
   EXPECT_GT(most_at_team(&equal), 1u) << "nobody is above it";
   EXPECT_EQ(most_at_team(&low), 1u);
+}
+
+// Jobs that give way share what is left by their weights as ever.
+TEST_F(Workers, AreSharedByWeightBelowAJobThatDoesNothing) {
+  Competitor high(&world_, "high", 1, kUpdateElements), two(&world_, "two", 800, kUpdateElements),
+      one(&world_, "one", 500, kUpdateElements);
+  ASSERT_TRUE(world_.SetQuota("two", {.weight = 2, .priority = Priority::kLow}).ok());
+  ASSERT_TRUE(world_.SetQuota("one", {.priority = Priority::kLow}).ok());
+  Seal(&two);
+  Seal(&one);
+  Update();
+  EXPECT_NEAR(Ratio(), 2, 0.1);
 }
 
 // --- NVMe ---
