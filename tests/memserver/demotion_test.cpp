@@ -500,7 +500,7 @@ TEST_P(DemotionKills, AtEveryPointLeaveTheStatesInOnePlace) {
 TEST_P(DemotionKills, BetweenAnyTwoTurnsLeaveTheStatesInOnePlace) {
   const Weights expected = OnHost(GetParam(), 4);
 #ifdef TIDEPOOL_SANITIZED
-  constexpr uint32_t kStride = 5;
+  constexpr uint32_t kStride = 11;
 #else
   constexpr uint32_t kStride = 1;
 #endif

@@ -214,7 +214,7 @@ TEST_P(SpillKills, InTheMiddleOfStoringAndUpdatingChangeNoBit) {
   const shm::JobSpec spec = SpecOf(GetParam());
   const Weights expected = OnHost(spec, 3);
 #ifdef TIDEPOOL_SANITIZED
-  constexpr uint32_t kStride = 5;
+  constexpr uint32_t kStride = 11;
 #else
   constexpr uint32_t kStride = 1;
 #endif
