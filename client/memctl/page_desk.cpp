@@ -17,7 +17,7 @@
 namespace tidepool::client {
 namespace {
 
-constexpr std::string_view kLookPath = "/look";
+constexpr std::string_view kLookPath = "/look", kStreamPath = "/stream";
 
 std::string ProblemText(const Status& error) {
   const ErrorEntry& entry = ErrorEntryOf(error.id());
@@ -59,7 +59,8 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
   }
   const auto files = PageFiles();
   const auto file = std::find_if(files.begin(), files.end(), [&](const PageFile& each) { return each.path == question.target; });
-  if (file == files.end() && question.target != kLookPath) {
+  const bool goes_on = question.target == kStreamPath;
+  if (file == files.end() && question.target != kLookPath && !goes_on) {
     return Problem(404,
                    Status(ErrorId::kAdminNotFound, "the page has no such part").Fix("open the address that `memctl page` has printed"));
   }
@@ -74,11 +75,16 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
     return Problem(401, Status(ErrorId::kNotOwner, "the key is missing, or is that of another `memctl page`")
                             .Fix("open the address that `memctl page` has printed, with all that stands behind the #"));
   }
+  if (goes_on) return {.status = 200, .content_type = "application/x-ndjson", .body = {}, .goes_on = true};
+  return {.status = 200, .content_type = "application/json", .body = Look()};
+}
+
+const std::string& PageDesk::Look() {
   if (last_look_.empty() || clock_->NowNs() - looked_ns_ > kLookAgeMax) {
     last_look_ = look_();
     looked_ns_ = clock_->NowNs();
   }
-  return {.status = 200, .content_type = "application/json", .body = last_look_};
+  return last_look_;
 }
 
 std::string LookForPage(const Invocation& invocation) {

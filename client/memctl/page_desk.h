@@ -1,4 +1,4 @@
-// PageDesk: what `memctl page` answers a browser: the page's own files, and a look at memserver.
+// PageDesk: what `memctl page` answers a browser: the page's own files, a look at memserver, and a stream of looks.
 //
 // One thread. Nothing that a browser sends reaches memserver: a look is a fixed list of GETs, and it is the only thing that can be asked
 // for. Whoever asks for a look gives the key (Authorization: Bearer KEY): a port does not know who asks, and memserver shows each user its
@@ -27,6 +27,7 @@ struct PageAnswer {
   std::string content_type;
   std::string body;
   std::string allow = {};  // of 405
+  bool goes_on = false;    // a line for each Look follows, for as long as somebody reads
 };
 
 class PageDesk {
@@ -36,6 +37,8 @@ class PageDesk {
   // `look` gives a JSON object; `clock` must outlive the desk.
   PageDesk(std::string key, std::function<std::string()> look, const Clock* clock);
   PageAnswer Answer(const PageQuestion& question);
+  // What memserver says now, or said a moment ago.
+  const std::string& Look();
 
  private:
   const std::string key_;

@@ -6,6 +6,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -33,6 +34,7 @@ constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 constexpr uint32_t kConnectionsMax = 32, kHeaderBytesMax = 8 * 1024;
 constexpr uint64_t kBodyBytesMax = 1024;  // nothing that is asked for has one
 constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kStreamPause = std::chrono::milliseconds(500);  // between two looks of a stream
 
 // Nothing from elsewhere, nothing inline, in nobody's frame.
 constexpr const char* kPolicy =
@@ -96,6 +98,7 @@ class PageServer::Engine {
       const Request& request = parser.get();
       const PageAnswer answer = desk_.Answer({View(request.method_string()), View(request.target()), View(request[http::field::host]),
                                               View(request[http::field::authorization])});
+      if (answer.goes_on && request.method() == http::verb::get) co_return co_await Push(&stream, answer, request);
       Response response = ResponseOf(answer, request);
       keep_alive = response.keep_alive();
       http::response_serializer<http::string_body> serializer(response);
@@ -108,6 +111,24 @@ class PageServer::Engine {
     }
     beast::error_code ignored;
     stream.socket().shutdown(Tcp::socket::shutdown_send, ignored);
+  }
+
+  // One look after the other, a line each, until the browser leaves or reads no more.
+  asio::awaitable<void> Push(Stream* stream, const PageAnswer& answer, const Request& request) {
+    Response head = ResponseOf(answer, request);
+    head.content_length(boost::none);
+    head.chunked(true);
+    http::response_serializer<http::string_body> serializer(head);
+    stream->expires_after(kPatience);
+    auto error = std::get<0>(co_await http::async_write_header(*stream, serializer, kAsTuple));
+    asio::steady_timer pause(context_);
+    while (!error) {
+      const std::string line = desk_.Look() + "\n";
+      stream->expires_after(kPatience);
+      error = std::get<0>(co_await asio::async_write(*stream, http::make_chunk(asio::buffer(line)), kAsTuple));
+      pause.expires_after(kStreamPause);
+      co_await pause.async_wait(kAsTuple);
+    }
   }
 
   static Response ResponseOf(const PageAnswer& answer, const Request& request) {

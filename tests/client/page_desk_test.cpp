@@ -75,7 +75,7 @@ TEST_F(Desk, ALookNeedsTheKey) {
 
 TEST_F(Desk, NothingIsChangedAndNothingElseIsThere) {
   for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "get", ""}) {
-    for (const char* target : {"/", "/look"}) {
+    for (const char* target : {"/", "/look", "/stream"}) {
       const PageAnswer refused = Ask({method, target, "localhost", "Bearer abc"});
       EXPECT_EQ(refused.status, 405u) << method;
       EXPECT_EQ(refused.allow, "GET, HEAD");

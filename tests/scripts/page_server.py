@@ -55,6 +55,15 @@ class PageServer:
         connection.close()
         return answer.status, answer.headers, text
 
+    def stream(self, lines):
+        """The first looks of the stream."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/stream", headers={"Host": f"127.0.0.1:{self.port}", "Authorization": "Bearer " + self.key})
+        answer = connection.getresponse()
+        looks = [json.loads(answer.readline()) for _ in range(lines)]
+        connection.close()
+        return answer.headers, looks
+
     def look(self):
         status, _, text = self.ask("/look", Authorization="Bearer " + self.key)
         return status, json.loads(text)

@@ -45,6 +45,16 @@ class Page(unittest.TestCase):
         self.assertEqual(look["quotas"], self.page.report("quotas"))
         self.assertEqual(look["status"]["pool"], self.page.report("status")["pool"])
 
+    def test_a_stream_brings_one_look_after_the_other(self):
+        headers, looks = self.page.stream(3)
+        self.assertEqual((headers["Content-Type"], headers["Transfer-Encoding"]), ("application/x-ndjson", "chunked"))
+        ages = [look["status"]["uptime_seconds"] for look in looks]
+        self.assertTrue(ages[0] < ages[1] < ages[2], ages)
+        self.assertEqual(self.page.ask("/stream", Authorization="Bearer 0")[0], 401)
+        self.page.memctl("drain")
+        self.assertEqual(self.page.stream(2)[1][1]["status"]["state"], "draining")
+        self.page.memctl("undrain")
+
     def test_other_hosts_methods_and_keys_are_refused(self):
         key = "Bearer " + self.page.key
         self.assertEqual(self.page.ask("/look", Authorization=key, Host="evil.example")[0], 421)

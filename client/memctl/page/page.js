@@ -1,4 +1,4 @@
-// The page: asks `memctl page` what memserver says, twice a second, and shows it. Texts of others are set as text, never as HTML.
+// The page: reads what memserver says from the stream of `memctl page`, twice a second, and shows it. Texts of others are set as text, never as HTML.
 import { PHASES, QUIET, foldOf, inkOf, lettersOf, paintRate, paintRow, paintRuler, paintSteps } from "/picture.js";
 
 const PAUSE_MS = 500, SAMPLES = 240, SHOWN_SECONDS = 120;
@@ -262,34 +262,57 @@ function show(look) {
   ++state.looks;
 }
 
-async function poll() {
-  let answer;
-  try {
-    answer = await fetch("/look", { headers: { Authorization: "Bearer " + key }, cache: "no-store" });
-  } catch {
-    showProblem("memctl page has ended", "Nothing answers at " + location.host + ". What is shown is old.", "start it again, and open the address that it prints");
-    return;
-  }
-  const look = await answer.json();
-  if (!answer.ok) {
-    showProblem("this page is not for whoever has this address", look.detail, look.remedy);
-  } else if (look.problem) {
+function take(look) {
+  if (look.problem) {
     const { code, name, detail, where, remedy } = look.problem;
     showProblem("memserver does not answer", `${code} ${name}: ${detail}${where ? " (" + where + ")" : ""}`, remedy);
-  } else {
-    try {
-      show(look);
-      showProblem("");
-    } catch (error) {
-      console.error(error);
-      showProblem("this memserver says other things than this page knows", String(error), "use memctl and memserver of one release");
+    return;
+  }
+  try {
+    show(look);
+    showProblem("");
+  } catch (error) {
+    console.error(error);
+    showProblem("this memserver says other things than this page knows", String(error), "use memctl and memserver of one release");
+  }
+}
+
+// Reads looks, a line each, until the stream ends; of several that came at once the last one counts.
+async function read(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    if (lines.length) take(JSON.parse(lines[lines.length - 1]));
+  }
+}
+
+// A page that nobody sees asks for nothing.
+async function follow() {
+  const leaving = new AbortController();
+  const whenHidden = () => document.hidden && leaving.abort();
+  document.addEventListener("visibilitychange", whenHidden);
+  try {
+    const answer = await fetch("/stream", { headers: { Authorization: "Bearer " + key }, cache: "no-store", signal: leaving.signal });
+    if (answer.ok) {
+      await read(answer.body);
+    } else {
+      const look = await answer.json();
+      showProblem("this page is not for whoever has this address", look.detail, look.remedy);
     }
+  } catch {
+    if (!leaving.signal.aborted) showProblem("memctl page has ended", "Nothing answers at " + location.host + ". What is shown is old.", "start it again, and open the address that it prints");
+  } finally {
+    document.removeEventListener("visibilitychange", whenHidden);
   }
 }
 
 async function forever() {
   for (;;) {
-    if (!document.hidden) await poll();
+    if (!document.hidden) await follow();
     await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   }
 }
