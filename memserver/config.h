@@ -96,6 +96,8 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
 // A complete, commented configuration file: with the defaults, or with the values that hold and their origins.
 std::string PrintDefaults();
+// Every setting that there is, as JSON: its key, flag, variable, kind, default and meaning, and whether a reload may change it.
+std::string ConfigSchema();
 std::string PrintEffective(const LoadedConfig& loaded);
 
 }  // namespace tidepool::memserver

@@ -31,6 +31,9 @@ std::string NameOf(const SuspendJob& command) {
 std::string NameOf(const ReleaseJob& command) {
   return (command.force ? "release with its ranks job " : "release job ") + command.job;
 }
+std::string NameOf(const EvictJob& command) {
+  return "evict job " + command.job;
+}
 std::string NameOf(const DrainJobs& command) {
   return command.draining ? "drain" : "end of drain";
 }
@@ -101,6 +104,23 @@ Status JobDesk::Do(const AdminCaller& caller, const ReleaseJob& command) {
     if (job->seats[rank] != nullptr) LeaveSeat(job->seats[rank], Leaving::kExpelled, why);
   }
   if (job->phase != JobPhase::kRemoving) BeginRemoval(job);
+  return Status();
+}
+
+// What makes room for others makes it for nobody too: the same rules, with the job's own account as the one that asks.
+Status JobDesk::Do(const AdminCaller& caller, const EvictJob& command) {
+  TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
+  const std::string& name = job->spec().name;
+  if (parts_.tier == nullptr) {
+    return Status(ErrorId::kAdminNotFound, "memserver has no NVMe directory").Fix("start it with --nvme DIR:SIZE");
+  }
+  if (IsDemoting()) return Status(ErrorId::kJobBusy, "states of another job are on their way to NVMe").Fix("ask again when they are there");
+  const DemotionChoice choice = ChooseAlone(*job);
+  if (choice.jobs.empty()) return Status(ErrorId::kJobBusy, "the states of job " + name + " do not move to NVMe").Why(choice.why_not);
+  if (!job->AtRest()) return Status(ErrorId::kJobBusy, "the last step of job " + name + " is being updated").Fix("ask again in a moment");
+  Status reserved;
+  if (!BeginDemotion(job, 0, &reserved)) return reserved;
+  tables_->demotion_asked = true;
   return Status();
 }
 

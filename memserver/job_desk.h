@@ -59,6 +59,8 @@ class JobDesk {
   bool IsDemoting() const { return tables_->demotion.active() || tables_->to_demote != 0; }
   bool WouldFit(const ReserveJob& event, const Newcomer::Then& then) const;
   DemotionChoice ChooseFor(const ReserveJob& event) const;
+  DemotionChoice ChooseAlone(const Job& job) const;
+  Movable MovableOf(const Job& job) const;
   std::string WhyNotMovable(const Job& job) const;
   bool BeginDemotion(Job* job, ConnectionId connection, Status* why);
   bool TendDemotion();
@@ -69,6 +71,7 @@ class JobDesk {
   Status Do(const AdminCaller& caller, const SetJobQuota& command);
   Status Do(const AdminCaller& caller, const SuspendJob& command);
   Status Do(const AdminCaller& caller, const ReleaseJob& command);
+  Status Do(const AdminCaller& caller, const EvictJob& command);
   Status Do(const AdminCaller& caller, const DrainJobs& command);
   Status Do(const AdminCaller& caller, const ChangeLogLevel& command);
   Status Do(const AdminCaller& caller, const MuteCheck& command);

@@ -41,6 +41,21 @@ bool JobDesk::WouldFit(const ReserveJob& event, const Newcomer::Then& then) cons
   return JobStates::FindsRuns(event.spec, parts_.pool, *placement, released);
 }
 
+Movable JobDesk::MovableOf(const Job& job) const {
+  return {.job = job.id,
+          .priority = job.quota.priority,
+          .detached_ns = job.detached_ns,
+          .spec = &job.spec(),
+          .on_host = job.states->chunks_on_host(),
+          .why_not = WhyNotMovable(job)};
+}
+
+DemotionChoice JobDesk::ChooseAlone(const Job& job) const {
+  const Newcomer nobody{
+      .account = job.account, .priority = job.quota.priority, .fits = [](const Newcomer::Then& then) { return !then.moved.empty(); }};
+  return ChooseDemotions(BuildLedger(parts_, options_, *tables_), {MovableOf(job)}, parts_.tier->LargestFree(), nobody);
+}
+
 // What is under way counts as done.
 DemotionChoice JobDesk::ChooseFor(const ReserveJob& event) const {
   Ledger ledger = BuildLedger(parts_, options_, *tables_);
@@ -50,12 +65,7 @@ DemotionChoice JobDesk::ChooseFor(const ReserveJob& event) const {
       for (Holding& holding : ledger.holdings) holding.pool_bytes -= holding.id == job->id ? job->states->movable_bytes() : 0;
       continue;
     }
-    jobs.push_back({.job = job->id,
-                    .priority = job->quota.priority,
-                    .detached_ns = job->detached_ns,
-                    .spec = &job->spec(),
-                    .on_host = job->states->chunks_on_host(),
-                    .why_not = WhyNotMovable(*job)});
+    jobs.push_back(MovableOf(*job));
   }
   Newcomer newcomer;
   newcomer.account = tables_->quotas.AccountOf(event.spec->name, event.uid);
@@ -107,7 +117,7 @@ bool JobDesk::BeginDemotion(Job* job, ConnectionId connection, Status* why) {
   tables_->demotion.Begin({job->id, std::move(*plan), std::move(offsets)}, states, parts_.clock->NowNs());
   tables_->demotion_for = connection;
   TP_POINT("server.demotion_begun");
-  LogInfo("states of a job without ranks go to NVMe, others need their room",
+  LogInfo("states of a job without ranks go to NVMe",
           {{"job", job->id}, {"name", job->spec().name}, {"pool_bytes", states.movable_bytes()}, {"nvme_bytes", nvme_bytes}});
   return true;
 }
@@ -131,7 +141,8 @@ bool JobDesk::TendDemotion() {
   if (!demotion.active()) return false;
   const Job* job = tables_->FindJob(demotion.job());
   const auto waits = [this](const WaitingRank& rank) { return rank.event.connection == tables_->demotion_for; };
-  const bool wanted = !tables_->draining && !tables_->closed && std::any_of(tables_->waiting.begin(), tables_->waiting.end(), waits);
+  const bool is_waited_for = !tables_->closed && std::any_of(tables_->waiting.begin(), tables_->waiting.end(), waits);
+  const bool wanted = !tables_->draining && (tables_->demotion_asked || is_waited_for);
   if (!wanted || job->phase != JobPhase::kOpen || job->HasRanks()) demotion.Cancel(WhyDropped(), parts_.tier);
   const bool worked = demotion.Progress(parts_.tier, *job->states);
   return EndDemotion() || worked;
@@ -171,6 +182,7 @@ bool JobDesk::EndDemotion() {
     }
   }
   demotion.End();
+  tables_->demotion_asked = false;
   TP_POINT("server.demotion_ended");
   // The end of a job makes more room than its states.
   if (job->phase != JobPhase::kRemoving) ++tables_->room_changes;

@@ -76,7 +76,7 @@ Result<ApplySettings> Reloader::Apply(Server* server, const AdminCaller& caller)
   return plan;
 }
 
-void Reloader::Do(Server* server, const ReloadAsked& asked) {
+void Reloader::Do(Server* server, const MainCommand& asked) {
   auto plan = Apply(server, asked.caller);
   // What was applied or refused by the loop is in the log already, with the caller; what never came so far is told here.
   if (!plan.ok()) {

@@ -31,7 +31,7 @@ class Reloader {
 
   Reloader(ConfigSources sources, LoadedConfig now) : sources_(std::move(sources)), now_(std::move(now)) {}
   // Answers the ticket. Waits for the serve loop's verdict for at most kWaitMs.
-  void Do(Server* server, const ReloadAsked& asked);
+  void Do(Server* server, const MainCommand& asked);
   const LoadedConfig& now() const { return now_; }
 
  private:

@@ -185,6 +185,20 @@ void BeginStop(Server* server, const std::string& cause, bool hand_over) {
   server->Stop(hand_over);
 }
 
+// An admin asks for what a signal asks for; true when the stop has begun.
+bool StopsAsAsked(Server* server, const KeptHolder& keeper, const MainCommand& asked) {
+  const bool hand_over = asked.what == MainCommand::What::kHandOver;
+  const std::string who = "uid " + std::to_string(asked.caller.uid) + ", pid " + std::to_string(asked.caller.pid);
+  if (hand_over && !keeper.Holds()) {
+    asked.ticket->Answer(Status(ErrorId::kNotReady, "nobody holds the memory of the jobs, so that none of them would outlive memserver")
+                             .Fix("end the jobs too, where that is meant: keep=false"));
+    return false;
+  }
+  asked.ticket->Answer(Status());
+  BeginStop(server, "asked for by an admin (" + who + ")", hand_over);
+  return true;
+}
+
 // Starts another keeper when it has died, and tries again for as long as that fails.
 class KeeperCare {
  public:
@@ -253,13 +267,18 @@ void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
                                    {stopping ? -1 : conditions.pipe.get(), 0, 0},
                                    {stopping ? -1 : keeper->watch_fd(), POLLIN, 0},
-                                   {stopping ? -1 : server->reload_fd(), POLLIN, 0}}};
+                                   {stopping ? -1 : server->main_commands_fd(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) < 0) continue;
     if (entries[1].revents != 0) return;
     if (entries[2].revents != 0) server->PublishSnapshots();
     if (!stopping) care.Renew(entries[5].revents != 0);
     if (entries[6].revents != 0) {
-      for (const ReloadAsked& asked : server->TakeReloads()) reloader->Do(server, asked);
+      for (const MainCommand& asked : server->TakeMainCommands()) {
+        if (asked.what == MainCommand::What::kReload)
+          reloader->Do(server, asked);
+        else
+          stopping |= StopsAsAsked(server, *keeper, asked);
+      }
     }
     const TakenSignal taken = entries[0].revents != 0 ? TakeSignal(signals) : TakenSignal{};
     if (taken.number == SIGHUP && !terminal.HasGone()) {

@@ -24,6 +24,7 @@
 #include "memserver/admin/admin_server.h"
 #include "memserver/admin/snapshot_source.h"
 #include "memserver/checkpoint/checkpoint_writer.h"
+#include "memserver/config.h"
 #include "memserver/jobs/control_server.h"
 #include "memserver/jobs/socket_directory.h"
 #include "memserver/kept_memory.h"
@@ -49,7 +50,7 @@ struct Server::Rooms {
   EventQueue<SaveRequest> saves;
   EventQueue<SaveResult> saved;
   EventQueue<std::shared_ptr<const Snapshot>> snapshots;
-  EventQueue<ReloadAsked> reloads;
+  EventQueue<MainCommand> main_commands;
   UniqueFd ended{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<device::HostDevice> device;
   device::CopyTuning copy_tuning;
@@ -136,7 +137,8 @@ ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
           .devices = device::DeviceNames(),
           .socket_dir = options.socket_dir,
           .pid = getpid(),
-          .topology = TopologyReport(options.topology, options.places, &pool)};
+          .topology = TopologyReport(options.topology, options.places, &pool),
+          .config_schema = ConfigSchema()};
 }
 
 // Quotas of the pool that there is: one that was taken over need not have the size that is asked for now. Its jobs are not given up for a
@@ -211,7 +213,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
     TP_ASSIGN_OR_RETURN(doors.metrics, ListenLoopback(options.metrics_listen, "--metrics-listen"));
   }
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
-  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), AdminMail{&r.events, &r.reloads});
+  r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), AdminMail{&r.events, &r.main_commands});
   TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(std::move(doors), r.api.get()));
   TP_RETURN_IF_ERROR(r.directory->Open(options.access));
 
@@ -269,14 +271,14 @@ bool Server::adopted() const {
 int Server::ended_fd() const {
   return rooms_->ended.get();
 }
-int Server::reload_fd() const {
-  return rooms_->reloads.event_fd();
+int Server::main_commands_fd() const {
+  return rooms_->main_commands.event_fd();
 }
 
-std::vector<ReloadAsked> Server::TakeReloads() {
-  std::vector<ReloadAsked> asked;
-  rooms_->reloads.ClearEvent();
-  rooms_->reloads.TakeAll(&asked);
+std::vector<MainCommand> Server::TakeMainCommands() {
+  std::vector<MainCommand> asked;
+  rooms_->main_commands.ClearEvent();
+  rooms_->main_commands.TakeAll(&asked);
   return asked;
 }
 

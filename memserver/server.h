@@ -82,8 +82,8 @@ class Server {
   int snapshot_fd() const;
   void PublishSnapshots();
   // Readable when somebody asks by the admin socket for the configuration to be read again.
-  int reload_fd() const;
-  std::vector<ReloadAsked> TakeReloads();
+  int main_commands_fd() const;
+  std::vector<MainCommand> TakeMainCommands();
   // Mails a change to the serve loop; its ticket is answered.
   void Command(AdminCommand command);
   // How long the serve loop has not answered; asks it, so that it can.

@@ -95,6 +95,7 @@ struct Tables {
   Scrub scrub;
   Demotion demotion;
   ConnectionId demotion_for = 0;  // the waiting rank that needs its room
+  bool demotion_asked = false;    // an admin has asked for it: nobody has to wait
   JobId to_demote = 0;            // is to be demoted as soon as it is at rest; 0: none
   JobId last_job = 0;
   SessionId last_session = 0;

@@ -174,10 +174,12 @@ struct JobAction {
   const char* path;  // behind /v1/jobs/{job}
   const char* done;
 };
-constexpr auto kJobActions = std::to_array<JobAction>({{"quota", "PUT", "/quota", "quota changed; memctl quotas shows it"},
-                                                       {"suspend", "POST", "/suspend", "suspended; memctl job resume serves it again"},
-                                                       {"resume", "POST", "/resume", "served again"},
-                                                       {"release", "DELETE", "", "released"}});
+constexpr auto kJobActions =
+    std::to_array<JobAction>({{"quota", "PUT", "/quota", "quota changed; memctl quotas shows it"},
+                              {"suspend", "POST", "/suspend", "suspended; memctl job resume serves it again"},
+                              {"resume", "POST", "/resume", "served again"},
+                              {"evict", "POST", "/evict", "its states go to NVMe; memctl nvme status shows how far they are"},
+                              {"release", "DELETE", "", "released"}});
 
 Result<Shown> RunJob(const Invocation& invocation, const Style&) {
   for (const JobAction& action : kJobActions) {
@@ -218,6 +220,12 @@ Result<Shown> RunDrain(const Invocation& invocation, const Style&) {
 
 Result<Shown> RunUndrain(const Invocation& invocation, const Style&) {
   return Apply(invocation, {"DELETE", "/v1/drain", "memserver takes new jobs again"});
+}
+
+Result<Shown> RunShutdown(const Invocation& invocation, const Style&) {
+  return Apply(invocation,
+               {"POST", invocation.force ? "/v1/shutdown?keep=false" : "/v1/shutdown",
+                invocation.force ? "memserver and its jobs end" : "memserver ends; its keeper holds the jobs for the next one"});
 }
 
 Result<Shown> RunLogs(const Invocation& invocation, const Style&) {
@@ -338,15 +346,34 @@ struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
 };
-constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},     {"ps", RunPs},           {"residency", RunResidency},
-                                                   {"chunks", RunChunks},     {"tensors", RunTensors}, {"chunk", RunTensors},
-                                                   {"topo", RunTopo},         {"quotas", RunQuotas},   {"nvme", RunNvme},
-                                                   {"config", RunConfig},     {"job", RunJob},         {"health", RunHealthCommand},
-                                                   {"doctor", RunDoctor},     {"explain", RunExplain}, {"events", RunEvents},
-                                                   {"top", RunTop},           {"record", RunRecord},   {"report", RunReport},
-                                                   {"timeline", RunTimeline}, {"drain", RunDrain},     {"undrain", RunUndrain},
-                                                   {"logs", RunLogs},         {"version", RunVersion}, {"wait-ready", RunWaitReady},
-                                                   {"ready", RunReady},       {"live", RunLive},       {"api", RunApi}});
+constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
+                                                   {"ps", RunPs},
+                                                   {"residency", RunResidency},
+                                                   {"chunks", RunChunks},
+                                                   {"tensors", RunTensors},
+                                                   {"chunk", RunTensors},
+                                                   {"topo", RunTopo},
+                                                   {"quotas", RunQuotas},
+                                                   {"nvme", RunNvme},
+                                                   {"config", RunConfig},
+                                                   {"job", RunJob},
+                                                   {"health", RunHealthCommand},
+                                                   {"doctor", RunDoctor},
+                                                   {"explain", RunExplain},
+                                                   {"events", RunEvents},
+                                                   {"top", RunTop},
+                                                   {"record", RunRecord},
+                                                   {"report", RunReport},
+                                                   {"timeline", RunTimeline},
+                                                   {"drain", RunDrain},
+                                                   {"undrain", RunUndrain},
+                                                   {"shutdown", RunShutdown},
+                                                   {"logs", RunLogs},
+                                                   {"version", RunVersion},
+                                                   {"wait-ready", RunWaitReady},
+                                                   {"ready", RunReady},
+                                                   {"live", RunLive},
+                                                   {"api", RunApi}});
 
 }  // namespace
 

@@ -32,6 +32,7 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"doctor", "What is wrong and what to do: the way to memserver, and its checks; exit code 9 when something does not work", false, false,
      false},
     {"undrain", "Take new jobs again", false, false, false},
+    {"shutdown", "End memserver; its keeper holds the jobs for the next one", false, false, false},
     {"version", "Release of memctl and of the memserver that answers", false, false, false},
     {"wait-ready", "Wait until memserver serves; exit code 6 when it does not in time", false, false, false},
     {"ready", "For probes: exit code 0 when new jobs are taken", false, false, false},
@@ -61,6 +62,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   sub->fallthrough();
   sub->callback([invocation, name = command.name] { invocation->command = name; });
   if (command.job) sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
+  if (std::string_view(command.name) == "shutdown") sub->add_flag("--end-jobs", invocation->force, "And all jobs: their states are lost");
   if (std::string_view(command.name) == "residency") {
     CLI::Option* from = sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of now")->type_name("FILE");
     sub->add_option("--at", invocation->at_seconds, "So many seconds behind its first look (0)")
@@ -106,6 +108,7 @@ constexpr auto kJobActions = std::to_array<ActionFlags>({
      5},
     {"suspend", "Serve it no longer: its ranks wait, and its memory is kept, until it is resumed", {}, 0},
     {"resume", "Serve it again", {}, 0},
+    {"evict", "Move its states to NVMe, where they stay until it ends; only while it has no ranks", {}, 0},
     {"release", "Give back all that it holds; its states are lost", {}, 0},
 });
 

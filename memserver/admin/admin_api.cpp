@@ -107,6 +107,14 @@ AdminAnswer GetMetrics(const Ask& ask) {
   return {.status = 200, .content_type = Exposition::kContentType, .body = MetricsReport(ask.look, ask.facts)};
 }
 
+AdminAnswer GetSummary(const Ask& ask) {
+  return {.status = 200, .content_type = "text/plain; charset=utf-8", .body = SummaryReport(ask.look)};
+}
+
+AdminAnswer GetTiers(const Ask& ask) {
+  return Ok(TiersReport(*ask.look.snapshot));
+}
+
 AdminAnswer GetNvme(const Ask& ask) {
   return Ok(NvmeReport(*ask.look.snapshot));
 }
@@ -116,6 +124,10 @@ AdminAnswer GetConfig(const Ask& ask) {
 }
 AdminAnswer GetConfigDiff(const Ask& ask) {
   return Ok(ConfigReport(*ask.look.snapshot, true));
+}
+
+AdminAnswer GetConfigSchema(const Ask& ask) {
+  return Ok(ask.facts.config_schema);
 }
 
 AdminAnswer GetJob(const Ask& ask) {
@@ -188,6 +200,27 @@ AdminAnswer GetChunks(const Ask& ask) {
   return page.ok() ? Ok(ChunksReport(*page)) : ProblemOf(page.status());
 }
 
+// A chunk has its number within a job; where only one job is there, that one is meant.
+Result<std::string> ReadChunk(const Ask& ask) {
+  TP_ASSIGN_OR_RETURN(const std::vector<const JobRow*> jobs, ChosenJobs(ask));
+  if (jobs.size() != 1) {
+    return Status(ErrorId::kAdminBadRequest, "the parameter job is missing, and " + std::to_string(jobs.size()) + " jobs are there");
+  }
+  const std::string& text = ask.target.path[2];
+  ChunkId id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  const size_t count = jobs[0]->chunks.size();
+  if (is_number && id < count) return ChunkReport(*jobs[0], id);
+  return Status(ErrorId::kAdminNotFound, "job " + jobs[0]->name + " has no chunk '" + text + "'")
+      .Fix("its chunks are 0 to " + std::to_string(count - 1));
+}
+
+AdminAnswer GetChunk(const Ask& ask) {
+  auto chunk = ReadChunk(ask);
+  return chunk.ok() ? Ok(std::move(chunk).value()) : ProblemOf(chunk.status());
+}
+
 Result<TensorPage> ReadTensorPage(const Ask& ask) {
   TensorPage page;
   TP_ASSIGN_OR_RETURN(page.jobs, ChosenJobs(ask));
@@ -257,12 +290,16 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "nvme"}, 2, Needs::kSnapshot, GetNvme, {}, 0, AdminLevel::kOperator},
     {{"v1", "config"}, 2, Needs::kSnapshot, GetConfig, {}, 0, AdminLevel::kOperator},
     {{"v1", "config", "diff"}, 3, Needs::kSnapshot, GetConfigDiff, {}, 0, AdminLevel::kOperator},
+    {{"v1", "config", "schema"}, 3, Needs::kNothing, GetConfigSchema, {}, 0},
+    {{"v1", "tiers"}, 2, Needs::kSnapshot, GetTiers, {}, 0},
+    {{"v1", "chunks", "*"}, 3, Needs::kSnapshot, GetChunk, {"job"}, 1},
     {{"v1", "chunks"}, 2, Needs::kSnapshot, GetChunks, {"job", "state", "tier", "cursor", "limit"}, 5},
     {{"v1", "tensors"}, 2, Needs::kSnapshot, GetTensors, {"job", "name", "chunk", "cursor", "limit"}, 5},
     {{"v1", "residency"}, 2, Needs::kSnapshot, GetResidency, {"job", "by"}, 2},
     {{"v1", "health"}, 2, Needs::kSnapshot, GetHealth, {}, 0},
     {{"v1", "events"}, 2, Needs::kNothing, GetEvents, {"after", "limit", "follow"}, 3, AdminLevel::kOperator},
     {{"metrics"}, 1, Needs::kSnapshot, GetMetrics, {}, 0},
+    {{"metrics", "summary"}, 2, Needs::kSnapshot, GetSummary, {}, 0},
     {{"livez"}, 1, Needs::kLook, GetLive, {}, 0},
     {{"readyz"}, 1, Needs::kSnapshot, GetReady, {}, 0},
 });

@@ -15,8 +15,7 @@ namespace tidepool::memserver {
 namespace {
 
 using LoopCommand = decltype(AdminCommand::what);
-struct ReadAgain {};  // the configuration
-using Command = std::variant<LoopCommand, ReadAgain>;
+using Command = std::variant<LoopCommand, MainCommand::What>;
 
 constexpr int64_t kMuteMaxNs = 30ll * 24 * 3600 * kNsPerSecond;
 
@@ -26,6 +25,14 @@ struct ChangeAsk {
   const RequestBody& body;
   const Snapshot& snapshot;
 };
+
+// `fallback` where the parameter is not given.
+Result<bool> ReadSwitch(const RequestTarget& target, const char* name, bool fallback) {
+  const std::string* value = target.Find(name);
+  if (value == nullptr) return fallback;
+  if (*value == "true" || *value == "false") return *value == "true";
+  return Status(ErrorId::kAdminBadRequest, "the parameter " + std::string(name) + "='" + *value + "' is neither true nor false");
+}
 
 Result<Command> ReadJobQuota(const ChangeAsk& ask) {
   TP_ASSIGN_OR_RETURN(const QuotaChange change, ReadQuotaChange(ask.body, ask.snapshot.pool_bytes));
@@ -44,11 +51,8 @@ Result<Command> ReadResume(const ChangeAsk& ask) {
 
 Result<Command> ReadRelease(const ChangeAsk& ask) {
   TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
-  const std::string* force = ask.target.Find("force");
-  if (force != nullptr && *force != "true" && *force != "false") {
-    return Status(ErrorId::kAdminBadRequest, "the parameter force='" + *force + "' is neither true nor false");
-  }
-  return Command(ReleaseJob{ask.target.path[2], force != nullptr && *force == "true"});
+  TP_ASSIGN_OR_RETURN(const bool force, ReadSwitch(ask.target, "force", false));
+  return Command(ReleaseJob{ask.target.path[2], force});
 }
 
 Result<Command> ReadDrain(const ChangeAsk& ask) {
@@ -119,7 +123,18 @@ Result<Command> ReadStartScrub(const ChangeAsk& ask) {
 
 Result<Command> ReadReload(const ChangeAsk& ask) {
   TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
-  return Command(ReadAgain{});
+  return Command(MainCommand::What::kReload);
+}
+
+Result<Command> ReadShutdown(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  TP_ASSIGN_OR_RETURN(const bool keep, ReadSwitch(ask.target, "keep", true));
+  return Command(keep ? MainCommand::What::kHandOver : MainCommand::What::kEnd);
+}
+
+Result<Command> ReadEvict(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
+  return Command(EvictJob{ask.target.path[2]});
 }
 
 struct ChangeRoute {
@@ -135,6 +150,7 @@ constexpr auto kChanges = std::to_array<ChangeRoute>({
     {"PUT", {"v1", "jobs", "*", "quota"}, 4, AdminLevel::kOperator, ReadJobQuota},
     {"POST", {"v1", "jobs", "*", "suspend"}, 4, AdminLevel::kUser, ReadSuspend},
     {"POST", {"v1", "jobs", "*", "resume"}, 4, AdminLevel::kUser, ReadResume},
+    {"POST", {"v1", "jobs", "*", "evict"}, 4, AdminLevel::kUser, ReadEvict},
     {"DELETE", {"v1", "jobs", "*"}, 3, AdminLevel::kUser, ReadRelease, "force"},
     {"POST", {"v1", "nvme", "scrub"}, 3, AdminLevel::kOperator, ReadStartScrub},
     {"PUT", {"v1", "health", "mutes"}, 3, AdminLevel::kOperator, ReadMute},
@@ -143,6 +159,7 @@ constexpr auto kChanges = std::to_array<ChangeRoute>({
     {"DELETE", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadUndrain},
     {"PUT", {"v1", "log"}, 2, AdminLevel::kAdmin, ReadLogLevel},
     {"POST", {"v1", "reload"}, 2, AdminLevel::kAdmin, ReadReload},
+    {"POST", {"v1", "shutdown"}, 2, AdminLevel::kAdmin, ReadShutdown, "keep"},
 });
 
 bool Fits(const ChangeRoute& route, const RequestTarget& target) {
@@ -198,9 +215,10 @@ AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget
   auto command = route->read({target, *body, snapshot});
   if (!command.ok()) return ProblemOf(command.status());
   const auto ticket = std::make_shared<CommandTicket>();
-  const bool reads_again = std::holds_alternative<ReadAgain>(*command);
-  if (reads_again) {
-    mail_.to_main->Push({request.caller, ticket});
+  const auto* to_main = std::get_if<MainCommand::What>(&*command);
+  const bool reads_again = to_main != nullptr && *to_main == MainCommand::What::kReload;
+  if (to_main != nullptr) {
+    mail_.to_main->Push({request.caller, ticket, *to_main});
   } else {
     mail_.to_loop->Push(AdminCommand{request.caller, ticket, std::get<LoopCommand>(std::move(command).value())});
   }

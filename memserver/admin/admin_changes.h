@@ -24,7 +24,7 @@ struct AdminRequest {
 // Where changes go; both outlive whoever has it.
 struct AdminMail {
   EventQueue<ControlEvent>* to_loop = nullptr;
-  EventQueue<ReloadAsked>* to_main = nullptr;
+  EventQueue<MainCommand>* to_main = nullptr;
 };
 
 // Errors: kNotOwner.

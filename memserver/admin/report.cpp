@@ -149,6 +149,12 @@ std::string JobReport(const JobRow& job) {
   return json.Take();
 }
 
+std::string ChunkReport(const JobRow& job, ChunkId chunk) {
+  JsonWriter json;
+  WriteChunk(job, chunk, &json);
+  return json.Take();
+}
+
 std::string ChunksReport(const ChunkPage& page) {
   JsonWriter json;
   std::string next;

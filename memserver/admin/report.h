@@ -21,7 +21,8 @@ struct ServerFacts {
   std::vector<std::string> devices;  // DeviceNames()
   std::string socket_dir;
   int32_t pid = 0;
-  std::string topology = "{}";  // the answer of /v1/topology: the machine, and the places planned on it
+  std::string topology = "{}";       // the answer of /v1/topology: the machine, and the places planned on it
+  std::string config_schema = "{}";  // the answer of /v1/config/schema: every setting that there is
 };
 
 // "starting", "ready" or "draining".
@@ -55,6 +56,12 @@ struct ChunkPage {
   uint64_t limit = 0;
 };
 std::string ChunksReport(const ChunkPage& page);
+// One chunk, as in a page of them.
+std::string ChunkReport(const JobRow& job, ChunkId chunk);
+// The tiers, what each has, and which jobs have how much of it.
+std::string TiersReport(const Snapshot& snapshot);
+// A screenful of text for people without memctl.
+std::string SummaryReport(const SnapshotLook& look);
 
 // A page of parameters, and where each lies. Cursors name the first that was not shown yet.
 struct TensorPage {

@@ -60,7 +60,11 @@ Result<uint64_t> NumberParameter(const RequestTarget& target, std::string_view n
 
 std::string PathText(std::span<const std::string_view> path) {
   std::string text;
-  for (const std::string_view segment : path) text += "/" + std::string(segment == "*" ? "{id or name}" : segment);
+  std::string_view before;
+  for (const std::string_view segment : path) {
+    text += "/" + std::string(segment != "*" ? segment : before == "chunks" ? "{chunk}" : "{id or name}");
+    before = segment;
+  }
   return text;
 }
 

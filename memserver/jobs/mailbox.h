@@ -104,6 +104,10 @@ struct ReleaseJob {
   std::string job;
   bool force = false;
 };
+// The states of a job without ranks go to NVMe now, as if others needed their room (decision 023).
+struct EvictJob {
+  std::string job;
+};
 // No new jobs from now on; those that are there go on, restarts of their ranks included.
 struct DrainJobs {
   bool draining = true;
@@ -130,13 +134,19 @@ struct ApplySettings {
 struct AdminCommand {
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
-  std::variant<SetJobQuota, SuspendJob, ReleaseJob, DrainJobs, ChangeLogLevel, MuteCheck, StartScrub, ApplySettings> what;
+  std::variant<SetJobQuota, SuspendJob, ReleaseJob, EvictJob, DrainJobs, ChangeLogLevel, MuteCheck, StartScrub, ApplySettings> what;
 };
 
-// For the main thread: read the configuration again.
-struct ReloadAsked {
+// For the main thread.
+struct MainCommand {
+  enum class What : uint8_t {
+    kReload,    // read the configuration again
+    kHandOver,  // end, as SIGTERM does: the keeper holds the jobs for the next memserver
+    kEnd,       // end, and all jobs with it
+  };
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
+  What what = What::kReload;
 };
 
 // Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are

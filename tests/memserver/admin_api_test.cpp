@@ -14,6 +14,7 @@ namespace admin_api_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 ServerFacts Facts() {
   return {.version = "1.2.3", .abi = 9, .build = "test build", .devices = {"host"}, .socket_dir = "/run/x", .pid = 77};
@@ -213,6 +214,31 @@ TEST_F(AdminApiTest, JobsAreSuspendedResumedAndReleased) {
   EXPECT_FALSE(std::get<SuspendJob>(commands[1].what).suspended);
   EXPECT_FALSE(std::get<ReleaseJob>(commands[2].what).force);
   EXPECT_TRUE(std::get<ReleaseJob>(commands[3].what).force);
+}
+
+TEST_F(AdminApiTest, AJobIsEvictedAndTheServerEnded) {
+  EXPECT_EQ(Ask("POST", "/v1/jobs/gpt/evict").status, 200u);
+  const auto commands = loop_.TakeCommands();
+  ASSERT_EQ(commands.size(), 1u);
+  EXPECT_EQ(std::get<EvictJob>(commands[0].what).job, "gpt");
+  EXPECT_EQ(Ask("POST", "/v1/shutdown").status, 200u);
+  EXPECT_EQ(Ask("POST", "/v1/shutdown?keep=false").status, 200u);
+  EXPECT_EQ(Ask("POST", "/v1/shutdown?keep=maybe").status, 400u);
+  EXPECT_EQ(Ask("POST", "/v1/shutdown", "", AdminLevel::kOperator).status, 403u);
+  EXPECT_EQ(loop_.TakeMainCommands(), (std::vector{MainCommand::What::kHandOver, MainCommand::What::kEnd}));
+}
+
+TEST_F(AdminApiTest, OneChunkIsFoundByItsNumberWithinItsJob) {
+  EXPECT_THAT(BodyOf("/v1/chunks/1?job=gpt"), StartsWith(R"({"job":3,"chunk":1,"state":)"));
+  ExpectProblem("/v1/chunks/1", 400, "the parameter job is missing, and 2 jobs are there");
+  for (const char* chunk : {"99", "-1", "1x", "x"})
+    ExpectProblem("/v1/chunks/" + std::string(chunk) + "?job=gpt", 404, "its chunks are 0 to ");
+}
+
+TEST_F(AdminApiTest, TiersAddUpToWhatJobsHave) {
+  const std::string tiers = BodyOf("/v1/tiers");
+  for (const char* kind : {"rcache", "host", "nvme"}) EXPECT_THAT(tiers, HasSubstr("{\"kind\":\"" + std::string(kind) + "\",\"bytes\":"));
+  EXPECT_THAT(Ask("GET", "/metrics/summary").body, HasSubstr("job       gpt: "));
 }
 
 TEST_F(AdminApiTest, TheServerIsDrainedAndItsLogLevelChanged) {

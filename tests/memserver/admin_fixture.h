@@ -128,7 +128,7 @@ class FakeLoop {
 
   SteadyClock clock;
   EventQueue<ControlEvent> to_loop;
-  EventQueue<ReloadAsked> to_main;  // answered as changes are
+  EventQueue<MainCommand> to_main;  // answered as changes are
   SnapshotSource source;
   std::atomic<bool> stuck{false};
   std::atomic<int> asked{0};
@@ -139,6 +139,11 @@ class FakeLoop {
     const std::lock_guard lock(mutex_);
     return std::exchange(commands_, {});
   }
+  // What the main thread was asked for since the last call.
+  std::vector<MainCommand::What> TakeMainCommands() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(main_commands_, {});
+  }
   void AnswerWith(Status result) {
     const std::lock_guard lock(mutex_);
     result_ = std::move(result);
@@ -147,7 +152,7 @@ class FakeLoop {
  private:
   void Main() {
     std::vector<ControlEvent> events;
-    std::vector<ReloadAsked> reloads;
+    std::vector<MainCommand> reloads;
     int owed = 0;
     while (!stop_) {
       pollfd event{to_loop.event_fd(), POLLIN, 0};
@@ -166,9 +171,12 @@ class FakeLoop {
     }
   }
 
-  void AnswerReloads(const std::vector<ReloadAsked>& reloads) {
+  void AnswerReloads(const std::vector<MainCommand>& reloads) {
     const std::lock_guard lock(mutex_);
-    for (const ReloadAsked& each : reloads) each.ticket->Answer(result_, {"log.level"});
+    for (const MainCommand& each : reloads) {
+      main_commands_.push_back(each.what);
+      each.ticket->Answer(result_, {"log.level"});
+    }
   }
 
   void Do(AdminCommand command) {
@@ -179,6 +187,7 @@ class FakeLoop {
 
   std::mutex mutex_;
   std::vector<AdminCommand> commands_;  // guarded by mutex_, as result_
+  std::vector<MainCommand::What> main_commands_;
   Status result_;
   const std::shared_ptr<const Snapshot> snapshot_;
   std::atomic<bool> stop_{false};

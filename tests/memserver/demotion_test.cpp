@@ -277,6 +277,30 @@ TEST(Demotion, OfASuspendedJobWithoutRanksGoesOn) {
   EXPECT_EQ(run.GoOn(1), OnHost(shape, 3));
 }
 
+TEST(Demotion, MayBeAskedForByAnAdminWhenNobodyNeedsTheRoom) {
+  Pair run({}, RoomForOne(SpecOf({}), 2));
+  run.Detach(2);
+  ASSERT_TRUE(run.first.JoinAll());
+  EXPECT_EQ(run.world.Command(EvictJob{"gpt"}).why(), "gpt has ranks");
+  run.LoseFirst();
+  run.world.disk().Pace(2);
+  ASSERT_TRUE(run.world.Command(EvictJob{"gpt"}).ok());
+  run.Turns(400);
+  EXPECT_EQ(run.job()->states->demoted(), 4u);
+  EXPECT_THAT(run.world.Command(EvictJob{"gpt"}).why(), HasSubstr("has its states on NVMe already"));
+  EXPECT_EQ(run.GoOn(2), OnHost({}, 4));
+}
+
+TEST(Demotion, AskedForByAnAdminEndsWhenARankComesBack) {
+  Pair run({}, RoomForOne(SpecOf({}), 2));
+  run.Detach(2);
+  run.world.disk().Pace(2);
+  ASSERT_TRUE(run.world.Command(EvictJob{"gpt"}).ok());
+  run.Turns(2);
+  EXPECT_EQ(run.GoOn(2), OnHost({}, 4));
+  EXPECT_EQ(run.world.tables().counters.demotions_dropped, 1u);
+}
+
 TEST(Demotion, TakesSeveralJobsOneAfterTheOther) {
   const Shape shape;
   const shm::JobSpec spec = SpecOf(shape);

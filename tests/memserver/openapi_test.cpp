@@ -73,7 +73,15 @@ struct Operation {
   std::string method, path;  // "GET", "/v1/jobs/{job}"
   json::object about;
   std::string target() const {
-    return path.find("{job}") == std::string::npos ? path : std::string(path).replace(path.find("{job}"), 5, "gpt");
+    std::string target = path;
+    for (const auto& [name, value] : {std::pair("{job}", "gpt"), std::pair("{chunk}", "1")}) {
+      if (const size_t at = target.find(name); at != std::string::npos) target.replace(at, std::string(name).size(), value);
+    }
+    return target;
+  }
+  // What a sound request of the operation brings.
+  std::string query() const {
+    return ParametersIn("query").contains("check") ? "?check=DRAINING" : ParametersIn("path").contains("chunk") ? "?job=gpt" : "";
   }
   AdminLevel level() const {
     const std::string name = TextOf(about.at("x-level"));
@@ -89,7 +97,7 @@ struct Operation {
   }
   // "?by=layer" for each word that a parameter may be, and nothing at all.
   std::vector<std::string> Queries() const {
-    std::vector<std::string> all{ParametersIn("query").contains("check") ? "?check=DRAINING" : ""};
+    std::vector<std::string> all{query()};
     const json::value* parameters = about.if_contains("parameters");
     for (const json::value& each : parameters == nullptr ? json::array() : parameters->as_array()) {
       const json::value* words = each.at("schema").as_object().if_contains("enum");
@@ -126,10 +134,6 @@ class OpenApi : public ::testing::Test {
   AdminAnswer Ask(const Operation& operation, const std::string& query, const std::string& body, AdminLevel level = AdminLevel::kAdmin) {
     return api_.Answer({operation.method, operation.target() + query, body, {.uid = 0, .pid = 1, .level = level}});
   }
-  // What a sound request of the operation brings.
-  static std::string QueryOf(const Operation& operation) {
-    return operation.ParametersIn("query").contains("check") ? "?check=DRAINING" : "";
-  }
   static std::string BodyOf(const Operation& operation) {
     const std::set<std::string> fields = operation.Fields();
     return fields.contains("weight")  ? R"({"weight":2})"
@@ -138,9 +142,18 @@ class OpenApi : public ::testing::Test {
                                       : "";
   }
   FakeLoop loop_;
-  AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "b", .devices = {"host"}, .socket_dir = "/d", .pid = 7, .topology = kTopology},
+  AdminApi api_{{.version = "1.2.3",
+                 .abi = 9,
+                 .build = "b",
+                 .devices = {"host"},
+                 .socket_dir = "/d",
+                 .pid = 7,
+                 .topology = kTopology,
+                 .config_schema = kSchema},
                 &loop_.source,
                 loop_.mail()};
+  static constexpr const char* kSchema =
+      R"({"settings":[{"key":"pool.size","flag":"--pool","environment":"TIDEPOOL_POOL","kind":"SIZE|%","default":"50%","description":"d","reloads":false}]})";
   static constexpr const char* kTopology =
       R"({"source":"a test","nodes":[{"id":0,"cpus":"0-3","memory_bytes":1,"pool_bytes":1,"workers":2}],"root_complexes":[],)"
       R"("plan":{"pool_nodes":[0],"pool_spread":"system","worker_cpus":[3],"staging":[]}})";
@@ -152,7 +165,11 @@ TEST_F(OpenApi, HasEveryEndpointAndNoOther) {
     std::string path = each.path;
     if (const size_t at = path.find("{job}"); at != std::string::npos) path.replace(at, 5, "{id or name}");
     told.insert(each.method + " " + path);
-    EXPECT_EQ(each.ParametersIn("path"), each.path == path ? std::set<std::string>() : std::set<std::string>{"job"}) << path;
+    std::set<std::string> in_path;
+    for (const char* name : {"job", "chunk"}) {
+      if (each.path.find("{" + std::string(name) + "}") != std::string::npos) in_path.insert(name);
+    }
+    EXPECT_EQ(each.ParametersIn("path"), in_path) << path;
   }
   const std::vector<std::string> all = AdminApi::Endpoints();
   EXPECT_EQ(told, std::set<std::string>(all.begin(), all.end()));
@@ -180,7 +197,7 @@ TEST_F(OpenApi, OtherParametersAndFieldsAreRefusedAndTheTextNamesThoseThatAreTol
     EXPECT_EQ(parameter.status, 400u);
     for (const std::string& name : each.ParametersIn("query")) EXPECT_NE(parameter.body.find(name), std::string::npos) << parameter.body;
     if (each.method == "GET") continue;
-    const AdminAnswer field = Ask(each, QueryOf(each), R"({"colour":"red"})");
+    const AdminAnswer field = Ask(each, each.query(), R"({"colour":"red"})");
     EXPECT_EQ(field.status, 400u);
     for (const std::string& name : each.Fields()) EXPECT_NE(field.body.find(name), std::string::npos) << field.body;
   }
@@ -189,7 +206,7 @@ TEST_F(OpenApi, OtherParametersAndFieldsAreRefusedAndTheTextNamesThoseThatAreTol
 TEST_F(OpenApi, WhoMayAskIsWhatTheServerSays) {
   for (const Operation& each : Operations()) {
     for (const AdminLevel level : {AdminLevel::kUser, AdminLevel::kOperator, AdminLevel::kAdmin}) {
-      const AdminAnswer answer = Ask(each, QueryOf(each), BodyOf(each), level);
+      const AdminAnswer answer = Ask(each, each.query(), BodyOf(each), level);
       EXPECT_EQ(answer.status == 403, level < each.level())
           << each.method << " " << each.path << " as " << NameOf(level) << ": " << answer.body;
     }

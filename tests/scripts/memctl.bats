@@ -66,6 +66,16 @@ json() { python3 -c 'import json, sys; print(eval("json.load(sys.stdin)" + sys.a
   [ "$status" -eq 0 ]
 }
 
+@test "tiers, one chunk and a summary are there; a job that is not is not evicted" {
+  memctl api GET /v1/tiers
+  [[ $(memctl api GET /metrics/summary) == *"pool "*" of "* ]]
+  [[ $(memctl api GET /v1/config/schema) == *'"key":"pool.size","flag":"--pool"'* ]]
+  run memctl job evict none
+  [ "$status" -eq 4 ]
+  run memctl api GET /v1/chunks/0
+  [ "$status" -eq 2 ]
+}
+
 @test "every change is an event with the caller" {
   memctl logs level debug --for 1min
   run memctl events -o json
