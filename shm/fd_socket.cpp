@@ -131,6 +131,15 @@ Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns) {
   SteadyClock clock;
   const int64_t end = clock.NowNs() + timeout_ns;
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    // Also for a moment while a server of a group starts again: whoever waits for servers waits for this one.
+    if (errno == EACCES) {
+      return Status(ErrorId::kNoServer, "the memserver at this socket is not open to you")
+          .Where(path)
+          .Why(std::strerror(errno))
+          .Fix(
+              "ask an administrator to add you to the group of its users (usermod --append --groups tidepool NAME) and log in again, or "
+              "start a memserver of your own with `memserver run`");
+    }
     if (errno != EAGAIN && errno != EINTR) {
       return Status(ErrorId::kNoServer, "no memserver answers at this socket").Where(path).Why(std::strerror(errno));
     }

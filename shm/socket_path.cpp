@@ -38,8 +38,8 @@ std::string DefaultSocketDir(const std::string& system_dir) {
 std::string DefaultClientDir(const std::string& system_dir) {
   std::string own = DefaultSocketDir(system_dir);
   const bool is_named = !Environment("TIDEPOOL_SOCKET_DIR").empty();
-  if (is_named || ServesIn(own) || !May(system_dir, X_OK)) return own;
-  return system_dir;
+  // A service that is not open to this user is found too: its refusal says more than that nothing is there.
+  return is_named || ServesIn(own) || !May(system_dir, F_OK) ? own : system_dir;
 }
 
 std::string DataSocketPath(const std::string& socket_dir) {

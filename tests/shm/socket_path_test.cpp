@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "shm/fd_socket.h"
+
 namespace tidepool::shm {
 namespace socket_path_test {
 
@@ -58,6 +60,14 @@ TEST(SocketPath, AClientFindsTheServiceWhoseDirectoryItMayEnterAndNotWriteInto) 
     EXPECT_EQ(DefaultClientDir(service), service) << "a directory of another user is not looked into";
     ASSERT_EQ(seteuid(0), 0);
     EXPECT_EQ(DefaultClientDir(service), service) << "root may write there";
+  }
+  if (is_root) {
+    ASSERT_EQ(chmod(service.c_str(), 0700), 0);
+    ASSERT_EQ(seteuid(kNobody), 0);
+    EXPECT_EQ(DefaultClientDir(service), service) << "not open to this user";
+    const auto refused = ConnectSocket(DataSocketPath(service), 0);
+    EXPECT_NE(refused.status().Format().find("usermod"), std::string::npos) << refused.status().Format();
+    ASSERT_EQ(seteuid(0), 0);
   }
   unsetenv("XDG_RUNTIME_DIR");
   ASSERT_EQ(chmod(service.c_str(), 0755), 0);
