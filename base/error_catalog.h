@@ -124,6 +124,15 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "A drive has not answered a read of states for ten deadlines (`--nvme-deadline`), or a write for which the pool has no room either. "  \
     "The job ends; other jobs go on.",                                                                                                     \
     "look at the kernel log for this device; start the job again from saved weights, in another --nvme directory")                         \
+  X(CudaUnavailable, 2301, kRefused, kExitHostUnfit,                                                                                       \
+    "A GPU was asked for, and the CUDA driver is not there, shows no such GPU, or lacks what Tidepool needs of it; the text says which.",  \
+    "`nvidia-smi` shows what the driver sees; run on the host with --device cpu, or memserver with --gpu none")                            \
+  X(CudaFailed, 2302, kIo, kExitFailed,                                                                                                    \
+    "A call of the CUDA driver failed; its name and code stand in the text. The session that it served ends; other jobs go on.",           \
+    "look at the kernel log for Xid messages of this GPU, and start the rank again")                                                       \
+  X(DeviceMemoryShort, 2303, kRefused, kExitDeviceMemory,                                                                                  \
+    "The GPU has less free memory than was asked for; the text says how much of what.",                                                    \
+    "use a smaller --rcache, a smaller batch, or --checkpoint; `trainer estimate` shows what each needs")                                  \
   X(NoServer, 3001, kUnavailable, kExitNoServer, "Nothing listens at the socket, so no memserver was ever reached.",                       \
     "start one with `memserver run`, or use `trainer run --standalone`")                                                                   \
   X(AbiMismatch, 3002, kVersion, kExitVersion, "Trainer and memserver were built from releases whose shared-memory layouts differ.",       \

@@ -7,6 +7,7 @@
 // After any error of class kUnavailable the session is over: every later call returns the same error.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,6 +19,13 @@ namespace tidepool::client {
 
 using Ticket = uint64_t;  // from 1
 inline constexpr uint32_t kTicketsMax = 512;
+
+// Two words that order a ticket's copy and the trainer's streams without any CPU (docs/gpu.md). Both compare cyclically.
+struct TicketFlags {
+  std::atomic<uint64_t>* ready = nullptr;  // the trainer's streams, or its CPU, store `value`: the server may copy
+  std::atomic<uint64_t>* done = nullptr;   // the server's stream stores `value` when it has copied; INT64_MAX: the session is over
+  uint64_t value = 0;
+};
 
 // What the server granted at attach. Memory lives until the service is destroyed.
 struct Attachment {
@@ -33,6 +41,9 @@ struct Attachment {
   uint64_t random_state = 0;
   bool last_skipped = false;  // that step's verdict: a gradient overflowed, nothing was changed
   uint64_t pool_bytes = 0;    // host memory that the job's states take
+  // Both sides' flag words where the rCache is memory of a device, to be registered with it (whole pages); null on the host.
+  std::byte* flags = nullptr;
+  uint64_t flags_bytes = 0;
 };
 
 struct Range {
@@ -73,6 +84,11 @@ class ChunkService {
   virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) = 0;
   // Answered when all ranks have ended the step and it is sealed (or skipped); parameters are updated after that.
   virtual Result<Ticket> StartEndStep(const StepEnd& end) = 0;
+
+  // Where the attachment has flags: those of a ticket of StartFetch or StartSubmitGradient, from its start until kTicketsMax more were
+  // started. The server begins the copy only when `ready` has reached `value`; `done` follows the copy, also when nobody calls Wait. After
+  // any error of the session all `done` words are poisoned, and the error is what Wait says.
+  virtual TicketFlags FlagsOf(Ticket) const { return {}; }
 
   // True when Wait would not block, or when only Wait can find out more (the server has ended and may come back). Never blocks; takes in
   // what the server has answered.

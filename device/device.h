@@ -19,7 +19,8 @@ namespace tidepool::device {
 using Flag = std::atomic<uint64_t>;
 inline constexpr uint64_t kFlagPoison = INT64_MAX;  // ends every wait; the waiter then looks at its error word
 
-// A span of memory that a device's streams can reach; owned (unmapped at destruction).
+// A span of memory that a device's streams can reach; owned (unmapped at destruction). On a GPU it is no host address: nobody but streams
+// may touch it.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -35,6 +36,8 @@ class Stream {
   virtual ~Stream() = default;
   // Copies bytes from src to dst; ranges must stay valid until a marker recorded later has passed, and must not overlap.
   virtual void Copy(void* dst, const void* src, uint64_t bytes) = 0;
+  // Zeroes bytes at dst, under the same terms.
+  virtual void Zero(void* dst, uint64_t bytes) = 0;
   // Later operations start only when the flag has reached `value` (or is poisoned).
   virtual void WaitFlag(const Flag* flag, uint64_t value) = 0;
   // Stores `value` (release) when all earlier operations have ended.
@@ -42,6 +45,8 @@ class Stream {
   // A marker that passes when all earlier operations have ended.
   virtual Marker Record() = 0;
   virtual bool Passed(Marker marker) = 0;
+  // The first error of the stream; after it nothing more is done and no further marker passes. Host streams have none.
+  virtual Status status() const { return {}; }
   // Does at most about `bytes_max` of waiting work when this form works on the caller's thread (HostDevice without copy threads);
   // a no-op otherwise. Returns true when something was done.
   virtual bool Progress(uint64_t bytes_max) = 0;
@@ -53,10 +58,27 @@ class Stream {
   virtual void ClearEvent() {}
 };
 
+// Host memory that a device's streams reach at full speed while this lives: its flags can be waited for and written.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
+
+// How exported memory travels between processes.
+enum class ExportForm : uint32_t {
+  kHost = 0,  // a sealed memfd
+  kVmm = 1,   // the descriptor of a CUDA allocation (cuMemExportToShareableHandle)
+  kIpc = 2,   // a sealed memfd that holds a cuIpcMemHandle
+};
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
+  virtual ExportForm export_form() const { return ExportForm::kHost; }
+  // Registers host memory of this process: [begin, begin + bytes), whole pages, mapped until the registration is destroyed (blocks: about
+  // 0.1 s/GiB). Errors: kCudaFailed.
+  virtual Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) = 0;
   virtual Result<std::unique_ptr<Stream>> OpenStream() = 0;
   // Memory that another process can import, all zero. The descriptor is sealed against resizing. Touched before return (blocks: about 0.3
   // to 3 s/GiB). Errors: kMemoryMapFailed, kHostMemoryShort (told before anything is touched).

@@ -19,6 +19,10 @@ Result<std::unique_ptr<Stream>> HostDevice::OpenStream() {
   return ThreadStream::Open(options_.spin_ns, team_);
 }
 
+Result<std::unique_ptr<Registration>> HostDevice::Register(void*, uint64_t) {
+  return std::make_unique<Registration>();
+}
+
 Result<std::unique_ptr<Memory>> HostDevice::CreateExportable(uint64_t bytes, UniqueFd* exported) {
   return HostMemory::Create(bytes, exported);
 }

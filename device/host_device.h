@@ -34,6 +34,8 @@ class HostDevice final : public Device {
   std::string name() const override { return "host"; }
   // Errors: kInternal (no thread or descriptor left).
   Result<std::unique_ptr<Stream>> OpenStream() override;
+  // The host's own memory needs no registration.
+  Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) override;
   Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
   Result<std::unique_ptr<Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;
   // Measures how this machine copies fastest and goes by it; as device/copy_tuning.h. Before the first stream is opened.

@@ -11,6 +11,10 @@ void InlineStream::Copy(void* dst, const void* src, uint64_t bytes) {
       {.kind = Operation::Kind::kCopy, .dst = static_cast<std::byte*>(dst), .src = static_cast<const std::byte*>(src), .value = bytes});
 }
 
+void InlineStream::Zero(void* dst, uint64_t bytes) {
+  queue_.Push({.kind = Operation::Kind::kZero, .dst = static_cast<std::byte*>(dst), .value = bytes});
+}
+
 void InlineStream::WaitFlag(const Flag* flag, uint64_t value) {
   queue_.Push({.kind = Operation::Kind::kWaitFlag, .value = value, .wait = flag});
 }

@@ -14,6 +14,7 @@ class InlineStream final : public Stream {
   InlineStream() : runner_(&queue_) {}
 
   void Copy(void* dst, const void* src, uint64_t bytes) override;
+  void Zero(void* dst, uint64_t bytes) override;
   void WaitFlag(const Flag* flag, uint64_t value) override;
   void WriteFlag(Flag* flag, uint64_t value) override;
   Marker Record() override;

@@ -17,11 +17,11 @@
 namespace tidepool::device {
 
 struct Operation {
-  enum class Kind : uint8_t { kCopy, kWaitFlag, kWriteFlag, kMarker };
+  enum class Kind : uint8_t { kCopy, kZero, kWaitFlag, kWriteFlag, kMarker };
   Kind kind = Kind::kMarker;
-  std::byte* dst = nullptr;        // kCopy
+  std::byte* dst = nullptr;        // kCopy, kZero
   const std::byte* src = nullptr;  // kCopy
-  uint64_t value = 0;              // bytes of a copy, value of a flag, number of a marker
+  uint64_t value = 0;              // bytes of a copy or of zeros, value of a flag, number of a marker
   const Flag* wait = nullptr;      // kWaitFlag
   Flag* write = nullptr;           // kWriteFlag
 };

@@ -1,6 +1,7 @@
 #include "device/operation_runner.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "device/copy_bytes.h"
 
@@ -39,6 +40,7 @@ OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
 uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max, Progress* progress) {
   switch (operation.kind) {
     case Operation::Kind::kCopy: return CopyPiece(operation, bytes_max);
+    case Operation::Kind::kZero: return ZeroPiece(operation, bytes_max);
     case Operation::Kind::kWaitFlag:
       if (!Reached(operation.wait, operation.value)) return 0;
       break;
@@ -52,18 +54,28 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
   return kOperationCost;
 }
 
+uint64_t OperationRunner::ZeroPiece(const Operation& operation, uint64_t bytes_max) {
+  const uint64_t piece = std::min(operation.value - moved_, bytes_max);
+  std::memset(operation.dst + moved_, 0, piece);
+  return Moved(operation, piece);
+}
+
 uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_max) {
-  const uint64_t piece = std::min(operation.value - copied_, bytes_max);
-  std::byte* const dst = operation.dst + copied_;
-  const std::byte* const src = operation.src + copied_;
+  const uint64_t piece = std::min(operation.value - moved_, bytes_max);
+  std::byte* const dst = operation.dst + moved_;
+  const std::byte* const src = operation.src + moved_;
   const bool together = team_ != nullptr && operation.value >= kStreamingCopyMin;
   together ? team_->Copy(dst, src, piece, operation.value) : CopyBytes(dst, src, piece, operation.value);
-  copied_ += piece;
-  if (copied_ == operation.value) {
-    copied_ = 0;
+  return Moved(operation, piece);
+}
+
+uint64_t OperationRunner::Moved(const Operation& operation, uint64_t bytes) {
+  moved_ += bytes;
+  if (moved_ == operation.value) {
+    moved_ = 0;
     queue_->Pop();
   }
-  return std::max(piece, kOperationCost);
+  return std::max(bytes, kOperationCost);
 }
 
 }  // namespace tidepool::device

@@ -28,7 +28,8 @@ class OperationRunner {
   // `team` helps with large copies; null: this thread copies alone.
   explicit OperationRunner(OperationQueue* queue, CopyTeam* team = nullptr) : queue_(queue), team_(team) {}
 
-  // Does work until about `bytes_max` bytes were copied (each other operation counts as kOperationCost), a flag blocks, or nothing is left.
+  // Does work until about `bytes_max` bytes were copied or zeroed (each other operation counts as kOperationCost), a flag blocks, or
+  // nothing is left.
   Progress Run(uint64_t bytes_max);
   // Number of the last marker that has passed; acquire.
   uint64_t passed() const { return passed_.load(std::memory_order_acquire); }
@@ -38,10 +39,13 @@ class OperationRunner {
   // Executes (a piece of) `operation`; returns the cost, 0 when it is blocked. Pops what has ended.
   uint64_t Execute(const Operation& operation, uint64_t bytes_max, Progress* progress);
   uint64_t CopyPiece(const Operation& operation, uint64_t bytes_max);
+  uint64_t ZeroPiece(const Operation& operation, uint64_t bytes_max);
+  // `bytes` more of the operation at the front are done; returns the cost.
+  uint64_t Moved(const Operation& operation, uint64_t bytes);
 
   OperationQueue* queue_;
   CopyTeam* team_;
-  uint64_t copied_ = 0;  // of the copy at the front
+  uint64_t moved_ = 0;  // bytes of the copy, or of the zeros, at the front
   std::atomic<uint64_t> passed_{0};
 };
 

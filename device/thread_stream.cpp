@@ -56,6 +56,10 @@ void ThreadStream::WaitFlag(const Flag* flag, uint64_t value) {
   Push({.kind = Operation::Kind::kWaitFlag, .value = value, .wait = flag});
 }
 
+void ThreadStream::Zero(void* dst, uint64_t bytes) {
+  Push({.kind = Operation::Kind::kZero, .dst = static_cast<std::byte*>(dst), .value = bytes});
+}
+
 void ThreadStream::WriteFlag(Flag* flag, uint64_t value) {
   Push({.kind = Operation::Kind::kWriteFlag, .value = value, .write = flag});
 }

@@ -33,6 +33,7 @@ class ThreadStream final : public Stream {
   ~ThreadStream() override;
 
   void Copy(void* dst, const void* src, uint64_t bytes) override;
+  void Zero(void* dst, uint64_t bytes) override;
   void WaitFlag(const Flag* flag, uint64_t value) override;
   void WriteFlag(Flag* flag, uint64_t value) override;
   Marker Record() override;

@@ -15,6 +15,7 @@ class SlowDevice::SlowStream final : public device::Stream {
   void Copy(void* dst, const void* src, uint64_t bytes) override {
     copies_.push_back({static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), bytes, 0});
   }
+  void Zero(void*, uint64_t) override { TP_CHECK(false, "the loop zeroes nothing on a stream"); }
   void WaitFlag(const device::Flag*, uint64_t) override { TP_CHECK(false, "the loop uses no flags yet"); }
   void WriteFlag(device::Flag*, uint64_t) override { TP_CHECK(false, "the loop uses no flags yet"); }
   Marker Record() override {
@@ -52,6 +53,10 @@ class SlowDevice::SlowStream final : public device::Stream {
 
 Result<std::unique_ptr<device::Stream>> SlowDevice::OpenStream() {
   return std::unique_ptr<device::Stream>(std::make_unique<SlowStream>(this));
+}
+
+Result<std::unique_ptr<device::Registration>> SlowDevice::Register(void*, uint64_t) {
+  return std::make_unique<device::Registration>();
 }
 
 Result<std::unique_ptr<device::Memory>> SlowDevice::CreateExportable(uint64_t, UniqueFd*) {

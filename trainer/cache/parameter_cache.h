@@ -28,6 +28,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "client/chunk_service.h"
+#include "device/device.h"
 #include "trainer/cache/block_table.h"
 #include "trainer/cache/pass_follower.h"
 #include "trainer/cache/transfer_pipeline.h"
@@ -78,6 +79,13 @@ struct EvictionPolicies {
   std::unique_ptr<EvictionPolicy> left_order;  // in one that has left the order that was known
 };
 
+// The streams of a device on which a trainer's blocks are used. Null on the host, where operators end before their call returns.
+struct CacheStreams {
+  device::Device* device = nullptr;   // of the rCache memory
+  device::Stream* compute = nullptr;  // on which operators run
+  device::Stream* recycle = nullptr;  // waits for the server before a block is used again; nothing else runs on it
+};
+
 struct CacheSetup {  // all pointers must outlive the cache
   const ChunkLayout* layout = nullptr;
   Rank rank = 0;
@@ -86,6 +94,7 @@ struct CacheSetup {  // all pointers must outlive the cache
   const Clock* clock = nullptr;
   CacheOptions options;
   EvictionPolicies policies = {};
+  CacheStreams streams = {};
 };
 
 class ParameterCache {

@@ -12,6 +12,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "device/device.h"
 
 namespace tidepool::trainer {
 
@@ -35,6 +36,11 @@ class Collective {
   // In place: on entry the whole block holds this rank's addends, on completion this rank's shard holds the sum over ranks; the rest is
   // unspecified. The sum's order of addition is fixed, so repeated runs give the same bits. (Elixir v1, section V.)
   virtual Ticket StartReduceScatter(const BlockView& block) = 0;
+
+  // The stream in whose order operations take effect (memory of a device): an operation begins when all that was put into the stream before
+  // it has ended, and what is put in behind it sees its result; Wait then only tells whether the group is well. Null: the calling CPU sees
+  // results, when Wait has returned.
+  virtual device::Stream* stream() { return nullptr; }
 
   // True when Wait would return without waiting for a peer (well or badly; it tells). Never blocks.
   virtual bool Test(Ticket ticket) = 0;
