@@ -1,0 +1,35 @@
+// ListGpus: the GPUs that the CUDA driver shows this process, and what each can do that Tidepool asks for.
+//
+// Any thread. The first call starts the driver (once per process; up to a second with GPUs); no context is made and no memory of a GPU is
+// taken.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::device {
+
+using GpuUuid = std::array<uint8_t, 16>;
+
+// "GPU-6c3e1c5a-...", as nvidia-smi writes it.
+std::string Text(const GpuUuid& uuid);
+
+struct Gpu {
+  int ordinal = 0;  // of the driver, after CUDA_VISIBLE_DEVICES
+  GpuUuid uuid = {};
+  std::string name;         // "NVIDIA H200"
+  std::string pci_address;  // "0000:17:00.0", as device/topology.h has it
+  uint64_t total_bytes = 0;
+  bool wait_value64 = false;  // streams wait for 64-bit flags; without it the GPU cannot be used
+  bool vmm_export = false;    // memory leaves as the descriptor of an allocation (ExportForm::kVmm)
+  bool ipc_export = false;    // memory leaves as a handle (ExportForm::kIpc)
+};
+
+// By ordinal, at least one. Errors: kCudaUnavailable (the text says why there is none), kCudaFailed.
+Result<std::vector<Gpu>> ListGpus();
+
+}  // namespace tidepool::device
