@@ -64,8 +64,8 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) override;
   // In the device's export form, all zero. Errors: kMemoryMapFailed (0 bytes), kDeviceMemoryShort, kCudaFailed.
   Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
-  // Either form; the descriptor tells which. Errors: kHandshakeBad (it is neither, or of another size; the text says which), kMemoryMapFailed
-  // (0 bytes), kCudaFailed.
+  // Either form; the descriptor tells which. Errors: kHandshakeBad (it is neither, or of another size; the text says which),
+  // kMemoryMapFailed (0 bytes), kCudaFailed.
   Result<std::unique_ptr<Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;
 
   // The CUstream of a stream that a CudaDevice opened or borrowed, for LibTorch and NCCL.

@@ -18,6 +18,8 @@ using GpuUuid = std::array<uint8_t, 16>;
 // "GPU-6c3e1c5a-...", as nvidia-smi writes it.
 std::string Text(const GpuUuid& uuid);
 
+class CudaDriver;
+
 struct Gpu {
   int ordinal = 0;  // of the driver, after CUDA_VISIBLE_DEVICES
   GpuUuid uuid = {};
@@ -31,5 +33,7 @@ struct Gpu {
 
 // By ordinal, at least one. Errors: kCudaUnavailable (the text says why there is none), kCudaFailed.
 Result<std::vector<Gpu>> ListGpus();
+// One of them. Errors: kCudaFailed.
+Result<Gpu> ReadGpu(const CudaDriver& cuda, int ordinal);
 
 }  // namespace tidepool::device
