@@ -1,0 +1,55 @@
+// FakeStream, FakeEvent: a stream of the stand-in, with a thread of its own from its first operation on, and a point in it.
+//
+// Put: any thread. The thread runs operations in order and lives until the stream is closed and empty; a stream that was closed while it
+// waits for a flag goes on waiting. Addresses are looked up when an operation runs, as a GPU does: one that leads nowhere then breaks the
+// context (700).
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "tests/fakes/fake_cuda/memory.h"
+
+namespace tidepool::fake_cuda {
+
+struct Operation {
+  enum class Kind { kCopy, kFill, kWait, kWrite };
+  Kind kind = Kind::kCopy;
+  CudaAddress dst = 0, src = 0;  // kWait, kWrite: the flag is dst
+  uint64_t bytes = 0;
+  uint64_t value = 0;  // of a flag, or of each byte (kFill)
+};
+
+class FakeStream : public std::enable_shared_from_this<FakeStream> {
+ public:
+  // Number of the operation, from 1.
+  uint64_t Put(const Operation& operation);
+  uint64_t last() const;
+  bool Done(uint64_t number) const;
+  // Until it is done, or the context is broken.
+  void Await(uint64_t number) const;
+  void Close();
+
+ private:
+  void Main();
+  // False: an address leads nowhere.
+  static bool Run(const Operation& operation);
+  static bool Move(const Operation& operation);
+  static bool Wait(const Operation& operation);
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<Operation> operations_;
+  uint64_t put_ = 0, done_ = 0;
+  bool started_ = false, closed_ = false;
+};
+
+struct FakeEvent {
+  std::shared_ptr<FakeStream> stream;  // null: never recorded
+  uint64_t number = 0;
+};
+
+}  // namespace tidepool::fake_cuda
