@@ -38,7 +38,7 @@ class Stream {
   virtual void Copy(void* dst, const void* src, uint64_t bytes) = 0;
   // Zeroes bytes at dst, under the same terms.
   virtual void Zero(void* dst, uint64_t bytes) = 0;
-  // Later operations start only when the flag has reached `value` (or is poisoned).
+  // Later operations start only when the flag has reached `value` (or is poisoned: values up to INT64_MAX).
   virtual void WaitFlag(const Flag* flag, uint64_t value) = 0;
   // Stores `value` (release) when all earlier operations have ended.
   virtual void WriteFlag(Flag* flag, uint64_t value) = 0;

@@ -1,0 +1,109 @@
+#include "tests/device/device_forms.h"
+
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "base/units.h"
+#include "device/cuda_device.h"
+#include "device/host_device.h"
+#include "tests/fakes/fake_cuda/fake_cuda.h"
+
+namespace tidepool::device {
+namespace {
+
+using Opened = Result<std::unique_ptr<Device>>;
+
+Opened OnHost(const HostDeviceOptions& options) {
+  return std::unique_ptr<Device>(std::make_unique<HostDevice>(options));
+}
+
+Opened OnGpu(ExportForm form) {
+  auto device = CudaDevice::Open({.form = form});
+  if (!device.ok()) return device.status();
+  return std::unique_ptr<Device>(std::move(device).value());
+}
+
+template <ExportForm form>
+Opened FakeGpu() {
+  fake_cuda::FakeCuda::Load();
+  return OnGpu(form);
+}
+
+}  // namespace
+
+std::vector<Form> HostForms() {
+  return {{"HostInline", false, [] { return OnHost({}); }},
+          {"HostThread", false, [] { return OnHost({.copy_threads = 1}); }},
+          {"HostThreadThatSleepsAtOnce", false, [] { return OnHost({.copy_threads = 1, .spin_ns = 0}); }}};
+}
+
+std::vector<Form> FakeGpuForms() {
+  return {{"FakeGpuVmm", true, FakeGpu<ExportForm::kVmm>}, {"FakeGpuIpc", true, FakeGpu<ExportForm::kIpc>}};
+}
+
+std::vector<Form> RealGpuForms() {
+  return {{"GpuVmm", true, [] { return OnGpu(ExportForm::kVmm); }}, {"GpuIpc", true, [] { return OnGpu(ExportForm::kIpc); }}};
+}
+
+const Form* FormNamed(const std::string& name) {
+  static const std::vector<Form> all = [] {
+    std::vector<Form> forms = HostForms();
+    for (const auto& more : {FakeGpuForms(), RealGpuForms()}) forms.insert(forms.end(), more.begin(), more.end());
+    return forms;
+  }();
+  for (const Form& form : all) {
+    if (name == form.name) return &form;
+  }
+  return nullptr;
+}
+
+Pages::Pages(Device* device, uint64_t bytes) : data_(nullptr), bytes_(RoundUp(bytes, kPageBytes)) {
+  void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (at == MAP_FAILED) {
+    status_ = Status(ErrorId::kMemoryMapFailed, "no pages for a test");
+    return;
+  }
+  data_ = static_cast<std::byte*>(at);
+  auto registered = device->Register(data_, bytes_);
+  status_ = registered.status();
+  if (registered.ok()) registration_ = std::move(registered).value();
+}
+
+Pages::~Pages() {
+  registration_ = nullptr;
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+Peer::Peer(const std::string& form, const std::string& role, const std::vector<int>& fds, const std::vector<std::string>& environment) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  for (size_t i = 0; i < fds.size(); ++i) posix_spawn_file_actions_adddup2(&actions, fds[i], kPeerFd + static_cast<int>(i));
+  std::vector<std::string> words = {TIDEPOOL_DEVICE_PEER, form, role}, variables = environment;
+  for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
+  std::vector<char*> argv, envp;
+  for (std::string& word : words) argv.push_back(word.data());
+  for (std::string& variable : variables) envp.push_back(variable.data());
+  argv.push_back(nullptr);
+  envp.push_back(nullptr);
+  if (posix_spawn(&pid_, TIDEPOOL_DEVICE_PEER, &actions, nullptr, argv.data(), envp.data()) != 0) pid_ = -1;
+  posix_spawn_file_actions_destroy(&actions);
+}
+
+Peer::~Peer() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+bool Peer::Succeeded() {
+  int status = 0;
+  const bool ended = pid_ > 0 && waitpid(pid_, &status, 0) == pid_;
+  pid_ = -1;
+  return ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace tidepool::device
