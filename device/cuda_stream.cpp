@@ -149,9 +149,11 @@ bool CudaStream::Passed(Marker marker) {
 
 void CudaStream::Synchronize(Marker marker) {
   TP_CHECK(marker <= last_, "Synchronize with a marker that was never recorded");
-  if (marker <= passed_ || !Begin()) return;
+  if (marker <= passed_) return;
   const CudaDriver& cuda = context_->cuda();
-  if (Latch(cuda.Try("work of a stream", cuda.event_synchronize, marks_[marker - passed_ - 1]))) Pass(marker);
+  if (Begin() && Latch(cuda.Try("work of a stream", cuda.event_synchronize, marks_[marker - passed_ - 1]))) return Pass(marker);
+  (void)context_->MakeCurrent();
+  (void)cuda.stream_synchronize(native_);  // its answer is an error of the stream at most, and that is known
 }
 
 }  // namespace tidepool::device

@@ -38,7 +38,7 @@ class CudaStream final : public Stream {
   bool Passed(Marker marker) override;
   Status status() const override { return status_; }
   bool Progress(uint64_t) override { return false; }
-  // Leaves the CPU to others while it waits. Returns at once when the stream has an error.
+  // Leaves the CPU to others while it waits.
   void Synchronize(Marker marker) override;
 
  private:

@@ -50,7 +50,8 @@ class Stream {
   // Does at most about `bytes_max` of waiting work when this form works on the caller's thread (HostDevice without copy threads);
   // a no-op otherwise. Returns true when something was done.
   virtual bool Progress(uint64_t bytes_max) = 0;
-  // Blocks until the marker has passed. Never call it from the serve loop's turn.
+  // Blocks until the marker has passed or, after an error, until nothing of the stream is under way any more: then what it was given may
+  // go. Never call it from the serve loop's turn.
   virtual void Synchronize(Marker marker) = 0;
   // For poll or epoll, level-triggered: readable when a marker may have passed since ClearEvent. -1 where the owner must poll (Progress).
   virtual int event_fd() const { return -1; }

@@ -2,16 +2,23 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "device/cuda_driver.h"
 
 namespace tidepool::device {
 namespace {
 
-// False too for attributes that the driver does not know yet.
-bool Has(const CudaDriver& cuda, CudaAttribute attribute, int device) {
-  int value = 0;
-  return cuda.device_attribute(&value, attribute, device) == kCudaSuccess && value != 0;
+// Whether the GPU has all of them; one that the driver does not know yet it has not.
+Result<bool> HasAll(const CudaDriver& cuda, int device, std::initializer_list<CudaAttribute> attributes) {
+  bool all = true;
+  for (const CudaAttribute attribute : attributes) {
+    int value = 0;
+    const CudaCode code = cuda.device_attribute(&value, attribute, device);
+    if (code != kCudaSuccess && code != kCudaInvalidValue) return cuda.Error("asking what a GPU can", cuda.device_attribute.name, code);
+    all &= code == kCudaSuccess && value != 0;
+  }
+  return all;
 }
 
 }  // namespace
@@ -47,10 +54,9 @@ Result<Gpu> ReadGpu(const CudaDriver& cuda, int ordinal) {
   TP_RETURN_IF_ERROR(cuda.Try(doing, cuda.device_total, &total, device));
   gpu.total_bytes = total;
   // Addresses of all memory in one space, and registered host memory in it: flags lie there.
-  gpu.wait_value64 =
-      Has(cuda, kCudaUnifiedAddressing, device) && Has(cuda, kCudaHostRegisterSupported, device) && Has(cuda, kCudaMemOps64, device);
-  gpu.vmm_export = Has(cuda, kCudaVmmSupported, device) && Has(cuda, kCudaPosixHandleSupported, device);
-  gpu.ipc_export = Has(cuda, kCudaIpcSupported, device);
+  TP_ASSIGN_OR_RETURN(gpu.wait_value64, HasAll(cuda, device, {kCudaUnifiedAddressing, kCudaHostRegisterSupported, kCudaMemOps64}));
+  TP_ASSIGN_OR_RETURN(gpu.vmm_export, HasAll(cuda, device, {kCudaVmmSupported, kCudaPosixHandleSupported}));
+  TP_ASSIGN_OR_RETURN(gpu.ipc_export, HasAll(cuda, device, {kCudaIpcSupported}));
   return gpu;
 }
 

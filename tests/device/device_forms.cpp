@@ -1,5 +1,6 @@
 #include "tests/device/device_forms.h"
 
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -104,6 +105,29 @@ bool Peer::Succeeded() {
   const bool ended = pid_ > 0 && waitpid(pid_, &status, 0) == pid_;
   pid_ = -1;
   return ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+Exporter::Exporter(const std::string& form) {
+  int told[2], end[2];
+  if (pipe2(told, O_CLOEXEC) != 0) return;
+  const UniqueFd reader(told[0]);
+  UniqueFd writer(told[1]);
+  if (pipe2(end, O_CLOEXEC) != 0) return;
+  const UniqueFd peer_end(end[0]);
+  end_ = UniqueFd(end[1]);
+  peer_ = std::make_unique<Peer>(form, "export", std::vector<int>{writer.get(), peer_end.get()});
+  writer.Reset();
+  int number = -1;
+  if (read(reader.get(), &number, sizeof number) != static_cast<ssize_t>(sizeof number)) return;
+  const std::string path = "/proc/" + std::to_string(peer_->pid()) + "/fd/" + std::to_string(number);
+  for (const int how : {O_RDWR, O_RDONLY}) {  // a handle is sealed against writing
+    if (!fd_.valid()) fd_ = UniqueFd(open(path.c_str(), how | O_CLOEXEC));
+  }
+}
+
+bool Exporter::End() {
+  end_.Reset();
+  return peer_ != nullptr && peer_->Succeeded();
 }
 
 }  // namespace tidepool::device

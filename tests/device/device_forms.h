@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "device/device.h"
 
 namespace tidepool::device {
@@ -60,5 +61,17 @@ class Peer {
   pid_t pid_ = -1;
 };
 inline constexpr int kPeerFd = 20;
+
+// `device_peer FORM export`: another process that has exported 2 MiB.
+class Exporter {
+ public:
+  explicit Exporter(const std::string& form);
+  const UniqueFd& fd() const { return fd_; }  // of the memory; invalid when something failed
+  bool End();                                 // the process has ended well
+
+ private:
+  UniqueFd end_, fd_;
+  std::unique_ptr<Peer> peer_;
+};
 
 }  // namespace tidepool::device

@@ -2,13 +2,15 @@
 //   device_peer FORM write        imports kPeerFd (2 MiB) and writes a text near its end
 //   device_peer FORM pass         imports kPeerFd (a block) and maps the flags of kPeerFd + 1: adds one to every byte in its turn
 //   device_peer FORM export       makes 2 MiB, writes the number of its descriptor to kPeerFd, and lives until kPeerFd + 1 is closed
-//   device_peer FORM list         says which GPUs there are; the form is not opened
+//   device_peer FORM list         writes to kPeerFd which GPUs there are, or why none; the form is not opened
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/units.h"
 #include "device/gpu_list.h"
@@ -48,9 +50,15 @@ Status Export(Device* device) {
 }
 
 Status List() {
-  TP_ASSIGN_OR_RETURN(const auto gpus, ListGpus());
-  for (const Gpu& gpu : gpus) std::printf("%d %s %s\n", gpu.ordinal, Text(gpu.uuid).c_str(), gpu.pci_address.c_str());
-  return {};
+  const auto gpus = ListGpus();
+  std::string text = gpus.status().ok() ? "" : gpus.status().Format();
+  for (const Gpu& gpu : gpus.ok() ? gpus.value() : std::vector<Gpu>()) {
+    text += std::to_string(gpu.ordinal) + " " + Text(gpu.uuid) + " " + gpu.pci_address + "\n";
+  }
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  text += "CUDA_DEVICE_MAX_CONNECTIONS=" + std::string(connections == nullptr ? "" : connections) + "\n";
+  const bool written = write(kPeerFd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  return written ? Status() : Status(ErrorId::kInternal, "nobody listens");
 }
 
 Status Play(const std::string& form, const std::string& role) {
@@ -67,7 +75,6 @@ Status Play(const std::string& form, const std::string& role) {
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const tidepool::Status status = tidepool::device::Play(argv[1], argv[2]);
-  std::fflush(stdout);
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.Format().c_str());
   return status.exit_code();
 }

@@ -433,7 +433,8 @@ CudaCode cuMemcpyAsync(CudaAddress dst, CudaAddress src, size_t bytes, CUstream_
   if (!to || !from) return kCudaInvalidValue;
   // With pageable memory at one end, and from host to host, the call may block until the stream has come to it: so it does.
   const bool pageable = (to->host && !to->registered) || (from->host && !from->registered);
-  return Put(stream, {.kind = Operation::Kind::kCopy, .dst = dst, .src = src, .bytes = bytes}, pageable || (to->host && from->host));
+  return Put(stream, {.kind = Operation::Kind::kCopy, .dst = dst, .src = src, .bytes = bytes, .pageable = pageable},
+             pageable || (to->host && from->host));
 }
 
 CudaCode cuMemsetD8Async(CudaAddress dst, unsigned char value, size_t bytes, CUstream_st* stream) {

@@ -184,6 +184,7 @@ CudaCode AddressSpace::Register(void* begin, uint64_t bytes) {
 }
 
 CudaCode AddressSpace::Unregister(void* begin) {
+  const std::unique_lock uses(uses_);
   const std::lock_guard lock(mutex_);
   const auto found = registered_.find(reinterpret_cast<CudaAddress>(begin));
   if (found == registered_.end()) return kNotRegistered;

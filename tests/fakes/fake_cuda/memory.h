@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "tests/fakes/fake_cuda/world.h"
@@ -72,6 +74,8 @@ class AddressSpace {
   // None: an address of a GPU, or in registered memory, behind which there are not so many bytes. Any other address is taken for pageable
   // host memory.
   std::optional<Target> Find(CudaAddress address, uint64_t bytes) const;
+  // Held (shared) by whoever finds a target and uses it; what takes memory away waits for it.
+  std::shared_mutex& uses() { return uses_; }
   // A flag, read and written while it is surely registered; none otherwise.
   std::optional<uint64_t> ReadFlag(CudaAddress address) const;
   bool WriteFlag(CudaAddress address, uint64_t value);
@@ -98,6 +102,7 @@ class AddressSpace {
   // others.
   std::optional<std::pair<std::byte*, uint64_t>> RegisteredAt(CudaAddress address, bool alias_only) const;
 
+  std::shared_mutex uses_;
   mutable std::mutex mutex_;
   std::map<CudaAddress, Range> ranges_;
   std::map<CudaAddress, Registered> registered_;  // by host address

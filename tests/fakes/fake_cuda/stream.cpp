@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
+#include <shared_mutex>
 #include <thread>
 
 namespace tidepool::fake_cuda {
@@ -20,6 +22,7 @@ void Pause(int64_t microseconds) {
 uint64_t FakeStream::Put(const Operation& operation) {
   const std::lock_guard lock(mutex_);
   operations_.push_back(operation);
+  operations_.back().breaks = World::Get().breaks();
   if (!started_) std::thread([self = shared_from_this()] { self->Main(); }).detach();
   started_ = true;
   changed_.notify_all();
@@ -38,7 +41,7 @@ bool FakeStream::Done(uint64_t number) const {
 
 void FakeStream::Await(uint64_t number) const {
   std::unique_lock lock(mutex_);
-  while (done_ < number && World::Get().broken() == device::kCudaSuccess) changed_.wait_for(lock, kLook);
+  while (done_ < number && (running_ || World::Get().broken() == device::kCudaSuccess)) changed_.wait_for(lock, kLook);
 }
 
 void FakeStream::Close() {
@@ -56,10 +59,12 @@ void FakeStream::Main() {
       if (operations_.empty()) return;
       operation = operations_.front();
       operations_.pop_front();
+      running_ = true;
     }
-    // In a broken context nothing is done any more, and nobody learns of it by a marker: all calls answer the error.
-    if (World::Get().broken() == device::kCudaSuccess && !Run(operation)) World::Get().Break(kIllegalAddress);
+    // What was put in before the context broke is not done any more, and nobody learns of it by a marker: all calls answer the error.
+    if (World::Get().breaks() == operation.breaks && !Run(operation)) World::Get().Break(kIllegalAddress);
     const std::lock_guard lock(mutex_);
+    running_ = false;
     ++done_;
     changed_.notify_all();
   }
@@ -76,19 +81,28 @@ bool FakeStream::Run(const Operation& operation) {
 }
 
 bool FakeStream::Move(const Operation& operation) {
-  const auto dst = AddressSpace::Get().Find(operation.dst, operation.bytes);
-  if (!dst) return false;
-  if (operation.kind == Operation::Kind::kFill) {
-    if (dst->host && !dst->registered) return false;
-    std::memset(dst->data, static_cast<int>(operation.value), operation.bytes);
-    return true;
-  }
-  const auto src = AddressSpace::Get().Find(operation.src, operation.bytes);
-  if (!src) return false;
+  AddressSpace& space = AddressSpace::Get();
   const int64_t slow_us = World::Get().settings().slow_us;
+  // Host memory that is not registered any more is none that a GPU reaches.
+  const auto reaches = [&operation](const std::optional<Target>& target) {
+    return target && (!target->host || target->registered || operation.pageable);
+  };
   for (uint64_t at = 0; at < operation.bytes; at += kPieceBytes) {
-    std::memcpy(dst->data + at, src->data + at, std::min(kPieceBytes, operation.bytes - at));
-    Pause(slow_us);
+    const uint64_t bytes = std::min(kPieceBytes, operation.bytes - at);
+    {
+      const std::shared_lock uses(space.uses());
+      const auto dst = space.Find(operation.dst + at, bytes);
+      const bool fill = operation.kind == Operation::Kind::kFill;
+      const auto src = fill ? dst : space.Find(operation.src + at, bytes);
+      if (!reaches(dst) || !reaches(src)) return false;
+      if (fill) {
+        std::memset(dst->data, static_cast<int>(operation.value), bytes);
+      } else {
+        std::memcpy(dst->data, src->data, bytes);
+      }
+    }
+    if (World::Get().breaks() != operation.breaks) return true;
+    if (operation.kind == Operation::Kind::kCopy) Pause(slow_us);
   }
   return true;
 }
@@ -98,7 +112,7 @@ bool FakeStream::Wait(const Operation& operation) {
     const auto value = AddressSpace::Get().ReadFlag(operation.dst);
     if (!value) return false;
     if (static_cast<int64_t>(*value - operation.value) >= 0) return true;
-    if (World::Get().broken() != device::kCudaSuccess) return true;
+    if (World::Get().breaks() != operation.breaks) return true;
     if (look > 20) Pause(50);
   }
 }

@@ -20,7 +20,9 @@ struct Operation {
   Kind kind = Kind::kCopy;
   CudaAddress dst = 0, src = 0;  // kWait, kWrite: the flag is dst
   uint64_t bytes = 0;
-  uint64_t value = 0;  // of a flag, or of each byte (kFill)
+  uint64_t value = 0;     // of a flag, or of each byte (kFill)
+  bool pageable = false;  // at one end is host memory that is not registered
+  uint64_t breaks = 0;    // of the context when it was put in
 };
 
 class FakeStream : public std::enable_shared_from_this<FakeStream> {
@@ -29,7 +31,7 @@ class FakeStream : public std::enable_shared_from_this<FakeStream> {
   uint64_t Put(const Operation& operation);
   uint64_t last() const;
   bool Done(uint64_t number) const;
-  // Until it is done, or the context is broken.
+  // Until it is done, or the context is broken and nothing is being done any more.
   void Await(uint64_t number) const;
   void Close();
 
@@ -44,7 +46,7 @@ class FakeStream : public std::enable_shared_from_this<FakeStream> {
   mutable std::condition_variable changed_;
   std::deque<Operation> operations_;
   uint64_t put_ = 0, done_ = 0;
-  bool started_ = false, closed_ = false;
+  bool started_ = false, closed_ = false, running_ = false;
 };
 
 struct FakeEvent {

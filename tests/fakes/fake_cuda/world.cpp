@@ -76,7 +76,7 @@ Entry World::Enter(const char* function, Need need) {
   ++calls_[function];
   for (Failure& failure : failures_) {
     if (failure.function != function || failure.calls_left == 0 || --failure.calls_left > 0) continue;
-    if (Stays(failure.code)) broken_ = failure.code;
+    if (Stays(failure.code)) SetBroken(failure.code);
     return {failure.code};
   }
   if (need == Need::kNothing) return {};
@@ -100,9 +100,20 @@ Settings World::settings() const {
   return settings_;
 }
 
+void World::SetBroken(CudaCode code) {
+  if (broken_ != device::kCudaSuccess) return;
+  broken_ = code;
+  ++breaks_;
+}
+
 void World::Break(CudaCode code) {
   const std::lock_guard lock(mutex_);
-  if (broken_ == device::kCudaSuccess) broken_ = code;
+  SetBroken(code);
+}
+
+uint64_t World::breaks() const {
+  const std::lock_guard lock(mutex_);
+  return breaks_;
 }
 
 CudaCode World::broken() const {

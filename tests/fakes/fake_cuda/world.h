@@ -53,6 +53,8 @@ class World {
   // The context has seen a fault: everything answers it from now on.
   void Break(CudaCode code);
   CudaCode broken() const;
+  // Counts breaks: what was put into a stream before the last one is never done.
+  uint64_t breaks() const;
 
   // Contexts, by ordinal. Null when none is held.
   CUctx_st* Retain(int ordinal);
@@ -82,6 +84,7 @@ class World {
 
   World();
   void ReadEnvironment();
+  void SetBroken(CudaCode code);
 
   mutable std::mutex mutex_;
   Settings settings_;
@@ -89,6 +92,7 @@ class World {
   std::map<std::string, uint64_t> calls_;
   pid_t initialized_in_ = 0;
   CudaCode broken_ = device::kCudaSuccess;
+  uint64_t breaks_ = 0;
   std::string max_connections_;
   std::array<uint64_t, kGpusMax> held_{};   // references of each ordinal's context
   std::array<uint64_t, kGpusMax> taken_{};  // bytes of each GPU
