@@ -14,6 +14,12 @@ namespace flag_order_test {
 
 constexpr uint64_t kSlots = 512, kWindow = 16, kBlocks = 5, kWords = 8, kRecord = kWords * sizeof(uint64_t);
 
+#ifdef TIDEPOOL_SANITIZED
+constexpr uint64_t kExchanges = 2'000;
+#else
+constexpr uint64_t kExchanges = 10'000;
+#endif
+
 struct Exchange {
   bool fetch = false;  // host to block; else block to host
   uint64_t block = 0;
@@ -22,7 +28,7 @@ struct Exchange {
 
 class FlagOrder : public FormTest {
  protected:
-  uint64_t exchanges() const { return GetParam().gpu ? 10'000 : 2'000; }
+  uint64_t exchanges() const { return GetParam().gpu ? kExchanges : kExchanges / 5; }
 
   void Prepare() {
     const uint64_t words = exchanges() * kWords;
