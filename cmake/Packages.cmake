@@ -41,6 +41,12 @@ if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
   find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(NCCL_LIBRARY NCCL_INCLUDE)
 endif()
+# The CUDA compiler, for kernels: where the toolkit has one, and in builds that run on GPUs. Those for sanitizers and planted bugs do not; what
+# a kernel computes is tested there as host code.
+set(TIDEPOOL_HAS_NVCC OFF)
+if(TIDEPOOL_HAS_CUDA AND NOT TIDEPOOL_SANITIZE AND NOT TIDEPOOL_PLANTED)
+  include(Kernels)
+endif()
 if(TIDEPOOL_HAS_CUDA AND NCCL_LIBRARY AND NCCL_INCLUDE)
   set(TIDEPOOL_HAS_NCCL ON)
   target_link_libraries(tidepool_nccl INTERFACE ${NCCL_LIBRARY} tidepool_cuda)
@@ -54,4 +60,4 @@ endif()
 
 # One line each about what was found, for the eye that reads the configuration.
 message(STATUS "Tidepool: ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}, sanitizers: ${TIDEPOOL_SANITIZE_TEXT}")
-message(STATUS "Tidepool: CUDA toolkit ${CUDAToolkit_VERSION} ${TIDEPOOL_HAS_CUDA} (TIDEPOOL_CUDA=${TIDEPOOL_CUDA}), NCCL ${TIDEPOOL_HAS_NCCL}, LibTorch ${TIDEPOOL_TORCH}")
+message(STATUS "Tidepool: CUDA toolkit ${CUDAToolkit_VERSION} ${TIDEPOOL_HAS_CUDA} (TIDEPOOL_CUDA=${TIDEPOOL_CUDA}), kernels ${TIDEPOOL_HAS_NVCC}, NCCL ${TIDEPOOL_HAS_NCCL}, LibTorch ${TIDEPOOL_TORCH}")

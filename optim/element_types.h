@@ -7,28 +7,30 @@
 
 #include <cstdint>
 
+#include "optim/both_sides.h"
+
 namespace tidepool::optim {
 namespace {
 
 constexpr uint32_t kF32Inf = 0x7F800000;
 constexpr uint32_t kF32Magnitude = 0x7FFFFFFF;
 
-inline uint32_t BitsOf(float value) {
+TP_BOTH_SIDES inline uint32_t BitsOf(float value) {
   return __builtin_bit_cast(uint32_t, value);
 }
-inline float FloatOf(uint32_t bits) {
+TP_BOTH_SIDES inline float FloatOf(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
 struct F32Element {
   using Stored = float;
-  static float Widen(float stored) { return stored; }
+  TP_BOTH_SIDES static float Widen(float stored) { return stored; }
 };
 
 struct Bf16Element {
   using Stored = uint16_t;
-  static float Widen(uint16_t stored) { return FloatOf(static_cast<uint32_t>(stored) << 16); }
-  static uint16_t Narrow(float value) {
+  TP_BOTH_SIDES static float Widen(uint16_t stored) { return FloatOf(static_cast<uint32_t>(stored) << 16); }
+  TP_BOTH_SIDES static uint16_t Narrow(float value) {
     const uint32_t bits = BitsOf(value);
     const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     const uint32_t quiet = (bits >> 16) | 0x40;
@@ -38,7 +40,7 @@ struct Bf16Element {
 
 struct F16Element {
   using Stored = uint16_t;
-  static float Widen(uint16_t stored) {
+  TP_BOTH_SIDES static float Widen(uint16_t stored) {
     const uint32_t magnitude = stored & 0x7FFF;
     const uint32_t sign = static_cast<uint32_t>(stored & 0x8000) << 16;
     constexpr uint32_t kRebias = (127 - 15) << 23;
@@ -51,7 +53,7 @@ struct F16Element {
     bits = magnitude >= 0x7C00 ? special : bits;
     return FloatOf(bits | sign);
   }
-  static uint16_t Narrow(float value) {
+  TP_BOTH_SIDES static uint16_t Narrow(float value) {
     const uint32_t bits = BitsOf(value);
     const uint32_t magnitude = bits & kF32Magnitude;
     const uint32_t sign = (bits >> 16) & 0x8000;

@@ -48,7 +48,7 @@ struct AdamRule {
     }
     e->m = f.beta1 * e->m + f.one_minus_beta1 * g;
     e->v = f.beta2 * e->v + f.one_minus_beta2 * (g * g);
-    e->p = e->p - f.step_size * e->m / (__builtin_sqrtf(e->v) * f.inverse_sqrt_bias2 + f.eps);
+    e->p = e->p - f.step_size * e->m / (TP_SQUARE_ROOT(e->v) * f.inverse_sqrt_bias2 + f.eps);
   }
 
   static void Reference(const Factors& f, float g, Element* e) {

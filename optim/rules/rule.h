@@ -6,7 +6,8 @@
 //   Factors                plain floats, at most kFactorBytes, made once a step and parameter group
 //   Serves(spec)           whether a job of this specification is its business
 //   Make(spec, step, group)
-//   Step(f, g, element)    the wide form: no branches, no calls but built-ins; g is the scaled gradient
+//   Step(f, g, element)    the wide form: no branches, no calls but built-ins (TP_SQUARE_ROOT where a GPU runs it too); g is the scaled
+//                          gradient
 //   Reference(f, g, element)   the same formula as a reader would write it, for the scalar reference
 #pragma once
 
@@ -14,9 +15,10 @@
 #include <cstdint>
 
 #include "base/optimizer.h"
+#include "optim/both_sides.h"
 #include "optim/update_rule.h"
 
-#define TP_OPTIM_STEP __attribute__((always_inline)) static inline
+#define TP_OPTIM_STEP TP_BOTH_SIDES __attribute__((always_inline)) static inline
 
 namespace tidepool::optim {
 namespace {

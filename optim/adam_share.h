@@ -1,0 +1,125 @@
+// AdamShare: the elements that one of many threads updates by Adam or AdamW: the body of the GPU's kernel, which a host runs as well, so
+// that a test without a GPU compares its bits with the scalar reference's.
+//
+// The arithmetic of an element is the rule's Step (rules/adam.h), between the conversions of element_types.h: the same code as in the
+// host's wide loops. Who compiles this must not contract a*b+c, must round square roots and quotients correctly, and flushes denormals
+// where the host form runs with FlushDenormals: for nvcc -fmad=false -prec-sqrt=true -prec-div=true -ftz=true.
+//
+// Threads take vectors of four elements in turn, neighbours beside each other, so that a warp reads whole lines; the elements behind the
+// last whole vector, or all where a plane does not begin at a multiple of 16 bytes (8 for 16-bit planes), are taken one by one.
+#pragma once
+
+#include <cstdint>
+
+#include "optim/both_sides.h"
+#include "optim/element_types.h"
+#include "optim/rules/adam.h"
+
+namespace tidepool::optim {
+namespace {
+
+constexpr uint64_t kVectorElements = 4;
+
+// Neighbours that are loaded and stored by one instruction.
+template <typename Stored>
+struct __attribute__((may_alias, aligned(kVectorElements * sizeof(Stored)))) ElementVector {
+  Stored at[kVectorElements];
+};
+
+// Stands for "no 16-bit copy".
+struct NoCopy {
+  using Stored = uint16_t;
+};
+
+template <typename Gradient>
+struct AdamPlanes {
+  float* master;
+  float* momentum;
+  float* variance;
+  const typename Gradient::Stored* gradient;
+  uint16_t* param16;  // null: none
+  uint64_t count;
+  bool vectors;  // every plane begins where a vector may
+};
+
+template <typename Gradient, typename Param, typename Rule>
+struct AdamShare {
+  static constexpr bool kCopies = !__is_same(Param, NoCopy);
+  using Factors = typename Rule::Factors;
+  using Floats = ElementVector<float>;
+  using Gradients = ElementVector<typename Gradient::Stored>;
+  using Copies = ElementVector<uint16_t>;
+
+  TP_OPTIM_STEP void UpdateOne(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t i) {
+    Element e{planes.master[i], planes.momentum[i], planes.variance[i]};
+    Rule::Step(f, Gradient::Widen(planes.gradient[i]) * scale, &e);
+    planes.master[i] = e.p;
+    planes.momentum[i] = e.m;
+    planes.variance[i] = e.v;
+    if constexpr (kCopies) planes.param16[i] = Param::Narrow(e.p);
+  }
+
+  TP_OPTIM_STEP void UpdateVector(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t vector) {
+    Floats master = reinterpret_cast<const Floats*>(planes.master)[vector];
+    Floats momentum = reinterpret_cast<const Floats*>(planes.momentum)[vector];
+    Floats variance = reinterpret_cast<const Floats*>(planes.variance)[vector];
+    const Gradients gradient = reinterpret_cast<const Gradients*>(planes.gradient)[vector];
+    Copies copies;
+    for (uint64_t k = 0; k < kVectorElements; ++k) {
+      Element e{master.at[k], momentum.at[k], variance.at[k]};
+      Rule::Step(f, Gradient::Widen(gradient.at[k]) * scale, &e);
+      master.at[k] = e.p;
+      momentum.at[k] = e.m;
+      variance.at[k] = e.v;
+      if constexpr (kCopies) copies.at[k] = Param::Narrow(e.p);
+    }
+    reinterpret_cast<Floats*>(planes.master)[vector] = master;
+    reinterpret_cast<Floats*>(planes.momentum)[vector] = momentum;
+    reinterpret_cast<Floats*>(planes.variance)[vector] = variance;
+    if constexpr (kCopies) reinterpret_cast<Copies*>(planes.param16)[vector] = copies;
+  }
+
+  // What thread `thread` of `threads` has to do.
+  TP_OPTIM_STEP void Run(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t thread, uint64_t threads) {
+    const uint64_t vectors = planes.vectors ? planes.count / kVectorElements : 0;
+    for (uint64_t vector = thread; vector < vectors; vector += threads) UpdateVector(f, scale, planes, vector);
+    for (uint64_t i = vectors * kVectorElements + thread; i < planes.count; i += threads) UpdateOne(f, scale, planes, i);
+  }
+};
+
+template <typename Gradient>
+AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span) {
+  const auto fits = [](const void* plane, uint64_t element_bytes) {
+    return reinterpret_cast<uintptr_t>(plane) % (kVectorElements * element_bytes) == 0;
+  };
+  AdamPlanes<Gradient> planes{};
+  planes.master = static_cast<float*>(span.master);
+  planes.momentum = static_cast<float*>(span.momentum);
+  planes.variance = static_cast<float*>(span.variance);
+  planes.gradient = static_cast<const typename Gradient::Stored*>(span.gradient);
+  planes.param16 = static_cast<uint16_t*>(span.param16);
+  planes.count = span.count;
+  planes.vectors = fits(span.master, sizeof(float)) && fits(span.momentum, sizeof(float)) && fits(span.variance, sizeof(float)) &&
+                   fits(span.gradient, sizeof(typename Gradient::Stored)) && fits(span.param16, sizeof(uint16_t));
+  return planes;
+}
+
+// Calls `run` with the AdamShare of what the span and the factors ask for. Requires WhyNotOnGpu (adam_cuda.h) to have no objection.
+template <typename Rule, typename Gradient, typename Run>
+void WithCopy(const UpdateSpan& span, const Run& run) {
+  if (span.param16 == nullptr) return run(AdamShare<Gradient, NoCopy, Rule>(), AdamPlanesOf<Gradient>(span));
+  if (span.param16_dtype == DType::kBF16) return run(AdamShare<Gradient, Bf16Element, Rule>(), AdamPlanesOf<Gradient>(span));
+  return run(AdamShare<Gradient, F16Element, Rule>(), AdamPlanesOf<Gradient>(span));
+}
+
+template <typename Rule, typename Run>
+void WithGradient(const UpdateSpan& span, const Run& run) {
+  switch (span.gradient_dtype) {
+    case DType::kF32: return WithCopy<Rule, F32Element>(span, run);
+    case DType::kBF16: return run(AdamShare<Bf16Element, Bf16Element, Rule>(), AdamPlanesOf<Bf16Element>(span));
+    case DType::kF16: return run(AdamShare<F16Element, F16Element, Rule>(), AdamPlanesOf<F16Element>(span));
+  }
+}
+
+}  // namespace
+}  // namespace tidepool::optim
