@@ -102,6 +102,9 @@ function(tidepool_script_test name)
   endif()
 endfunction()
 
+# The programs of the tests labelled gpu, which say why they were skipped where there is none (scripts/gpu_check builds them).
+add_custom_target(gpu_tests)
+
 # tidepool_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [DEFINES A=b ...] [NEEDS target ...] [LABELS x] [TIMEOUT s] [SECONDS s]
 #               [ALONE|CROWDED] [OWN] [ONE_THREAD] [PROGRAMS]): tests of one subject, as one ctest.
 # All subjects of a folder are one program, whose files are compiled several at once: alone they take more than twice as long (docs/decisions/017).
@@ -137,6 +140,9 @@ function(tidepool_test name)
   target_compile_definitions(${program} PRIVATE ${ARG_DEFINES})
   if(ARG_NEEDS)
     add_dependencies(${program} ${ARG_NEEDS})
+  endif()
+  if("gpu" IN_LIST ARG_LABELS)
+    add_dependencies(gpu_tests ${program})
   endif()
   set(alone "")
   if(ARG_ALONE)
