@@ -5,16 +5,18 @@
 namespace tidepool::trainer {
 namespace {
 
-// GPT-2's vocabulary has 50,257 ids, OPT's 50,272. The four shapes from 4b to 20b are Elixir v2, table 6; the opt ones have OPT's sizes in
-// GPT-2's form.
+// GPT-2's vocabulary has 50,257 ids, OPT's 50,272. 4b, 10b, 15b and 20b are Elixir v2, table 6; 1.3b and 7b stand beside 4b in the GPU
+// benchmark; the opt ones have OPT's sizes in GPT-2's form.
 const GptShape kPresets[] = {
     {"tiny", 256, 64, 2, 4, 64},
     {"quickstart", 256, 128, 6, 6, 384},
     {"gpt2-124m", 50257, 1024, 12, 12, 768},
     {"gpt2-350m", 50257, 1024, 24, 16, 1024},
     {"gpt2-774m", 50257, 1024, 36, 20, 1280},
+    {"gpt2-1.3b", 50257, 1024, 24, 16, 2048},
     {"gpt2-1.5b", 50257, 1024, 48, 25, 1600},
     {"gpt2-4b", 50257, 1024, 32, 24, 3072},
+    {"gpt2-7b", 50257, 1024, 32, 32, 4096},
     {"gpt2-10b", 50257, 1024, 48, 32, 4096},
     {"opt-13b", 50272, 2048, 40, 40, 5120},
     {"gpt2-15b", 50257, 1024, 18, 64, 8192},
