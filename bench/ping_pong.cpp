@@ -9,7 +9,6 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr int kWarmUp = 200;
 // On a machine whose cores are all taken, a spinning thread waits for whole time slices: then fewer round trips have to do.
 constexpr int64_t kTimeMaxNs = 5 * kNsPerSecond;
 
@@ -28,7 +27,7 @@ std::vector<double> TimeRoundTrips(int count, const std::function<void()>& round
   const SteadyClock clock;
   std::vector<double> micros;
   const int64_t limit = clock.NowNs() + kTimeMaxNs;
-  for (int i = -kWarmUp; i < count; ++i) {
+  for (int i = -kWarmUpTrips; i < count; ++i) {
     const int64_t start = clock.NowNs();
     if (start > limit && !micros.empty()) break;
     round_trip();

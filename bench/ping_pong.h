@@ -15,7 +15,8 @@ struct TwoCores {
 };
 TwoCores FindTwoCores();
 
-// Microseconds of up to `count` round trips, fewer on a machine whose cores are all taken; the first ones are not counted.
+inline constexpr int kWarmUpTrips = 200;  // done first, and not counted
+// Microseconds of up to `count` round trips; fewer on a machine whose cores are all taken.
 std::vector<double> TimeRoundTrips(int count, const std::function<void()>& round_trip);
 // The same, of the bare word.
 std::vector<double> TimePingPong(int count, const TwoCores& cores);

@@ -1,0 +1,67 @@
+// bench_gpu: what a GPU's links can do, and how near the product comes: copies, the start of a pool, imports and flags between two
+// processes, and the Adam kernel.
+//
+// Everything is held against what the driver gives a plain program in the same run. Without a GPU it says so and ends with 9.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/units.h"
+#include "bench/gpu_copies.h"
+#include "bench/gpu_peer.h"
+#include "bench/row.h"
+#include "device/gpu_list.h"
+
+namespace tidepool::bench {
+namespace {
+
+constexpr const char* kHelp =
+    "bench_gpu [--json FILE] [--only PART] [--rounds N] [--copy-mebibytes N] [--pool-mebibytes N] [--adam-mebi-elements N] [--trips N]\n"
+    "PART is copies (sizes of 64 KiB to 256 MiB, both ways), pool (its start), peer (imports and flags between two processes) or\n"
+    "adam (the kernel); all of them without --only.\n"
+    "Takes about a minute and, with the defaults, 3 GiB of the GPU and 9 GiB of the host. On the first GPU of CUDA_VISIBLE_DEVICES.\n"
+    "Exit codes: 0 every target holds, 1 a failure, 3 a target does not hold, 9 there is no GPU that can be used.\n";
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  GpuSetup setup;
+  const std::string only = printer.Word("--only", "");
+  setup.rounds = printer.Number("--rounds", 7);
+  setup.copy_bytes = printer.Number("--copy-mebibytes", 512) * kMiB;
+  setup.pool_bytes = printer.Number("--pool-mebibytes", 4096) * kMiB;
+  setup.adam_elements = printer.Number("--adam-mebi-elements", 128) * kMiB;
+  const uint64_t trips = printer.Number("--trips", 20'000);
+  printer.NoMoreArguments();
+  const auto wanted = [&only](std::string_view part) { return only.empty() || only == part; };
+  if (!only.empty() && only != "copies" && only != "pool" && only != "peer" && only != "adam") {
+    Die("error[TP1001]: there is no part '" + only + "' (see --help)");
+  }
+  // Before the driver is started.
+  std::unique_ptr<GpuPeer> peer;
+  if (wanted("peer")) peer = std::make_unique<GpuPeer>(0);
+  const auto gpus = device::ListGpus();
+  if (!gpus.ok()) {
+    std::fprintf(stderr, "bench_gpu: nothing is measured without a GPU\n%s\n", gpus.status().Format().c_str());
+    return gpus.status().exit_code();
+  }
+  const auto device = OrDie(device::CudaDevice::Open({}));
+  std::fprintf(stderr, "bench_gpu: %s, %s; memory leaves it by %s\n", device->name().c_str(), device->gpu().name.c_str(),
+               device->form_note().c_str());
+  setup.device = device.get();
+  if (wanted("copies")) MeasureCopies(setup, &printer);
+  if (wanted("pool")) MeasurePoolStart(setup, &printer);
+  if (wanted("peer")) {
+    peer->MeasureImport(std::min(setup.copy_bytes, 256 * kMiB), 5 * setup.rounds, &printer);
+    peer->MeasureFlags(device.get(), trips, &printer);
+  }
+  if (wanted("adam")) MeasureAdam(setup, &printer);
+  return printer.Finish();
+}
+
+}  // namespace
+}  // namespace tidepool::bench
+
+int main(int argc, char** argv) {
+  return tidepool::bench::Main(argc, argv);
+}
