@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "bench/gpu_beside.h"
 #include "bench/gpu_copies.h"
 #include "bench/gpu_peer.h"
 #include "bench/row.h"
@@ -18,8 +19,9 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_gpu [--json FILE] [--only PART] [--rounds N] [--copy-mebibytes N] [--pool-mebibytes N] [--adam-mebi-elements N] [--trips N]\n"
-    "PART is copies (sizes of 64 KiB to 256 MiB, both ways), pool (its start), peer (imports and flags between two processes) or\n"
-    "adam (the kernel); all of them without --only.\n"
+    "PART is copies (sizes of 64 KiB to 256 MiB, both ways), pool (its start), beside (host memory while both engines copy), peer "
+    "(imports\n"
+    "and flags between two processes) or adam (the kernel); all of them without --only.\n"
     "Takes about a minute and, with the defaults, 3 GiB of the GPU and 9 GiB of the host. On the first GPU of CUDA_VISIBLE_DEVICES.\n"
     "Exit codes: 0 every target holds, 1 a failure, 3 a target does not hold, 9 there is no GPU that can be used.\n";
 
@@ -34,7 +36,7 @@ int Main(int argc, char** argv) {
   const uint64_t trips = printer.Number("--trips", 20'000);
   printer.NoMoreArguments();
   const auto wanted = [&only](std::string_view part) { return only.empty() || only == part; };
-  if (!only.empty() && only != "copies" && only != "pool" && only != "peer" && only != "adam") {
+  if (!only.empty() && only != "copies" && only != "pool" && only != "beside" && only != "peer" && only != "adam") {
     Die("error[TP1001]: there is no part '" + only + "' (see --help)");
   }
   // Before the driver is started.
@@ -51,6 +53,7 @@ int Main(int argc, char** argv) {
   setup.device = device.get();
   if (wanted("copies")) MeasureCopies(setup, &printer);
   if (wanted("pool")) MeasurePoolStart(setup, &printer);
+  if (wanted("beside")) MeasureMemoryBeside(setup, &printer);
   if (wanted("peer")) {
     peer->MeasureImport(std::min(setup.copy_bytes, 256 * kMiB), 5 * setup.rounds, &printer);
     peer->MeasureFlags(device.get(), trips, &printer);
