@@ -79,6 +79,11 @@ void MemoryServer::Break() {
   changed_.notify_all();
 }
 
+bool MemoryServer::broken() {
+  std::lock_guard lock(mutex_);
+  return broken_;
+}
+
 void MemoryServer::Declare(std::span<const ChunkId> order) {
   std::lock_guard lock(mutex_);
   declared.assign(order.begin(), order.end());

@@ -40,6 +40,7 @@ class MemoryServer {
   Status EndStep(uint32_t micro_batches);
   // Nobody waits any longer: a rank has failed.
   void Break();
+  bool broken();
   void Declare(std::span<const ChunkId> order);
   std::vector<ChunkId> declared;  // by the rank that declared last
   uint64_t submits = 0;

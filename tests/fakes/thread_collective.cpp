@@ -16,10 +16,23 @@ void ThreadGroup::Join(uint64_t number, uint32_t rank, bool gather, const traine
   }
   op.failed |= op.gather != gather || op.shard_elements != block.shard_elements || block.dtype != DType::kF32;
   op.blocks[rank] = static_cast<float*>(block.data);
-  if (++op.joined < world_) return;
+  if (++op.joined < world_ || on_streams_) return;
   if (!op.failed) Run(&op);
   op.done = true;
   changed_.notify_all();
+}
+
+bool ThreadGroup::Poll() {
+  std::lock_guard lock(mutex_);
+  const uint64_t number = finished_ + 1;
+  if (broken_ || ops_.size() <= number || ops_[number].joined < world_) return false;
+  for (const device::Flag& arrived : arrived_) {
+    if (arrived < number) return false;
+  }
+  if (!ops_[number].failed) Run(&ops_[number]);
+  ops_[number].done = true;
+  finished_ = number;
+  return true;
 }
 
 void ThreadGroup::Run(Op* op) {
@@ -55,6 +68,7 @@ Status ThreadGroup::Wait(uint64_t number) {
 void ThreadGroup::Break() {
   std::lock_guard lock(mutex_);
   broken_ = true;
+  finished_ = device::kFlagPoison;
   changed_.notify_all();
 }
 

@@ -2,10 +2,12 @@
 //
 // An operation is carried out when the last rank has started it, on fp32 blocks; Test says so only after a random number of calls. Ranks
 // that start different operations at the same point of their order get kCollectiveFailed: that is how a test sees ranks decide apart.
+// With streams, an operation is carried out by a Poll after every rank's stream has come to it, and the streams wait for that.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -16,12 +18,16 @@ namespace tidepool::testing {
 
 class ThreadGroup {
  public:
-  explicit ThreadGroup(uint32_t world) : world_(world) {}
+  explicit ThreadGroup(uint32_t world, bool on_streams = false) : world_(world), on_streams_(on_streams), arrived_(world) {}
   uint32_t world() const { return world_; }
 
   void Join(uint64_t op, uint32_t rank, bool gather, const trainer::BlockView& block);
   bool Done(uint64_t op);
   Status Wait(uint64_t op);
+  // Carries out the next operation if all streams have come to it.
+  bool Poll();
+  device::Flag* arrived(uint32_t rank) { return &arrived_[rank]; }
+  device::Flag* finished() { return &finished_; }
   // No rank waits any longer: a rank has failed.
   void Break();
 
@@ -35,6 +41,9 @@ class ThreadGroup {
   void Run(Op* op);
 
   uint32_t world_;
+  bool on_streams_;
+  std::deque<device::Flag> arrived_;  // by rank: the last operation that its stream has come to
+  device::Flag finished_ = 0;         // the last operation that was carried out
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Op> ops_;  // by number, from 1
@@ -43,14 +52,18 @@ class ThreadGroup {
 
 class ThreadCollective final : public trainer::Collective {
  public:
-  ThreadCollective(ThreadGroup* group, uint32_t rank, uint64_t seed, uint64_t delay_max)
-      : group_(group), rank_(rank), random_(seed), delay_max_(delay_max) {}
+  ThreadCollective(ThreadGroup* group, uint32_t rank, uint64_t seed, uint64_t delay_max, device::Stream* stream = nullptr)
+      : group_(group), rank_(rank), random_(seed), delay_max_(delay_max), stream_(stream) {}
 
   uint32_t rank() const override { return rank_; }
   uint32_t world() const override { return group_->world(); }
   Ticket StartAllGather(const trainer::BlockView& block) override { return Start(true, block); }
   Ticket StartReduceScatter(const trainer::BlockView& block) override { return Start(false, block); }
-  bool Test(Ticket ticket) override { return random_.Below(delay_max_ + 1) == 0 && group_->Done(ticket); }
+  device::Stream* stream() override { return stream_; }
+  bool Test(Ticket ticket) override {
+    if (stream_ != nullptr) group_->Poll();
+    return random_.Below(delay_max_ + 1) == 0 && group_->Done(ticket);
+  }
   Status Wait(Ticket ticket) override { return group_->Wait(ticket); }
   Status Barrier() override { return {}; }
   Status SumDoubles(double*, uint64_t) override { return {}; }
@@ -59,6 +72,10 @@ class ThreadCollective final : public trainer::Collective {
  private:
   Ticket Start(bool gather, const trainer::BlockView& block) {
     group_->Join(++last_, rank_, gather, block);
+    if (stream_ != nullptr) {
+      stream_->WriteFlag(group_->arrived(rank_), last_);
+      stream_->WaitFlag(group_->finished(), last_);
+    }
     return last_;
   }
 
@@ -66,6 +83,7 @@ class ThreadCollective final : public trainer::Collective {
   uint32_t rank_;
   SplitMix64 random_;
   uint64_t delay_max_;
+  device::Stream* stream_;
   Ticket last_ = 0;
 };
 

@@ -16,7 +16,7 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
   for (ChunkId chunk = 0; chunk < chunks; ++chunk) {
     if (!layout->chunks[chunk].resident || !layout->IsMember(chunk, rank)) continue;
     home_of_[chunk] = static_cast<uint32_t>(places_.size());
-    places_.push_back({next, 0});
+    places_.push_back({next, {}});
     next += RoundUp(layout->ChunkBytes(chunk), kPageBytes);
   }
   const uint64_t used = static_cast<uint64_t>(next - base);
@@ -25,7 +25,7 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
   blocks_ = layout->BlocksIn(rank, bytes);
   for (uint64_t i = 0; i < blocks_; ++i) {
     free_.push_back(static_cast<uint32_t>(places_.size()));
-    places_.push_back({next + i * block_bytes, 0});
+    places_.push_back({next + i * block_bytes, {}});
   }
 }
 

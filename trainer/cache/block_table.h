@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "trainer/cache/transfer_pipeline.h"
+#include "trainer/cache/pipeline_setup.h"
 #include "trainer/layout/chunk_layout.h"
 
 namespace tidepool::trainer {
@@ -26,9 +26,10 @@ class BlockTable {
   uint64_t blocks() const { return blocks_; }
   bool has(ChunkId chunk) const { return place_of_[chunk] != kNone; }
   std::byte* place(ChunkId chunk) const { return places_[place_of_[chunk]].data; }
-  // The operation that uses the chunk's place now or used it last.
-  TransferPipeline::OpId last_op(ChunkId chunk) const { return places_[place_of_[chunk]].last_op; }
-  void set_last_op(ChunkId chunk, TransferPipeline::OpId op) { places_[place_of_[chunk]].last_op = op; }
+  // What uses the chunk's place now or used it last.
+  const BlockPast& past(ChunkId chunk) const { return places_[place_of_[chunk]].past; }
+  void set_last_op(ChunkId chunk, OpId op) { places_[place_of_[chunk]].past = {op, 0}; }
+  void set_last_use(ChunkId chunk, UseMark use) { places_[place_of_[chunk]].past.use = use; }
 
   // True when `chunk` can be placed without an eviction.
   bool HasRoomFor(ChunkId chunk) const { return home_of_[chunk] != kNone || !free_.empty(); }
@@ -48,7 +49,7 @@ class BlockTable {
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Place {
     std::byte* data;
-    TransferPipeline::OpId last_op;
+    BlockPast past;
   };
   void Drop(ChunkId chunk);
 

@@ -13,6 +13,11 @@ std::byte* ParameterCache::AddressOf(ParameterId parameter) const {
   return table_.place(place.chunk) + place.element_begin * BytesOf(layout_.dtype);
 }
 
+void ParameterCache::Zero(std::byte* at, uint64_t bytes) {
+  if (bytes == 0) return;
+  setup_.streams.compute != nullptr ? setup_.streams.compute->Zero(at, bytes) : static_cast<void>(std::memset(at, 0, bytes));
+}
+
 Status ParameterCache::SecondGradient(ParameterId parameter) {
   return Latch(Status(ErrorId::kTensorStateIllegal,
                       "parameter " + layout_.parameters[parameter].name + " got a second gradient in one backward, over its first one")
@@ -81,7 +86,7 @@ void ParameterCache::ZeroGaps(ChunkId chunk) {
   const ChunkPlace& place = layout_.chunks[chunk];
   const uint64_t element_bytes = BytesOf(layout_.dtype);
   uint64_t end = 0;
-  const auto zero_to = [&](uint64_t begin) { std::memset(table_.place(chunk) + end * element_bytes, 0, (begin - end) * element_bytes); };
+  const auto zero_to = [&](uint64_t begin) { Zero(table_.place(chunk) + end * element_bytes, (begin - end) * element_bytes); };
   for (uint32_t i = 0; i < place.parameter_count; ++i) {
     const ParameterPlace& parameter = layout_.parameters[place.first_parameter + i];
     if (states_.state(place.first_parameter + i) != TensorState::kHoldAfterBwd) continue;
@@ -131,7 +136,7 @@ Status ParameterCache::TakeForGradients(ChunkId chunk) {
   if (states_.state(layout_.chunks[chunk].first_parameter) == TensorState::kFree) {
     TP_RETURN_IF_ERROR(Latch(states_.ChangeChunk(chunk, TensorState::kHold)));
   }
-  std::memset(table_.place(chunk), 0, layout_.ChunkBytes(chunk));
+  Zero(table_.place(chunk), layout_.ChunkBytes(chunk));
   return {};
 }
 
@@ -212,9 +217,7 @@ Status ParameterCache::FinishBackward(uint32_t micro_batch) {
 Status ParameterCache::FinishStep() {
   if (!status_.ok()) return status_;
   if (!in_pass_ || !training_) return NotInPass("FinishStep");
-  const int64_t before = setup_.clock->NowNs();
   TP_RETURN_IF_ERROR(Latch(pipeline_.WaitAll()));
-  counters_.wait_ns += static_cast<uint64_t>(setup_.clock->NowNs() - before);
   in_pass_ = false;
   // A new order is worth telling: updates then run in the order in which the next forward needs them.
   if (!follower_.End()) return {};

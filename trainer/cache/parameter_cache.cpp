@@ -45,16 +45,15 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
   EvictionPolicies& policies = setup.policies;
   if (!policies.recording) policies.recording = std::make_unique<RandomEviction>(setup.options.seed);
   if (!policies.left_order) policies.left_order = std::make_unique<LruEviction>(static_cast<uint32_t>(layout.chunks.size()));
-  std::byte* rcache = attachment.rcache;
-  const uint64_t bytes = attachment.rcache_bytes;
-  return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup), bytes, rcache));
+  TP_ASSIGN_OR_RETURN(Pipeline pipeline, Pipeline::Open({&layout, setup.rank, setup.service, setup.groups, setup.clock, setup.streams}));
+  return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup), std::move(pipeline)));
 }
 
-ParameterCache::ParameterCache(CacheSetup setup, uint64_t rcache_bytes, std::byte* rcache)
+ParameterCache::ParameterCache(CacheSetup setup, Pipeline pipeline)
     : setup_(std::move(setup)),
       layout_(*setup_.layout),
-      table_(&layout_, setup_.rank, rcache, rcache_bytes),
-      pipeline_(&layout_, setup_.rank, setup_.service, setup_.groups),
+      table_(&layout_, setup_.rank, setup_.service->attachment().rcache, setup_.service->attachment().rcache_bytes),
+      pipeline_(std::move(pipeline)),
       follower_(EvictableMask(layout_), table_.blocks()),
       states_(&layout_),
       entries_(layout_.chunks.size()),
@@ -146,7 +145,9 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
 Status ParameterCache::Release(std::span<const ChunkId> chunks) {
   for (const ChunkId chunk : chunks) {
     TP_CHECK(entries_[chunk].pins > 0, "what is released was acquired");
-    if (--entries_[chunk].pins == 0) pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
+    if (--entries_[chunk].pins > 0) continue;
+    pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
+    if (table_.has(chunk)) table_.set_last_use(chunk, pipeline_.Used());
   }
   return Progress();
 }
@@ -180,6 +181,8 @@ void ParameterCache::TakeMoves(std::vector<Move>* out) {
 CacheCounters ParameterCache::counters() const {
   CacheCounters counters = counters_;
   counters.deviations = follower_.deviations();
+  counters.late_prefetches = pipeline_.late();
+  counters.wait_ns = pipeline_.wait_ns();
   counters.bytes_h2d = pipeline_.bytes_h2d();
   counters.bytes_d2h = pipeline_.bytes_d2h();
   return counters;
@@ -211,7 +214,7 @@ void ParameterCache::PrefetchAhead(uint64_t horizon) {
 }
 
 void ParameterCache::StartFetch(ChunkId chunk) {
-  table_.set_last_op(chunk, pipeline_.Fetch(chunk, table_.place(chunk), version_, table_.last_op(chunk)));
+  table_.set_last_op(chunk, pipeline_.Fetch(chunk, table_.place(chunk), version_, table_.past(chunk)));
   const Status held = states_.ChangeChunk(chunk, TensorState::kHold);
   TP_CHECK(held.ok(), "a chunk that is fetched was nowhere");
 }
@@ -276,22 +279,12 @@ Status ParameterCache::Demand(ChunkId chunk) {
   return Progress();
 }
 
-Status ParameterCache::WaitForPlace(ChunkId chunk) {
-  if (pipeline_.Done(table_.last_op(chunk))) return {};
-  const int64_t before = setup_.clock->NowNs();
-  const Status waited = Latch(pipeline_.Wait(table_.last_op(chunk)));
-  counters_.wait_ns += static_cast<uint64_t>(setup_.clock->NowNs() - before);
-  return waited;
-}
-
 Status ParameterCache::HandOut(ChunkId chunk) {
   Entry& entry = entries_[chunk];
-  if (!entry.demanded) {
-    ++counters_.hits;
-    counters_.late_prefetches += entry.prefetched && !pipeline_.Done(table_.last_op(chunk));
-  }
+  counters_.hits += !entry.demanded;
+  const bool prefetched = entry.prefetched && !entry.demanded;
   entry.demanded = entry.prefetched = false;
-  TP_RETURN_IF_ERROR(WaitForPlace(chunk));
+  TP_RETURN_IF_ERROR(WaitForPlace(chunk, prefetched));
   if (!entry.mapped) moves_.push_back({chunk, table_.place(chunk)});
   entry.mapped = true;
   return {};

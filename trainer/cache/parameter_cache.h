@@ -15,6 +15,11 @@
 // is fetched or handed in. It ends in an error that names what the whole order needs. A training step: BeginPass, (forward, backward,
 // FinishBackward) x micro-batches, FinishStep; then the caller ends the step at the server. Gradients are summed over the chunk's data
 // group, not averaged.
+// With streams the rCache is memory of a device, which this class and its callers hand to streams only. Where all collectives have streams
+// (or there are none) the CPU runs ahead of the device: where a call "may wait" below, it puts a wait into the compute stream instead, and
+// the CPU itself waits in FinishStep, and where kTicketsUsed transfers are under way (trainer/cache/ahead_pipeline.h). Decisions are the
+// same as on the host. Operators, and copies of gradients to their places, must be in the compute stream before the call that ends them
+// (Release, GradientDone, SubmitBorrowed). An error of a transfer may be told later than its chunk was used; FinishStep tells all of them.
 #pragma once
 
 #include <algorithm>
@@ -28,10 +33,10 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "client/chunk_service.h"
-#include "device/device.h"
 #include "trainer/cache/block_table.h"
+#include "trainer/cache/cache_streams.h"
 #include "trainer/cache/pass_follower.h"
-#include "trainer/cache/transfer_pipeline.h"
+#include "trainer/cache/pipeline.h"
 #include "trainer/comm/collective.h"
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/layout/tensor_state.h"
@@ -54,15 +59,17 @@ struct SeparateBlock {
 };
 
 struct CacheCounters {
-  uint64_t hits = 0;             // chunks that were there, or on their way, when an operator needed them
-  uint64_t misses = 0;           // fetched because an operator waited for them
-  uint64_t prefetches = 0;       // fetched ahead
-  uint64_t late_prefetches = 0;  // hits that had to be waited for
+  uint64_t hits = 0;        // chunks that were there, or on their way, when an operator needed them
+  uint64_t misses = 0;      // fetched because an operator waited for them
+  uint64_t prefetches = 0;  // fetched ahead
+  // Of `prefetches`: not there yet when an operator needed them. Where the CPU runs ahead: at which a look found the compute stream
+  // standing, so no more than there were.
+  uint64_t late_prefetches = 0;
   uint64_t evictions = 0;
   uint64_t submits = 0;     // chunks whose gradients were handed in
   uint64_t deviations = 0;  // passes that left the recorded order
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
-  uint64_t wait_ns = 0;  // operators' and gradients' waits for chunks; FinishStep's for the server
+  uint64_t wait_ns = 0;  // of the CPU: operators' and gradients' waits for chunks; FinishStep's for the server
 
   double hit_rate() const { return hits + misses == 0 ? 1.0 : static_cast<double>(hits) / static_cast<double>(hits + misses); }
 };
@@ -77,13 +84,6 @@ struct CacheOptions {
 struct EvictionPolicies {
   std::unique_ptr<EvictionPolicy> recording;   // in a pass whose order is not known yet
   std::unique_ptr<EvictionPolicy> left_order;  // in one that has left the order that was known
-};
-
-// The streams of a device on which a trainer's blocks are used. Null on the host, where operators end before their call returns.
-struct CacheStreams {
-  device::Device* device = nullptr;   // of the rCache memory
-  device::Stream* compute = nullptr;  // on which operators run
-  device::Stream* recycle = nullptr;  // waits for the server before a block is used again; nothing else runs on it
 };
 
 struct CacheSetup {  // all pointers must outlive the cache
@@ -169,7 +169,7 @@ class ParameterCache {
     uint32_t grads = 0;       // parameters whose gradient came in this micro-batch
   };
 
-  ParameterCache(CacheSetup setup, uint64_t rcache_bytes, std::byte* rcache);
+  ParameterCache(CacheSetup setup, Pipeline pipeline);
 
   Status Latch(Status status);
   Status NotInPass(const char* call);
@@ -189,7 +189,7 @@ class ParameterCache {
   // Waits until the chunk's parameters are there, tells the caller where, counts.
   Status HandOut(ChunkId chunk);
   // The chunk's place is there and written by nobody; waits.
-  Status WaitForPlace(ChunkId chunk);
+  Status WaitForPlace(ChunkId chunk, bool prefetched = false) { return Latch(pipeline_.Wait(table_.past(chunk).op, prefetched)); }
   Status Demand(ChunkId chunk);
   void DropStale();
 
@@ -200,6 +200,7 @@ class ParameterCache {
   Status GradientRead(ParameterId parameter);
   Status SecondGradient(ParameterId parameter);
   std::byte* AddressOf(ParameterId parameter) const;
+  void Zero(std::byte* at, uint64_t bytes);
   void ZeroGaps(ChunkId chunk);
   Status TakeForGradients(ChunkId chunk);
   Status Submit(ChunkId chunk, bool enter);
@@ -208,7 +209,7 @@ class ParameterCache {
   const CacheSetup setup_;
   const ChunkLayout& layout_;
   BlockTable table_;
-  TransferPipeline pipeline_;
+  Pipeline pipeline_;
   PassFollower follower_;
   TensorStates states_;
   std::vector<Entry> entries_;      // by ChunkId

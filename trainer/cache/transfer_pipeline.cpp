@@ -1,38 +1,37 @@
 #include "trainer/cache/transfer_pipeline.h"
 
-#include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 
 namespace tidepool::trainer {
-namespace {
 
-// Of the service's tickets some are left to the trainer itself (end of step, weights).
-constexpr uint32_t kTicketsUsed = client::kTicketsMax - 32;
+TransferPipeline::TransferPipeline(PipelineSetup setup)
+    : setup_(std::move(setup)), service_(setup_.service), compute_(setup_.streams.compute) {}
 
-}  // namespace
-
-TransferPipeline::TransferPipeline(const ChunkLayout* layout, Rank rank, client::ChunkService* service, std::vector<Collective*> groups)
-    : layout_(layout), rank_(rank), service_(service), groups_(std::move(groups)) {}
-
-TransferPipeline::OpId TransferPipeline::Add(Op op) {
+OpId TransferPipeline::Add(Op op) {
   op.id = first_ + ops_.size();
   ops_.push_back(op);
   if (status_.ok()) Advance(&ops_.back());
   return op.id;
 }
 
-TransferPipeline::OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, Version version, OpId after) {
-  return Add({0, chunk, true, 0, version, block, after, Stage::kQueued, 0});
+OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past) {
+  return Add({0, chunk, true, 0, version, block, past.op, past.use, Stage::kQueued, 0});
 }
 
-TransferPipeline::OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
-  return Add({0, chunk, false, micro_batch, version, block, 0, Stage::kTurn, 0});
+OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
+  // The gradients are in the compute stream up to here.
+  return Add({0, chunk, false, micro_batch, version, block, 0, Used(), Stage::kTurn, 0});
 }
 
-Collective* TransferPipeline::GroupOf(const Op& op) const {
-  return groups_[layout_->chunks[op.chunk].data_group];
+bool TransferPipeline::GatePassed(const Op& op) {
+  if (op.gate == 0) return true;
+  compute_->Progress(kMiB);
+  if (compute_->Passed(op.gate)) return true;
+  Latch(compute_->status());
+  return false;
 }
 
 bool TransferPipeline::Latch(Status status) {
@@ -42,18 +41,15 @@ bool TransferPipeline::Latch(Status status) {
 }
 
 bool TransferPipeline::StartAtServer(Op* op) {
-  if (op->fetch && !Done(op->after)) return false;
+  if (op->fetch && (!Done(op->after) || !GatePassed(*op))) return false;
   if (at_server_ >= kTicketsUsed) return false;
-  const uint64_t elements = layout_->ShardElements(op->chunk), index = layout_->ShardIndex(op->chunk, rank_);
-  client::Range range;
-  range.chunk = op->chunk;
-  range.element_begin = index * elements;
-  range.element_count = elements;
-  range.rcache_offset = static_cast<uint64_t>(op->block - service_->attachment().rcache) + index * layout_->ShardBytes(op->chunk);
+  const client::Range range = setup_.ShardRange(op->chunk, op->block);
   Result<client::Ticket> ticket =
       op->fetch ? service_->StartFetch(range, op->version) : service_->StartSubmitGradient(range, op->version, op->micro_batch);
   if (Latch(ticket.status())) return false;
   op->ticket = ticket.value();
+  const client::TicketFlags flags = service_->FlagsOf(op->ticket);
+  if (flags.ready != nullptr) flags.ready->store(flags.value, std::memory_order_release);
   op->stage = Stage::kAtServer;
   ++at_server_;
   return true;
@@ -61,13 +57,14 @@ bool TransferPipeline::StartAtServer(Op* op) {
 
 bool TransferPipeline::StartInGroup(Op* op) {
   if (op->id != next_turn_) return false;
+  if (!op->fetch && !GatePassed(*op)) return false;
   ++next_turn_;
   op->stage = Stage::kInGroup;
   op->ticket = 0;
   // A group of one rank has nothing to exchange, but keeps its turn.
-  Collective* group = GroupOf(*op);
-  if (layout_->ShardCount(op->chunk) > 1) {
-    const BlockView view{op->block, layout_->ShardElements(op->chunk), layout_->dtype};
+  if (setup_.layout->ShardCount(op->chunk) > 1) {
+    Collective* group = setup_.GroupOf(op->chunk);
+    const BlockView view = setup_.View(op->chunk, op->block);
     op->ticket = op->fetch ? group->StartAllGather(view) : group->StartReduceScatter(view);
   }
   return true;
@@ -83,7 +80,7 @@ void TransferPipeline::FinishAtServer(Op* op) {
 }
 
 void TransferPipeline::FinishInGroup(Op* op) {
-  if (op->ticket != 0 && Latch(GroupOf(*op)->Wait(op->ticket))) return;
+  if (op->ticket != 0 && Latch(setup_.GroupOf(op->chunk)->Wait(op->ticket))) return;
   op->stage = op->fetch ? Stage::kDone : Stage::kQueued;
 }
 
@@ -98,7 +95,7 @@ void TransferPipeline::Advance(Op* op) {
         if (moved) FinishAtServer(op);
         break;
       case Stage::kInGroup:
-        moved = op->ticket == 0 || GroupOf(*op)->Test(op->ticket);
+        moved = op->ticket == 0 || setup_.GroupOf(op->chunk)->Test(op->ticket);
         if (moved) FinishInGroup(op);
         break;
       case Stage::kDone: break;
@@ -119,9 +116,12 @@ Status TransferPipeline::Progress() {
 TransferPipeline::Op* TransferPipeline::Blocker(Op* op) {
   while (true) {
     if (op->stage == Stage::kTurn) {
-      op = &Of(next_turn_);  // a lower number: its own turn would have been taken
+      op = &Of(next_turn_);                      // a lower number: its own turn would have been taken
+      if (op->stage == Stage::kTurn) return op;  // the turn has come, the gradients have not
     } else if (op->stage == Stage::kQueued && op->fetch && !Done(op->after)) {
       op = &Of(op->after);
+    } else if (op->stage == Stage::kQueued && op->fetch && !GatePassed(*op)) {
+      return op;
     } else if (op->stage == Stage::kQueued) {
       // Out of tickets: the oldest one in flight must come back.
       size_t i = 0;
@@ -133,24 +133,43 @@ TransferPipeline::Op* TransferPipeline::Blocker(Op* op) {
   }
 }
 
-Status TransferPipeline::Wait(OpId id) {
+void TransferPipeline::Unblock(Op* blocker) {
+  switch (blocker->stage) {
+    case Stage::kAtServer: return FinishAtServer(blocker);
+    case Stage::kInGroup: return FinishInGroup(blocker);
+    case Stage::kQueued:
+    case Stage::kTurn:
+      compute_->Synchronize(blocker->gate);
+      Latch(compute_->status());
+      return;
+    case Stage::kDone: break;
+  }
+  TP_CHECK(false, "what has ended blocks nobody");
+}
+
+Status TransferPipeline::WaitFor(OpId id) {
   while (true) {
     TP_RETURN_IF_ERROR(Progress());
     if (Done(id)) return {};
-    Op* blocker = Blocker(&Of(id));
-    if (blocker->stage == Stage::kAtServer) {
-      FinishAtServer(blocker);
-    } else {
-      TP_CHECK(blocker->stage == Stage::kInGroup, "what blocks an operation is at the server or in the group");
-      FinishInGroup(blocker);
-    }
+    Unblock(Blocker(&Of(id)));
   }
 }
 
+Status TransferPipeline::Wait(OpId id, bool prefetched) {
+  if (Done(id)) return {};
+  late_ += prefetched;
+  const int64_t before = setup_.clock->NowNs();
+  const Status waited = WaitFor(id);
+  wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
+  return waited;
+}
+
 Status TransferPipeline::WaitAll() {
-  TP_RETURN_IF_ERROR(Progress());
-  while (!ops_.empty()) TP_RETURN_IF_ERROR(Wait(ops_.back().id));
-  return {};
+  const int64_t before = setup_.clock->NowNs();
+  Status waited = Progress();
+  while (waited.ok() && !ops_.empty()) waited = WaitFor(first_ + ops_.size() - 1);
+  wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
+  return waited;
 }
 
 }  // namespace tidepool::trainer

@@ -2,6 +2,9 @@
 // the order in which they were asked for, without a thread of its own: every call moves all of them as far as they can go.
 //
 // One thread (the trainer's main thread). No method but Wait and WaitAll blocks.
+// It serves the host, and memory of a device whose collectives have no stream (Gloo): results are there when the CPU has seen them. On a
+// device a transfer begins when the CPU has seen the compute stream pass what used the block before, and the CPU stores the ticket's
+// `ready`: no stream waits for anything.
 // Invariants:
 //  1. collectives start in the order of the operations' numbers, whatever arrives when: all ranks of a group start the same ones in the
 //     same order (trainer/comm/collective.h);
@@ -12,36 +15,34 @@
 
 #include <cstdint>
 #include <deque>
-#include <vector>
 
-#include "base/ids.h"
 #include "base/status.h"
-#include "client/chunk_service.h"
-#include "trainer/comm/collective.h"
-#include "trainer/layout/chunk_layout.h"
+#include "trainer/cache/pipeline_setup.h"
 
 namespace tidepool::trainer {
 
 class TransferPipeline {
  public:
-  using OpId = uint64_t;  // from 1, consecutive; 0 stands for an operation that ended long ago
+  explicit TransferPipeline(PipelineSetup setup);
 
-  // All must outlive the pipeline. `groups[g]` is the collective of data group g; null where this rank is no member.
-  TransferPipeline(const ChunkLayout* layout, Rank rank, client::ChunkService* service, std::vector<Collective*> groups);
-
-  // This rank's shard of `version` comes to its place in `block` once operation `after` has ended, then all shards are gathered.
-  OpId Fetch(ChunkId chunk, std::byte* block, Version version, OpId after);
+  // This rank's shard of `version` comes to its place in `block` behind all that used it, then all shards are gathered.
+  OpId Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past);
   // The whole block is reduced over the group, then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
+  // Operators up to here used some blocks; no later one does before the next Wait.
+  UseMark Used() { return compute_ == nullptr ? 0 : compute_->Record(); }
 
   bool Done(OpId id) const { return id < first_ || ops_[id - first_].stage == Stage::kDone; }
   // Errors of these three: what the server or the group answered, latched.
   Status Progress();
-  Status Wait(OpId id);
+  // `prefetched`: count it when it is not there yet.
+  Status Wait(OpId id, bool prefetched);
   Status WaitAll();
 
   uint64_t bytes_h2d() const { return bytes_h2d_; }
   uint64_t bytes_d2h() const { return bytes_d2h_; }
+  uint64_t wait_ns() const { return wait_ns_; }
+  uint64_t late() const { return late_; }
 
  private:
   // Fetch:  kQueued -> kAtServer -> kTurn -> kInGroup -> kDone.  Submission: kTurn -> kInGroup -> kQueued -> kAtServer -> kDone.
@@ -55,6 +56,7 @@ class TransferPipeline {
     Version version;
     std::byte* block;
     OpId after;
+    device::Stream::Marker gate;  // of the compute stream: what the transfer comes behind; 0: nothing
     Stage stage;
     uint64_t ticket;  // of the server or of the group, as the stage says
   };
@@ -69,18 +71,20 @@ class TransferPipeline {
   void FinishInGroup(Op* op);
   // The operation that must move on before `op` can.
   Op* Blocker(Op* op);
-  Collective* GroupOf(const Op& op) const;
+  // Carries out what blocks others; waits.
+  void Unblock(Op* blocker);
+  bool GatePassed(const Op& op);
+  Status WaitFor(OpId id);
   bool Latch(Status status);
 
-  const ChunkLayout* layout_;
-  Rank rank_;
-  client::ChunkService* service_;
-  std::vector<Collective*> groups_;
-  std::deque<Op> ops_;  // numbers first_, first_ + 1, ...; ended ones leave at the front
+  const PipelineSetup setup_;
+  client::ChunkService* const service_;
+  device::Stream* const compute_;  // null on the host
+  std::deque<Op> ops_;             // numbers first_, first_ + 1, ...; ended ones leave at the front
   OpId first_ = 1;
   OpId next_turn_ = 1;      // whose collective starts next
   uint32_t at_server_ = 0;  // tickets in flight
-  uint64_t bytes_h2d_ = 0, bytes_d2h_ = 0;
+  uint64_t bytes_h2d_ = 0, bytes_d2h_ = 0, wait_ns_ = 0, late_ = 0;
   Status status_;
 };
 

@@ -12,14 +12,30 @@ constexpr uint64_t kHalfBytesMax = 4 * kMiB;  // more would only delay the first
 
 }  // namespace
 
-WeightPut::WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service)
-    : layout_(layout), rank_(rank), service_(service), cursors_(layout->chunks.size(), 0) {
+WeightPut::WeightPut(const ChunkLayout* layout, Rank rank, client::ChunkService* service, CacheStreams streams)
+    : layout_(layout), rank_(rank), service_(service), streams_(streams), cursors_(layout->chunks.size(), 0) {
   const client::Attachment& attachment = service->attachment();
   const uint64_t bytes = std::min(kHalfBytesMax, attachment.rcache_bytes / 2 / kParameterAlignBytes * kParameterAlignBytes);
   TP_CHECK(bytes > 0, "an rCache has room for two pieces");
   half_elements_ = bytes / sizeof(float);
-  halves_[0].data = reinterpret_cast<float*>(attachment.rcache);
-  halves_[1].data = reinterpret_cast<float*>(attachment.rcache + bytes);
+  for (size_t i : {0, 1}) {
+    halves_[i].at = attachment.rcache + i * bytes;
+    if (streams_.device == nullptr) halves_[i].data = reinterpret_cast<float*>(halves_[i].at);
+  }
+}
+
+Status WeightPut::MakeStaging() {
+  if (halves_[0].data != nullptr) return {};
+  TP_ASSIGN_OR_RETURN(staging_, RegisteredHost::Create(streams_.device, halves_.size() * half_elements_ * sizeof(float)));
+  for (size_t i : {0, 1}) halves_[i].data = reinterpret_cast<float*>(staging_.data()) + i * half_elements_;
+  return {};
+}
+
+Status WeightPut::CopyToRcache(const Half& half) {
+  if (streams_.device == nullptr) return {};
+  streams_.compute->Copy(half.at, half.data, piece_.element_count * sizeof(float));
+  streams_.compute->Synchronize(streams_.compute->Record());
+  return streams_.compute->status();
 }
 
 Status WeightPut::Put(ParameterId parameter, const float* values) {
@@ -30,6 +46,7 @@ Status WeightPut::Put(ParameterId parameter, const float* values) {
     return Status(ErrorId::kUsageError,
                   "weights of " + place.name + " came out of the order of their chunk " + std::to_string(place.chunk));
   }
+  TP_RETURN_IF_ERROR(MakeStaging());
   TP_RETURN_IF_ERROR(Append(place.chunk, nullptr, place.element_begin - cursors_[place.chunk]));
   TP_RETURN_IF_ERROR(Append(place.chunk, values, place.element_count));
   const bool last = parameter + 1 == chunk.first_parameter + chunk.parameter_count;
@@ -72,6 +89,7 @@ Status WeightPut::Append(ChunkId chunk, const float* values, uint64_t count) {
 
 Status WeightPut::Flush() {
   if (piece_.element_count == 0) return {};
+  TP_RETURN_IF_ERROR(CopyToRcache(halves_[filling_]));
   piece_.rcache_offset = filling_ * half_elements_ * sizeof(float);
   TP_ASSIGN_OR_RETURN(halves_[filling_].ticket, service_->StartPutWeights(piece_));
   bytes_put_ += piece_.element_count * sizeof(float);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <set>
 #include <thread>
 
 #include "base/random.h"
+#include "tests/fakes/flag_chunk_service.h"
 #include "tests/fakes/memory_chunk_service.h"
 #include "tests/fakes/thread_collective.h"
 #include "trainer/cache/weight_put.h"
@@ -14,6 +16,7 @@
 namespace tidepool::trainer {
 namespace {
 
+using testing::FlagChunkService;
 using testing::MemoryChunkService;
 using testing::MemoryServer;
 using testing::ThreadCollective;
@@ -68,9 +71,28 @@ class ToyRank {
         history_(history),
         server_(server),
         rank_(rank),
-        service_(server, rank, layout.RcacheBytes(rank, config.blocks), 1000 * config.delay_seed + rank, config.delay_max),
         storages_(layout.chunks.size(), nullptr),
-        kept_(config.model.notes.size()) {}
+        kept_(config.model.notes.size()) {
+    const uint64_t bytes = layout.RcacheBytes(rank, config.blocks), seed = 1000 * config.delay_seed + rank;
+    if (!config.on_device) {
+      service_ = std::make_unique<MemoryChunkService>(server, rank, bytes, seed, config.delay_max);
+      return;
+    }
+    const bool alone = layout.world == 1 && !config.threads;
+    auto flags = std::make_unique<FlagChunkService>(server, testing::FlagServiceSetup{rank, bytes, seed, alone, config.threads});
+    if (rank == 0) flags->FailFrom(config.fail_from);
+    if (rank == 0) flags->FailAnswerOf(config.fail_answer_of);
+    streams_ = {flags->device(), flags->OpenStream(), flags->OpenStream()};
+    machine_ = flags.get();
+    service_ = std::move(flags);
+  }
+
+  ~ToyRank() {
+    if (machine_ != nullptr) machine_->Leave();
+  }
+
+  // On a device: null elsewhere.
+  FlagChunkService* machine() { return machine_; }
 
   // Order of groups: by data group. Each rank of a group has its own ThreadCollective.
   Status Run(std::vector<std::unique_ptr<ThreadCollective>>* groups, ToyRankResult* result) {
@@ -78,7 +100,8 @@ class ToyRank {
     CacheSetup setup;
     setup.layout = &layout_;
     setup.rank = rank_;
-    setup.service = &service_;
+    setup.service = service_.get();
+    setup.streams = streams_;
     for (const auto& group : *groups) setup.groups.push_back(group.get());
     setup.clock = &clock_;
     setup.options = config_.cache;
@@ -86,6 +109,8 @@ class ToyRank {
     TP_ASSIGN_OR_RETURN(cache_, ParameterCache::Create(std::move(setup)));
     if (!config_.declared.moments.empty()) cache_->Declare(PassKind::kTrain, config_.declared);
     const Status trained = Train();
+    if (trained.ok()) CompareFound();
+    result->requests = machine_ == nullptr ? 0 : machine_->requests();
     result->smallest_bytes = cache_->SmallestRcacheBytes();
     result->schedule = cache_->schedule(PassKind::kTrain);
     return trained;
@@ -93,7 +118,7 @@ class ToyRank {
 
  private:
   Status PutWeights() {
-    WeightPut put(&layout_, rank_, &service_);
+    WeightPut put(&layout_, rank_, service_.get(), streams_);
     for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
       TP_RETURN_IF_ERROR(put.Put(id, history_[0][layout_.parameters[id].note].data()));
     }
@@ -113,6 +138,7 @@ class ToyRank {
       result_->planned.push_back(cache_->plan() != nullptr ? TrafficOf(*cache_->plan(), layout_) : StepTraffic());
       TP_RETURN_IF_ERROR(cache_->FinishStep());
       result_->after_step.push_back(cache_->counters());
+      CompareFound();
       TP_RETURN_IF_ERROR(server_->EndStep(config_.micro_batches));
       TP_RETURN_IF_ERROR(server_->WaitVersion(step_ + 1));
       if (config_.evaluate) TP_RETURN_IF_ERROR(Evaluate());
@@ -194,9 +220,36 @@ class ToyRank {
     const auto& expected = history_[version][note];
     if (storage == nullptr) {
       result_->wrong.push_back(place.name + " is nowhere");
+    } else if (streams_.compute != nullptr) {
+      found_.push_back({note, version, std::vector<float>(expected.size(), -1.0f)});
+      streams_.compute->Copy(found_.back().values.data(), storage + place.element_begin * 4, expected.size() * 4);
     } else if (std::memcmp(storage + place.element_begin * 4, expected.data(), expected.size() * 4) != 0) {
       result_->wrong.push_back(place.name + " has wrong values at version " + std::to_string(version));
     }
+  }
+
+  // On a device: what operators found, when they have ended.
+  void CompareFound() {
+    if (streams_.compute == nullptr) return;
+    const auto end = streams_.compute->Record();
+    if (!machine_->Drive([&] { return streams_.compute->Passed(end); })) result_->wrong.push_back("operators never end");
+    for (const Found& found : found_) {
+      if (found.values == history_[found.version][found.note]) continue;
+      result_->wrong.push_back(layout_.parameters[layout_.of_note[found.note]].name + " had wrong values at version " +
+                               std::to_string(found.version));
+    }
+    found_.clear();
+    sources_.clear();
+  }
+
+  // The values of a gradient into its place, by the CPU or by the compute stream, which may come to it much later.
+  void CopyTo(std::byte* place, std::vector<float> values) {
+    if (streams_.compute == nullptr) {
+      std::memcpy(place, values.data(), values.size() * 4);
+      return;
+    }
+    sources_.push_back(std::move(values));
+    streams_.compute->Copy(place, sources_.back().data(), sources_.back().size() * 4);
   }
 
   // The first of two gradients carries 100 more, the second 100 less: only their sum is right.
@@ -214,7 +267,7 @@ class ToyRank {
     TP_ASSIGN_OR_RETURN(std::byte * place, cache_->GradientPlace(layout_.of_note[note]));
     ApplyMoves();
     if (place != nullptr) {
-      std::memcpy(place, values.data(), values.size() * 4);
+      CopyTo(place, values);
       const Status done = cache_->GradientDone(layout_.of_note[note]);
       ApplyMoves();
       return done;
@@ -229,7 +282,7 @@ class ToyRank {
     ApplyMoves();
     for (const SeparatePlace& place : block.places) {
       std::vector<float>& kept = kept_[layout_.parameters[place.parameter].note];
-      if (!kept.empty()) std::memcpy(place.data, kept.data(), kept.size() * 4);
+      if (!kept.empty()) CopyTo(place.data, kept);
       kept.clear();
     }
     const Status submitted = cache_->SubmitBorrowed(chunk);
@@ -242,7 +295,7 @@ class ToyRank {
     cache_->TakeMoves(&moves);
     for (const Move& move : moves) {
       storages_[move.chunk] = move.block;
-      const auto offset = move.block == nullptr ? -1 : move.block - service_.attachment().rcache;
+      const auto offset = move.block == nullptr ? -1 : move.block - service_->attachment().rcache;
       result_->decisions += std::to_string(move.chunk) + "@" + std::to_string(offset) + " ";
     }
   }
@@ -252,7 +305,17 @@ class ToyRank {
   const History& history_;
   MemoryServer* server_;
   Rank rank_;
-  MemoryChunkService service_;
+  struct Found {
+    uint32_t note;
+    uint64_t version;
+    std::vector<float> values;
+  };
+
+  std::unique_ptr<client::ChunkService> service_;
+  FlagChunkService* machine_ = nullptr;  // service_, on a device
+  CacheStreams streams_;
+  std::deque<Found> found_;                 // by operators in the compute stream
+  std::deque<std::vector<float>> sources_;  // of copies in the compute stream
   TickingClock clock_;
   std::unique_ptr<ParameterCache> cache_;
   ToyRankResult* result_ = nullptr;
@@ -314,22 +377,27 @@ ToyResult RunToy(const ToyConfig& config) {
     std::copy(history[0][place.note].begin(), history[0][place.note].end(),
               server.values[place.chunk].begin() + static_cast<std::ptrdiff_t>(place.element_begin));
   }
+  const bool on_streams = config.on_device && config.streams_of_groups;
   std::vector<std::unique_ptr<ThreadGroup>> groups;
-  for (const auto& members : layout.data_groups) groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size())));
+  for (const auto& members : layout.data_groups)
+    groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size()), on_streams));
   result.ranks.resize(layout.world);
   std::vector<std::thread> threads;
   for (Rank rank = 0; rank < layout.world; ++rank) {
     threads.emplace_back([&, rank] {
       std::vector<std::unique_ptr<ThreadCollective>> own;
+      ToyRank run(config, layout, history, &server, rank);
+      // One stream for all groups, as groups need it whose kernels must not meet.
+      device::Stream* stream = on_streams ? run.machine()->OpenStream() : nullptr;
       for (size_t g = 0; g < groups.size(); ++g) {
         const auto& members = layout.data_groups[g];
         const auto found = std::find(members.begin(), members.end(), rank);
         own.push_back(found == members.end()
                           ? nullptr
                           : std::make_unique<ThreadCollective>(groups[g].get(), static_cast<uint32_t>(found - members.begin()),
-                                                               77 * config.delay_seed + rank, config.delay_max));
+                                                               77 * config.delay_seed + rank, config.delay_max, stream));
+        if (on_streams && own.back() != nullptr) run.machine()->AddActor([group = groups[g].get()] { return group->Poll(); });
       }
-      ToyRank run(config, layout, history, &server, rank);
       result.ranks[rank].status = run.Run(&own, &result.ranks[rank]);
       if (result.ranks[rank].status.ok()) return;
       server.Break();

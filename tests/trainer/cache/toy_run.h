@@ -40,6 +40,13 @@ struct ToyConfig {
   CacheOptions cache;
   AccessSchedule declared;           // of the training pass; empty: none
   bool shuffle_second_half = false;  // from the third step on, two operators change places
+  // The rCache is memory of a device, whose streams run when and in what order the delay seed says: operators are copies on its compute
+  // stream, and what they found is compared when the pass has ended.
+  bool on_device = false;
+  bool threads = false;             // of a device: each stream has a thread
+  bool streams_of_groups = true;    // of a device: collectives are ordered by streams, not by the CPU
+  uint64_t fail_from = UINT64_MAX;  // of a device: this request fails on rank 0, and all after it
+  uint64_t fail_answer_of = UINT64_MAX;
 };
 
 struct ToyRankResult {
@@ -52,6 +59,7 @@ struct ToyRankResult {
   AccessSchedule schedule;                 // of the training pass
   std::vector<std::string> wrong;          // values that were not what they must be; empty in a good run
   uint64_t smallest_bytes = 0;             // what the cache names at the end
+  uint64_t requests = 0;                   // of a device: that the service was asked for
 };
 
 struct ToyResult {

@@ -12,6 +12,8 @@ namespace transfer_pipeline_test {
 using testing::MemoryChunkService;
 using testing::MemoryServer;
 
+const SteadyClock clock;
+
 ChunkLayout Chunks(int count, uint32_t world) {
   std::vector<ParameterNote> notes;
   for (int i = 0; i < count; ++i) notes.push_back({"p" + std::to_string(i), {64}, 0, 0, false});
@@ -50,7 +52,7 @@ TEST(TransferPipeline, CollectivesStartInTheOrderOfTheOperationsNotOfTheAnswers)
     MemoryServer server(&layout);
     MemoryChunkService service(&server, 0, 16 * layout.BlockBytes(), seed, 20);
     NotingCollective group;
-    TransferPipeline pipeline(&layout, 0, &service, {&group});
+    TransferPipeline pipeline({&layout, 0, &service, {&group}, &clock});
     const auto block = [&](int i) { return service.attachment().rcache + i * layout.BlockBytes(); };
     std::vector<std::string> expected;
     for (int i = 0; i < 8; ++i) {
@@ -58,7 +60,7 @@ TEST(TransferPipeline, CollectivesStartInTheOrderOfTheOperationsNotOfTheAnswers)
         pipeline.Submit(static_cast<ChunkId>(i), block(i), 0, 0);
         expected.push_back("reduce32");
       } else {
-        pipeline.Fetch(static_cast<ChunkId>(i), block(i), 0, 0);
+        pipeline.Fetch(static_cast<ChunkId>(i), block(i), 0, {});
         expected.push_back("gather32");
       }
       EXPECT_LE(group.started.size(), expected.size());
@@ -77,20 +79,20 @@ TEST(TransferPipeline, AFetchWaitsForTheBlocksEarlierOperation) {
   MemoryChunkService service(&server, 0, layout.BlockBytes(), 1, 0);
   NotingCollective group;
   group.allowed = 0;
-  TransferPipeline pipeline(&layout, 0, &service, {&group});
+  TransferPipeline pipeline({&layout, 0, &service, {&group}, &clock});
   std::byte* block = service.attachment().rcache;
   auto* values = reinterpret_cast<float*>(block);
   std::fill_n(values, 64, 3.0f);
   const auto submitted = pipeline.Submit(0, block, 0, 0);
-  const auto fetched = pipeline.Fetch(1, block, 0, submitted);
+  const auto fetched = pipeline.Fetch(1, block, 0, {submitted, 0});
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(pipeline.Progress().ok());
   EXPECT_FALSE(pipeline.Done(submitted));
   EXPECT_EQ(values[0], 3.0f);  // the gradients are still being reduced
   group.allowed = 1;
-  ASSERT_TRUE(pipeline.Wait(submitted).ok());
+  ASSERT_TRUE(pipeline.Wait(submitted, false).ok());
   EXPECT_EQ(server.submits, 1u);
   group.allowed = 2;
-  ASSERT_TRUE(pipeline.Wait(fetched).ok());
+  ASSERT_TRUE(pipeline.Wait(fetched, false).ok());
   EXPECT_TRUE(pipeline.Done(submitted));
   EXPECT_EQ(values[0], 5.0f);
 }
@@ -100,12 +102,12 @@ TEST(TransferPipeline, MoreOperationsThanTicketsArePutOff) {
   const ChunkLayout layout = Chunks(count, 1);
   MemoryServer server(&layout);
   MemoryChunkService service(&server, 0, static_cast<uint64_t>(count) * layout.BlockBytes(), 3, 1000);
-  TransferPipeline pipeline(&layout, 0, &service, {nullptr});
-  TransferPipeline::OpId last = 0;
+  TransferPipeline pipeline({&layout, 0, &service, {nullptr}, &clock});
+  OpId last = 0;
   for (int i = 0; i < count; ++i) {
-    last = pipeline.Fetch(static_cast<ChunkId>(i), service.attachment().rcache + static_cast<uint64_t>(i) * layout.BlockBytes(), 0, 0);
+    last = pipeline.Fetch(static_cast<ChunkId>(i), service.attachment().rcache + static_cast<uint64_t>(i) * layout.BlockBytes(), 0, {});
   }
-  ASSERT_TRUE(pipeline.Wait(last).ok());
+  ASSERT_TRUE(pipeline.Wait(last, false).ok());
   ASSERT_TRUE(pipeline.WaitAll().ok());
   EXPECT_LT(service.in_flight_max(), client::kTicketsMax);
   EXPECT_GT(service.in_flight_max(), client::kTicketsMax / 2);
@@ -116,14 +118,14 @@ TEST(TransferPipeline, AnErrorStopsEverythingAfterIt) {
   const ChunkLayout layout = Chunks(4, 1);
   MemoryServer server(&layout);
   MemoryChunkService service(&server, 0, 4 * layout.BlockBytes(), 1, 0);
-  TransferPipeline pipeline(&layout, 0, &service, {nullptr});
+  TransferPipeline pipeline({&layout, 0, &service, {nullptr}, &clock});
   service.FailFrom(2);
-  pipeline.Fetch(0, service.attachment().rcache, 0, 0);
-  const auto second = pipeline.Fetch(1, service.attachment().rcache + layout.BlockBytes(), 0, 0);
-  EXPECT_EQ(pipeline.Wait(second).id(), ErrorId::kServerGone);
+  pipeline.Fetch(0, service.attachment().rcache, 0, {});
+  const auto second = pipeline.Fetch(1, service.attachment().rcache + layout.BlockBytes(), 0, {});
+  EXPECT_EQ(pipeline.Wait(second, false).id(), ErrorId::kServerGone);
   service.FailFrom(UINT64_MAX);
-  const auto third = pipeline.Fetch(2, service.attachment().rcache, 0, 0);
-  EXPECT_EQ(pipeline.Wait(third).id(), ErrorId::kServerGone);
+  const auto third = pipeline.Fetch(2, service.attachment().rcache, 0, {});
+  EXPECT_EQ(pipeline.Wait(third, false).id(), ErrorId::kServerGone);
   EXPECT_EQ(pipeline.Progress().id(), ErrorId::kServerGone);
   EXPECT_EQ(pipeline.WaitAll().id(), ErrorId::kServerGone);
 }

@@ -1,0 +1,173 @@
+#include "tests/fakes/flag_chunk_service.h"
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "base/units.h"
+
+namespace tidepool::testing {
+namespace {
+
+constexpr uint64_t kIdleTestsMax = 1000;  // in a row: who asks so often puts nothing new into any stream
+
+}  // namespace
+
+FlagChunkService::FlagChunkService(MemoryServer* server, const FlagServiceSetup& setup)
+    : server_(server),
+      rank_(setup.rank),
+      alone_(setup.alone),
+      memory_(setup.rcache_bytes + 3 * kPageBytes),
+      random_(setup.seed),
+      device_({.copy_threads = setup.copy_threads}) {
+  const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+  attachment_.flags = memory_.data() + (RoundUp(address, kPageBytes) - address);
+  attachment_.flags_bytes = 2 * kPageBytes;
+  attachment_.rcache = attachment_.flags + attachment_.flags_bytes;
+  attachment_.rcache_bytes = setup.rcache_bytes;
+}
+
+device::Stream* FlagChunkService::OpenStream() {
+  streams_.push_back(std::move(device_.OpenStream()).value());
+  device::Stream* stream = streams_.back().get();
+  // Pieces of a copy, or a few flags at a time.
+  AddActor([this, stream] { return stream->Progress(1 + random_.Below(700)); });
+  return stream;
+}
+
+client::TicketFlags FlagChunkService::FlagsOf(client::Ticket ticket) const {
+  auto* words = reinterpret_cast<device::Flag*>(attachment_.flags);
+  const uint64_t slot = ticket % client::kTicketsMax;
+  return {words + slot, words + kPageBytes / sizeof(device::Flag) + slot, ticket};
+}
+
+Result<client::Ticket> FlagChunkService::Add(Request request) {
+  if (last_ + 1 >= fail_from_ && over_.ok()) End(Status(ErrorId::kServerGone, "the server is gone"));
+  if (!over_.ok()) return over_;
+  requests_.emplace(++last_, std::move(request));
+  in_flight_max_ = std::max<uint64_t>(in_flight_max_, requests_.size());
+  if (last_ - requests_.begin()->first >= client::kTicketsMax) return Status(ErrorId::kProtocolViolation, "a flag word is used twice");
+  return last_;
+}
+
+Result<client::Ticket> FlagChunkService::StartPutWeights(const client::Range& range) {
+  return Add({Kind::kPut, range, 0, 0});
+}
+
+Result<client::Ticket> FlagChunkService::StartFetch(const client::Range& range, Version version) {
+  return Add({Kind::kFetch, range, version, 0});
+}
+
+Result<client::Ticket> FlagChunkService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {
+  return Add({Kind::kSubmit, range, version, micro_batch});
+}
+
+Result<client::Ticket> FlagChunkService::StartEndStep(const client::StepEnd&) {
+  return Status(ErrorId::kProtocolViolation, "the test ends steps at the server");
+}
+
+bool FlagChunkService::CanServe(client::Ticket ticket, const Request& request) const {
+  if (request.answered || (request.kind == Kind::kFetch && !server_->Exists(request.version))) return false;
+  return request.kind == Kind::kPut || *FlagsOf(ticket).ready >= ticket;
+}
+
+Status FlagChunkService::CarryOut(const Request& request) {
+  switch (request.kind) {
+    case Kind::kPut: return server_->Put(rank_, request.range, At(request.range));
+    case Kind::kFetch: return server_->Fetch(rank_, request.range, request.version, At(request.range));
+    case Kind::kSubmit: return server_->Submit(rank_, request.range, request.version, request.micro_batch, At(request.range));
+  }
+  return {};
+}
+
+void FlagChunkService::Serve(client::Ticket ticket, Request* request) {
+  if (ticket == fail_answer_) return End(Status(ErrorId::kServerGone, "the server went away"));
+  if (!request->begun) {
+    request->begun = true;
+    if (request->kind != Kind::kFetch) return;
+    std::fill_n(At(request->range), request->range.element_count, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  request->answer = CarryOut(*request);
+  if (!request->answer.ok()) return End(request->answer);
+  request->answered = true;
+  if (request->kind != Kind::kPut) FlagsOf(ticket).done->store(ticket);
+}
+
+void FlagChunkService::End(const Status& why) {
+  if (!over_.ok()) return;
+  over_ = why;
+  for (auto& [ticket, request] : requests_) {
+    if (request.answered) continue;
+    request.answered = true;
+    request.answer = why;
+  }
+  for (uint64_t slot = 0; slot < client::kTicketsMax; ++slot) FlagsOf(slot).done->store(device::kFlagPoison);
+}
+
+bool FlagChunkService::Step() {
+  std::vector<client::Ticket> servable;
+  for (const auto& [ticket, request] : requests_) {
+    if (CanServe(ticket, request)) servable.push_back(ticket);
+  }
+  const size_t choices = actors_.size() + servable.size();
+  const size_t first = random_.Below(std::max<size_t>(choices, 1));
+  for (size_t i = 0; i < choices; ++i) {
+    const size_t choice = (first + i) % choices;
+    if (choice >= actors_.size()) {
+      const client::Ticket ticket = servable[choice - actors_.size()];
+      Serve(ticket, &requests_.at(ticket));
+      return true;
+    }
+    if (actors_[choice]()) return true;
+  }
+  return false;
+}
+
+bool FlagChunkService::Drive(const std::function<bool()>& passed) {
+  while (!passed()) {
+    if (Step()) continue;
+    if (alone_) return false;
+    if (over_.ok() && server_->broken()) End(Status(ErrorId::kPeerLost, "another rank has failed"));
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+bool FlagChunkService::Test(client::Ticket ticket) {
+  for (uint64_t steps = 1 + random_.Below(3); steps > 0; --steps) {
+    if (Step()) {
+      idle_ = 0;
+      continue;
+    }
+    if (!alone_) {
+      if (over_.ok() && server_->broken()) End(Status(ErrorId::kPeerLost, "another rank has failed"));
+      std::this_thread::yield();
+    } else if (!requests_.at(ticket).answered && ++idle_ > kIdleTestsMax) {
+      End(Status(ErrorId::kInternal, "everything waits, ticket " + std::to_string(ticket) + " is asked for in vain"));
+    }
+    break;
+  }
+  return requests_.at(ticket).answered;
+}
+
+Result<client::Outcome> FlagChunkService::Wait(client::Ticket ticket) {
+  blocked_waits_ += !requests_.at(ticket).answered;
+  if (!Drive([&] { return requests_.at(ticket).answered; })) {
+    End(Status(ErrorId::kInternal, "everything waits, ticket " + std::to_string(ticket) + " is not answered"));
+  }
+  const Request request = std::move(requests_.at(ticket));
+  requests_.erase(ticket);
+  if (!request.answer.ok()) return request.answer;
+  client::Outcome outcome;
+  outcome.version = request.version;
+  outcome.bytes = request.range.element_count * sizeof(float);
+  return outcome;
+}
+
+Status FlagChunkService::DeclareSchedule(std::span<const ChunkId> order) {
+  server_->Declare(order);
+  return {};
+}
+
+}  // namespace tidepool::testing

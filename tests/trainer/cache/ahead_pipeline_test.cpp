@@ -1,0 +1,169 @@
+// AheadPipeline: what the CPU has put into the streams says everything; blocks are given away in time, not before and not late.
+#include "trainer/cache/ahead_pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/fakes/flag_chunk_service.h"
+#include "trainer/layout/build_layout.h"
+
+namespace tidepool::trainer {
+namespace ahead_pipeline_test {
+
+using testing::FlagChunkService;
+using testing::MemoryServer;
+
+ChunkLayout Chunks(int count) {
+  std::vector<ParameterNote> notes;
+  for (int i = 0; i < count; ++i) notes.push_back({"p" + std::to_string(i), {64}, 0, 0, false});
+  LayoutOptions options;
+  options.chunk_bytes = 64 * 4;
+  return BuildLayout(notes, options).value();
+}
+
+// One rank, `chunks` chunks and as many blocks. Nothing beside the CPU moves but in `service`.
+class AheadPipelineTest : public ::testing::Test {
+ protected:
+  void Open(int chunks) {
+    layout_ = Chunks(chunks);
+    server_ = std::make_unique<MemoryServer>(&layout_);
+    service_ = std::make_unique<FlagChunkService>(
+        server_.get(), testing::FlagServiceSetup{.rcache_bytes = static_cast<uint64_t>(chunks) * layout_.BlockBytes()});
+    compute_ = service_->OpenStream();
+    const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
+    pipeline_ = std::move(AheadPipeline::Open({&layout_, 0, service_.get(), {nullptr}, &clock_, streams})).value();
+  }
+  ~AheadPipelineTest() override {
+    if (service_) service_->Leave();
+  }
+
+  std::byte* Block(uint64_t i) { return service_->attachment().rcache + i * layout_.BlockBytes(); }
+  // The request with this number may be carried out.
+  bool Ready(client::Ticket ticket) {
+    const client::TicketFlags flags = service_->FlagsOf(ticket);
+    return *flags.ready == flags.value;
+  }
+  // Everything that can happen does.
+  void Settle() {
+    EXPECT_FALSE(service_->Drive([] { return false; }));
+  }
+
+  SteadyClock clock_;
+  ChunkLayout layout_;
+  std::unique_ptr<MemoryServer> server_;
+  std::unique_ptr<FlagChunkService> service_;
+  device::Stream* compute_ = nullptr;
+  std::unique_ptr<AheadPipeline> pipeline_;
+};
+
+TEST_F(AheadPipelineTest, TheCpuGoesOnWhileNothingHasHappened) {
+  Open(4);
+  for (ChunkId chunk = 0; chunk < 4; ++chunk) server_->values[chunk].assign(64, static_cast<float>(chunk + 1));
+  // Four chunks through one block, as operators that read them and leave a gradient.
+  std::vector<std::vector<float>> read(4, std::vector<float>(64));
+  const std::vector<float> gradient(64, 0.5f);
+  BlockPast past;
+  for (ChunkId chunk = 0; chunk < 4; ++chunk) {
+    const OpId fetched = pipeline_->Fetch(chunk, Block(0), 0, past);
+    ASSERT_TRUE(pipeline_->Wait(fetched, false).ok());
+    compute_->Copy(read[chunk].data(), Block(0), 64 * 4);
+    compute_->Copy(Block(0), gradient.data(), 64 * 4);
+    past = {pipeline_->Submit(chunk, Block(0), 0, 0), 0};
+  }
+  EXPECT_EQ(service_->requests(), 8u);
+  EXPECT_EQ(read[0][0], 0.0f) << "no operator has run";
+  Settle();
+  ASSERT_TRUE(pipeline_->Progress().ok());
+  EXPECT_EQ(service_->blocked_waits(), 0u);
+  for (ChunkId chunk = 0; chunk < 4; ++chunk) EXPECT_EQ(read[chunk], std::vector<float>(64, static_cast<float>(chunk + 1)));
+  EXPECT_EQ(server_->submits, 4u);
+  ASSERT_TRUE(pipeline_->WaitAll().ok());
+  EXPECT_EQ(pipeline_->bytes_h2d(), 4 * 64 * 4u);
+  EXPECT_EQ(pipeline_->bytes_d2h(), 4 * 64 * 4u);
+}
+
+TEST_F(AheadPipelineTest, ABlockIsGivenAwayWhenItsLastOperatorHasEndedNotBeforeAndNotLate) {
+  Open(4);
+  device::Flag first = 0, second = 0;
+  const OpId used = pipeline_->Fetch(0, Block(0), 0, {});
+  EXPECT_TRUE(Ready(1)) << "nothing used the block before: no stream is asked";
+  ASSERT_TRUE(pipeline_->Wait(used, false).ok());
+  compute_->WaitFlag(&first, 1);  // the operator
+  const UseMark end = pipeline_->Used();
+  compute_->WaitFlag(&second, 1);  // another one behind it, on other blocks
+  pipeline_->Fetch(1, Block(0), 0, {used, end});
+  Settle();
+  EXPECT_FALSE(Ready(2));
+  first = 1;
+  Settle();
+  EXPECT_TRUE(Ready(2));
+  // What has ended already does not go through a stream, which may be held up by others.
+  pipeline_->Fetch(2, Block(1), 0, {used, end});
+  EXPECT_TRUE(Ready(3));
+  second = 1;
+}
+
+TEST_F(AheadPipelineTest, ABlockThatWasFetchedInVainIsGivenAwayBehindItsFetch) {
+  Open(2);
+  server_->version = 0;
+  const OpId parked = pipeline_->Fetch(0, Block(0), 1, {});  // of a version that does not exist yet
+  pipeline_->Fetch(1, Block(0), 1, {parked, 0});
+  Settle();
+  EXPECT_TRUE(Ready(1));
+  EXPECT_FALSE(Ready(2));
+  server_->version = 1;
+  Settle();
+  EXPECT_TRUE(Ready(2));
+  EXPECT_TRUE(pipeline_->WaitAll().ok());
+}
+
+TEST_F(AheadPipelineTest, MoreTransfersThanTicketsMakeTheCpuWait) {
+  const int count = 2 * static_cast<int>(client::kTicketsMax);
+  Open(count);
+  for (int i = 0; i < count; ++i) {
+    ASSERT_NE(pipeline_->Fetch(static_cast<ChunkId>(i), Block(static_cast<uint64_t>(i)), 0, {}), 0u) << i;
+  }
+  EXPECT_EQ(service_->in_flight_max(), kTicketsUsed);
+  EXPECT_GT(pipeline_->wait_ns(), 0u);
+  ASSERT_TRUE(pipeline_->WaitAll().ok());
+  EXPECT_EQ(pipeline_->bytes_h2d(), static_cast<uint64_t>(count) * 64 * 4);
+}
+
+TEST_F(AheadPipelineTest, PrefetchesAtWhichOperatorsStandAreSeenOthersAreNotCounted) {
+  Open(3);
+  const OpId late = pipeline_->Fetch(0, Block(0), 1, {});
+  ASSERT_TRUE(pipeline_->Wait(late, true).ok());
+  Settle();
+  ASSERT_TRUE(pipeline_->Progress().ok());
+  ASSERT_TRUE(pipeline_->Progress().ok());
+  EXPECT_EQ(pipeline_->late(), 1u);
+  server_->version = 1;
+  Settle();
+  const OpId in_time = pipeline_->Fetch(1, Block(1), 1, {});
+  Settle();
+  ASSERT_TRUE(pipeline_->Wait(in_time, true).ok());
+  ASSERT_TRUE(pipeline_->WaitAll().ok());
+  EXPECT_EQ(pipeline_->late(), 1u);
+}
+
+TEST_F(AheadPipelineTest, AfterAnErrorNothingIsRequestedAndNoStreamStays) {
+  Open(4);
+  service_->FailAnswerOf(2);
+  const OpId first = pipeline_->Fetch(0, Block(0), 0, {});
+  const OpId second = pipeline_->Fetch(1, Block(1), 0, {});
+  ASSERT_TRUE(pipeline_->Wait(first, false).ok());
+  ASSERT_TRUE(pipeline_->Wait(second, false).ok());
+  const auto end = compute_->Record();
+  pipeline_->Submit(1, Block(1), 0, 0);
+  EXPECT_EQ(pipeline_->WaitAll().id(), ErrorId::kServerGone);
+  EXPECT_TRUE(service_->Drive([&] { return compute_->Passed(end); })) << "its waits have ended";
+  const uint64_t requests = service_->requests();
+  EXPECT_EQ(pipeline_->Fetch(2, Block(2), 0, {}), 0u);
+  EXPECT_EQ(pipeline_->Submit(0, Block(0), 0, 0), 0u);
+  EXPECT_EQ(service_->requests(), requests);
+  EXPECT_EQ(pipeline_->Wait(first, false).id(), ErrorId::kServerGone);
+  EXPECT_EQ(pipeline_->Progress().id(), ErrorId::kServerGone);
+  EXPECT_EQ(server_->submits, 0u);
+}
+
+}  // namespace ahead_pipeline_test
+}  // namespace tidepool::trainer

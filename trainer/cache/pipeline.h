@@ -1,0 +1,66 @@
+// Pipeline: the pipeline that fits the memory: AheadPipeline where streams of a device and of all collectives give the order, else
+// TransferPipeline.
+//
+// One thread (the trainer's main thread). The same calls in the same order start the same requests and collectives with both.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "base/status.h"
+#include "trainer/cache/ahead_pipeline.h"
+#include "trainer/cache/transfer_pipeline.h"
+
+namespace tidepool::trainer {
+
+class Pipeline {
+  using Form = std::variant<std::unique_ptr<TransferPipeline>, std::unique_ptr<AheadPipeline>>;
+  template <typename Call>
+  auto Visit(const Call& call) const {
+    return std::visit([&](const auto& pipeline) { return call(*pipeline); }, form_);
+  }
+
+ public:
+  // Errors: kMemoryMapFailed, kCudaFailed (both on a device only).
+  static Result<Pipeline> Open(PipelineSetup setup);
+
+  OpId Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past) {
+    return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, version, past); });
+  }
+  OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
+    return Visit([&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });
+  }
+  UseMark Used() {
+    return Visit([](auto& pipeline) { return pipeline.Used(); });
+  }
+  // Operators that begin after it find the transfer's result. Waits, or makes the compute stream wait.
+  Status Wait(OpId id, bool prefetched) {
+    return Visit([&](auto& pipeline) { return pipeline.Wait(id, prefetched); });
+  }
+  Status Progress() {
+    return Visit([](auto& pipeline) { return pipeline.Progress(); });
+  }
+  Status WaitAll() {
+    return Visit([](auto& pipeline) { return pipeline.WaitAll(); });
+  }
+  uint64_t bytes_h2d() const {
+    return Visit([](const auto& pipeline) { return pipeline.bytes_h2d(); });
+  }
+  uint64_t bytes_d2h() const {
+    return Visit([](const auto& pipeline) { return pipeline.bytes_d2h(); });
+  }
+  uint64_t wait_ns() const {
+    return Visit([](const auto& pipeline) { return pipeline.wait_ns(); });
+  }
+  uint64_t late() const {
+    return Visit([](const auto& pipeline) { return pipeline.late(); });
+  }
+
+ private:
+  explicit Pipeline(Form form) : form_(std::move(form)) {}
+
+  Form form_;
+};
+
+}  // namespace tidepool::trainer
