@@ -1,5 +1,5 @@
 # Every switch of the build, with its default and meaning.
-set(TIDEPOOL_CUDA AUTO CACHE STRING "Link the CUDA toolkit and NCCL: AUTO (where found), ON (required), OFF")
+set(TIDEPOOL_CUDA AUTO CACHE STRING "Link the CUDA toolkit, use NCCL's header: AUTO (where found), ON (required), OFF")
 set_property(CACHE TIDEPOOL_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TIDEPOOL_TORCH "Build the LibTorch rooms (trainer program, hooks, model, comm)" ON)
 set(TIDEPOOL_SANITIZE "" CACHE STRING "Value for -fsanitize=, empty for none")

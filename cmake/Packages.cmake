@@ -14,11 +14,11 @@ pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
-# CUDA and NCCL are linked where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests.
+# CUDA is linked, and NCCL's header used, where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests.
 #   tidepool_cuda   the static runtime: memserver then starts on machines without CUDA, and two runtimes of one process (LibTorch brings its
 #                   own libcudart.so.13) cannot be taken for each other. It finds libcuda.so.1 by itself when a GPU is first asked for;
 #                   driver functions are reached through cudaGetDriverEntryPoint, never by linking CUDA::cuda_driver.
-#   tidepool_nccl   only for the trainer's collectives, so that the daemon does not depend on libnccl.so.2.
+#   tidepool_nccl   the header alone, for the trainer's collectives: which libnccl.so.2 a process has is LibTorch's choice (trainer/comm).
 # Both exist always and are empty where nothing was found; TIDEPOOL_HAS_CUDA and TIDEPOOL_HAS_NCCL say which.
 add_library(tidepool_cuda INTERFACE)
 add_library(tidepool_nccl INTERFACE)
@@ -37,9 +37,8 @@ if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
   # Hidden: LibTorch's own calls must go on reaching its own runtime.
   target_link_options(tidepool_cuda INTERFACE LINKER:--exclude-libs,libcudart_static.a)
   target_compile_definitions(tidepool_cuda INTERFACE TIDEPOOL_HAS_CUDA=1)
-  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
   find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  mark_as_advanced(NCCL_LIBRARY NCCL_INCLUDE)
+  mark_as_advanced(NCCL_INCLUDE)
 endif()
 # The CUDA compiler, for kernels: where the toolkit has one, and in builds that run on GPUs. Those for sanitizers and planted bugs do not; what
 # a kernel computes is tested there as host code.
@@ -47,10 +46,9 @@ set(TIDEPOOL_HAS_NVCC OFF)
 if(TIDEPOOL_HAS_CUDA AND NOT TIDEPOOL_SANITIZE AND NOT TIDEPOOL_PLANTED)
   include(Kernels)
 endif()
-if(TIDEPOOL_HAS_CUDA AND NCCL_LIBRARY AND NCCL_INCLUDE)
+if(TIDEPOOL_HAS_CUDA AND NCCL_INCLUDE)
   set(TIDEPOOL_HAS_NCCL ON)
-  target_link_libraries(tidepool_nccl INTERFACE ${NCCL_LIBRARY} tidepool_cuda)
-  target_include_directories(tidepool_nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
+  target_include_directories(tidepool_nccl SYSTEM INTERFACE ${NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_definitions(tidepool_nccl INTERFACE TIDEPOOL_HAS_NCCL=1)
 endif()
 

@@ -241,4 +241,12 @@ Status AheadPipeline::WaitAll() {
   return {};
 }
 
+Status AheadPipeline::AwaitOperators() {
+  const int64_t before = setup_.clock->NowNs();
+  const auto end = setup_.streams.compute->Record();
+  while (LookAtStreams().ok() && Progress().ok() && !setup_.streams.compute->Passed(end)) SteadyClock().SleepNs(kPollNs);
+  wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
+  return status_;
+}
+
 }  // namespace tidepool::trainer

@@ -1,8 +1,9 @@
 // AheadPipeline: carries out fetches and submissions of an rCache in memory of a device: everything is put into streams, where flags order
 // it, and the CPU goes on. Same calls, same order of requests and collectives as TransferPipeline.
 //
-// One thread (the trainer's main thread). Only WaitAll blocks, and Fetch and Submit where kTicketsUsed transfers are under way.
-// Streams and flags of one transfer (T: a word of the service's ticket; P: this process's word of the compute stream; G: of the group's):
+// One thread (the trainer's main thread). Only WaitAll and AwaitOperators block, and Fetch and Submit where kTicketsUsed transfers are
+// under way. Streams and flags of one transfer (T: a word of the service's ticket; P: this process's word of the compute stream; G: of the
+// group's):
 //
 //   fetch, alone     recycle: wait P or T.done of the block's past, write T.ready  |  compute, before the first use: wait T.done
 //   fetch, in group  the same, and group: wait T.done, all-gather, write G         |  compute, before the first use: wait G
@@ -51,11 +52,13 @@ class AheadPipeline {
   UseMark Used();
 
   bool Done(OpId id) const;
-  // Errors of these three: what the server, the group or a stream said, latched.
+  // Errors of these: what the server, the group or a stream said, latched.
   // What is put into the compute stream from here on comes behind the transfer. `prefetched`: count it when it comes late.
   Status Wait(OpId id, bool prefetched);
   Status Progress();
   Status WaitAll();
+  // Blocks until what is in the compute stream has ended, and looks after all else meanwhile. Errors: as above, at once.
+  Status AwaitOperators();
 
   uint64_t bytes_h2d() const { return bytes_h2d_; }
   uint64_t bytes_d2h() const { return bytes_d2h_; }

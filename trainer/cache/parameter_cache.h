@@ -124,6 +124,9 @@ class ParameterCache {
   void TakeMoves(std::vector<Move>* out);
   // Moves transfers on. Never waits.
   Status Progress();
+  // Waits until all operators of a device have ended; nothing on the host. Before LibTorch waits for a result (a loss): its own waits look
+  // after nothing, and a peer that is lost would not end them. Errors: as latched; results are garbage then.
+  Status AwaitOperators() { return status_.ok() ? Latch(pipeline_.AwaitOperators()) : status_; }
 
   // A parameter's gradient has come: where to copy it, over the parameter in the chunk's block (Elixir v2, section 4.1); null when the
   // chunk is in separate mode: the caller keeps the gradient, adds to it, and hands it in through BorrowBlock. May wait. Errors:

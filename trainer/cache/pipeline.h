@@ -44,6 +44,9 @@ class Pipeline {
   Status WaitAll() {
     return Visit([](auto& pipeline) { return pipeline.WaitAll(); });
   }
+  Status AwaitOperators() {
+    return Visit([](auto& pipeline) { return pipeline.AwaitOperators(); });
+  }
   uint64_t bytes_h2d() const {
     return Visit([](const auto& pipeline) { return pipeline.bytes_h2d(); });
   }

@@ -164,6 +164,13 @@ Status TransferPipeline::Wait(OpId id, bool prefetched) {
   return waited;
 }
 
+Status TransferPipeline::AwaitOperators() {
+  if (compute_ == nullptr || !status_.ok()) return status_;
+  compute_->Synchronize(compute_->Record());
+  Latch(compute_->status());
+  return status_;
+}
+
 Status TransferPipeline::WaitAll() {
   const int64_t before = setup_.clock->NowNs();
   Status waited = Progress();

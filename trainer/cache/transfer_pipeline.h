@@ -1,7 +1,7 @@
 // TransferPipeline: carries out fetches (server to rCache, then all-gather) and submissions (reduce-scatter, then rCache to server), in
 // the order in which they were asked for, without a thread of its own: every call moves all of them as far as they can go.
 //
-// One thread (the trainer's main thread). No method but Wait and WaitAll blocks.
+// One thread (the trainer's main thread). Only Wait, WaitAll and AwaitOperators block.
 // It serves the host, and memory of a device whose collectives have no stream (Gloo): results are there when the CPU has seen them. On a
 // device a transfer begins when the CPU has seen the compute stream pass what used the block before, and the CPU stores the ticket's
 // `ready`: no stream waits for anything.
@@ -33,11 +33,13 @@ class TransferPipeline {
   UseMark Used() { return compute_ == nullptr ? 0 : compute_->Record(); }
 
   bool Done(OpId id) const { return id < first_ || ops_[id - first_].stage == Stage::kDone; }
-  // Errors of these three: what the server or the group answered, latched.
+  // Errors of these: what the server or the group answered, latched.
   Status Progress();
   // `prefetched`: count it when it is not there yet.
   Status Wait(OpId id, bool prefetched);
   Status WaitAll();
+  // On a device: waits until what is in the compute stream has ended.
+  Status AwaitOperators();
 
   uint64_t bytes_h2d() const { return bytes_h2d_; }
   uint64_t bytes_d2h() const { return bytes_d2h_; }

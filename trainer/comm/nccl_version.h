@@ -1,13 +1,13 @@
-// The NCCL that this trainer was linked with, for `trainer version` and bug reports: two NCCLs in one process are never allowed.
+// The NCCL that this process has loaded, or would load, for `trainer version` and bug reports: two NCCLs in one process are never allowed.
 //
-// Any thread.
+// Any thread. Loads it.
 #pragma once
 
 #include <string>
 
 namespace tidepool::trainer {
 
-// "2.28.9", or "none" in a build without NCCL. Adds "built for X" when headers and library differ.
+// "2.28.9", or "none (why)". Adds "built for X" when the header's release differs.
 std::string NcclVersion();
 
 }  // namespace tidepool::trainer

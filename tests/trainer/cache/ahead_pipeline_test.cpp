@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/fakes/flag_chunk_service.h"
+#include "tests/fakes/thread_collective.h"
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
@@ -163,6 +164,31 @@ TEST_F(AheadPipelineTest, AfterAnErrorNothingIsRequestedAndNoStreamStays) {
   EXPECT_EQ(pipeline_->Wait(first, false).id(), ErrorId::kServerGone);
   EXPECT_EQ(pipeline_->Progress().id(), ErrorId::kServerGone);
   EXPECT_EQ(server_->submits, 0u);
+}
+
+TEST_F(AheadPipelineTest, AfterAGroupsErrorNothingIsRequestedThoughTheServerIsThere) {
+  Open(4);
+  LayoutOptions options;
+  options.world = 2;
+  options.chunk_bytes = 64 * 4;
+  const std::vector<ParameterNote> notes{{"p", {64}, 0, 0, false}};
+  const ChunkLayout shared = BuildLayout(notes, options).value();
+  testing::ThreadGroup ranks(2, /*on_streams=*/true);
+  testing::ThreadCollective group(&ranks, 0, 1, 0, service_->OpenStream());
+  const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
+  MemoryServer server(&shared);
+  FlagChunkService service(&server, {.rcache_bytes = shared.BlockBytes()});
+  const auto pipeline = std::move(AheadPipeline::Open({&shared, 0, &service, {&group}, &clock_, streams})).value();
+  std::byte* block = service.attachment().rcache;
+  const OpId fetched = pipeline->Fetch(0, block, 0, {});
+  ASSERT_TRUE(pipeline->Wait(fetched, false).ok());
+  ranks.Break();  // the peer never came
+  EXPECT_EQ(pipeline->AwaitOperators().id(), ErrorId::kCollectiveFailed);
+  EXPECT_EQ(pipeline->Submit(0, block, 0, 0), 0u);
+  EXPECT_EQ(pipeline->Fetch(0, block, 0, {}), 0u);
+  EXPECT_EQ(service.requests(), 1u);
+  EXPECT_EQ(pipeline->WaitAll().id(), ErrorId::kCollectiveFailed);
+  service.Leave();
 }
 
 }  // namespace ahead_pipeline_test

@@ -188,7 +188,7 @@ class ToyRank {
     auto operators = Operators();
     operators.resize((operators.size() + 1) / 2);
     for (const auto& notes : operators) TP_RETURN_IF_ERROR(Use(notes, step_ + 1));
-    return {};
+    return cache_->AwaitOperators();
   }
 
   ChunkId ChunkOf(uint32_t note) const { return layout_.parameters[layout_.of_note[note]].chunk; }

@@ -1,0 +1,237 @@
+// NcclCollective over a table of functions of the test's own: what NCCL is asked for, and that each of its failures is told, in its words.
+#include "trainer/comm/nccl_collective.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "device/host_device.h"
+#include "tests/fakes/fake_clock.h"
+
+namespace tidepool::trainer {
+namespace nccl_collective_test {
+
+constexpr int kSystemError = 2, kRemoteError = 6;
+
+// The library's state: one communicator.
+struct Library {
+  std::vector<std::string> calls;
+  std::string fails;  // this call returns kSystemError
+  std::string slow;   // this call returns kInProgress
+  int busy = 0;       // so often the state is asked for before a slow call ends
+  int state = 0;      // of the communicator
+  const void *send = nullptr, *receive = nullptr;
+  size_t count = 0;
+  int type = -1;
+  void* stream = nullptr;
+  char comm = 0;
+};
+Library* library = nullptr;
+
+int Call(const std::string& name) {
+  library->calls.push_back(name);
+  if (library->fails == name) return kSystemError;
+  return library->slow == name ? NcclTable::kInProgress : NcclTable::kSuccess;
+}
+int Note(const std::string& name, const void* send, void* receive, size_t count) {
+  library->send = send;
+  library->receive = receive;
+  library->count = count;
+  return Call(name);
+}
+
+NcclTable FakeNccl() {
+  NcclTable nccl;
+  nccl.get_unique_id = [](NcclId* id) {
+    id->bytes[0] = 42;
+    return Call("id");
+  };
+  nccl.comm_init_rank_config = [](void** comm, int ranks, NcclId id, int rank, void*) {
+    *comm = &library->comm;
+    return Call("init " + std::to_string(rank) + "/" + std::to_string(ranks) + " id " + std::to_string(id.bytes[0]));
+  };
+  nccl.comm_get_async_error = [](void*, int* error) {
+    *error = library->busy > 0 ? NcclTable::kInProgress : library->state;
+    library->busy -= library->busy > 0;
+    return NcclTable::kSuccess;
+  };
+  nccl.comm_finalize = [](void*) { return Call("finalize"); };
+  nccl.comm_destroy = [](void*) { return Call("destroy"); };
+  nccl.comm_abort = [](void*) { return Call("abort"); };
+  nccl.all_gather = [](const void* send, void* receive, size_t count, int type, void*, void* stream) {
+    library->type = type;
+    library->stream = stream;
+    return Note("gather", send, receive, count);
+  };
+  nccl.reduce_scatter = [](const void* send, void* receive, size_t count, int type, int op, void*, void* stream) {
+    EXPECT_EQ(op, NcclTable::kSum);
+    library->type = type;
+    library->stream = stream;
+    return Note("reduce", send, receive, count);
+  };
+  nccl.get_error_string = [](int result) { return result == kRemoteError ? "remote process exited" : "unhandled system error"; };
+  nccl.get_last_error = [](void*) { return "socket closed\nat 0x1234"; };
+  return nccl;
+}
+
+// The host's group of the same ranks: gives everybody rank 0's bytes as a test of another rank sets them.
+class HostGroup final : public Collective {
+ public:
+  HostGroup(uint32_t rank, uint32_t world) : rank_(rank), world_(world) {}
+  uint32_t rank() const override { return rank_; }
+  uint32_t world() const override { return world_; }
+  Ticket StartAllGather(const BlockView&) override { return 1; }
+  Ticket StartReduceScatter(const BlockView&) override { return 1; }
+  bool Test(Ticket) override { return true; }
+  Status Wait(Ticket) override { return {}; }
+  Status Barrier() override { return Status(ErrorId::kCollectiveFailed, "the host's barrier"); }
+  Status SumDoubles(double* values, uint64_t count) override {
+    for (uint64_t i = 0; i < count; ++i) values[i] *= world_;
+    return {};
+  }
+  Status Broadcast(void* bytes, uint64_t) override {
+    if (rank_ != 0) static_cast<char*>(bytes)[0] = 42;
+    return {};
+  }
+
+ private:
+  uint32_t rank_, world_;
+};
+
+class NcclCollectiveTest : public ::testing::Test {
+ protected:
+  NcclCollectiveTest() : device_({}), stream_(std::move(device_.OpenStream()).value()), nccl_(FakeNccl()) { library = &library_; }
+
+  Result<std::unique_ptr<NcclCollective>> Open(uint32_t rank = 1, uint32_t world = 3) {
+    NcclSetup setup;
+    setup.name = "shared";
+    setup.nccl = &nccl_;
+    setup.host = std::make_unique<HostGroup>(rank, world);
+    setup.stream = stream_.get();
+    setup.native_stream = &library_;
+    setup.clock = &clock_;
+    setup.timeout_ms = 1000;
+    setup.doomed = [this] { return doomed_; };
+    return NcclCollective::Open(std::move(setup));
+  }
+  bool Called(const std::string& name) const {
+    return std::find(library_.calls.begin(), library_.calls.end(), name) != library_.calls.end();
+  }
+
+  FakeClock clock_;
+  Library library_;
+  device::HostDevice device_;
+  std::unique_ptr<device::Stream> stream_;
+  NcclTable nccl_;
+  Status doomed_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(3 * 10 * 4);
+};
+
+TEST_F(NcclCollectiveTest, OperationsAreInPlaceAndInTheStream) {
+  auto group = std::move(Open()).value();
+  EXPECT_EQ(library_.calls, (std::vector<std::string>{"init 1/3 id 42"}));
+  EXPECT_EQ(group->stream(), stream_.get());
+  const auto gather = group->StartAllGather({memory_.data(), 10, DType::kF32});
+  EXPECT_EQ(library_.send, memory_.data() + 10 * 4);
+  EXPECT_EQ(library_.receive, memory_.data());
+  EXPECT_EQ(library_.count, 10u);
+  EXPECT_EQ(library_.type, NcclTable::kFloat32);
+  EXPECT_EQ(library_.stream, &library_);
+  const auto reduce = group->StartReduceScatter({memory_.data(), 10, DType::kBF16});
+  EXPECT_EQ(library_.send, memory_.data());
+  EXPECT_EQ(library_.receive, memory_.data() + 10 * 2);
+  EXPECT_EQ(library_.type, NcclTable::kBfloat16);
+  EXPECT_FALSE(group->Test(gather)) << "the stream has not come to it";
+  while (stream_->Progress(1 << 20)) {
+  }
+  EXPECT_TRUE(group->Test(gather));
+  EXPECT_TRUE(group->Test(reduce));
+  EXPECT_TRUE(group->Wait(gather).ok());
+  EXPECT_TRUE(group->Wait(reduce).ok());
+  double value = 2;
+  EXPECT_TRUE(group->SumDoubles(&value, 1).ok());
+  EXPECT_EQ(value, 6.0);
+  EXPECT_FALSE(group->Barrier().ok()) << "it is the host's";
+  group.reset();
+  EXPECT_TRUE(Called("finalize") && Called("destroy") && !Called("abort"));
+}
+
+TEST_F(NcclCollectiveTest, RankZeroMakesTheIdAndItsFailureIsToldToAll) {
+  auto group = std::move(Open(0)).value();
+  EXPECT_EQ(library_.calls, (std::vector<std::string>{"id", "init 0/3 id 42"}));
+  group.reset();
+  library_.calls.clear();
+  library_.fails = "id";
+  const Status failed = Open(0).status();
+  EXPECT_EQ(failed.id(), ErrorId::kCollectiveFailed);
+  EXPECT_NE(failed.Format().find("unhandled system error"), std::string::npos) << failed.Format();
+  EXPECT_EQ(library_.calls, (std::vector<std::string>{"id"}));
+}
+
+TEST_F(NcclCollectiveTest, EachFailingCallIsToldInNcclsWordsAndEndsTheGroup) {
+  library_.fails = "init 1/3 id 42";
+  const Status refused = Open().status();
+  EXPECT_EQ(refused.id(), ErrorId::kCollectiveFailed);
+  EXPECT_NE(refused.Format().find("ncclCommInitRankConfig in group 'shared' failed on its rank 1 of 3"), std::string::npos);
+  EXPECT_NE(refused.Format().find("unhandled system error: socket closed"), std::string::npos) << refused.Format();
+  for (const std::string call : {"gather", "reduce"}) {
+    library_ = {};
+    auto group = std::move(Open()).value();
+    library_.fails = call;
+    const BlockView block{memory_.data(), 10, DType::kF32};
+    const auto first = call == "gather" ? group->StartAllGather(block) : group->StartReduceScatter(block);
+    EXPECT_TRUE(Called("abort"));
+    const size_t calls = library_.calls.size();
+    const auto second = group->StartAllGather(block);
+    EXPECT_EQ(library_.calls.size(), calls) << "nothing more is started";
+    EXPECT_TRUE(group->Test(first) && group->Test(second));
+    EXPECT_NE(group->Wait(first).Format().find("unhandled system error: socket closed"), std::string::npos);
+    EXPECT_EQ(group->Wait(second).id(), ErrorId::kCollectiveFailed);
+  }
+}
+
+TEST_F(NcclCollectiveTest, AnErrorThatComesByItselfIsSeenAndTheStreamIsFreed) {
+  auto group = std::move(Open()).value();
+  const auto gather = group->StartAllGather({memory_.data(), 10, DType::kF32});
+  EXPECT_FALSE(group->Test(gather));
+  library_.state = kRemoteError;
+  EXPECT_TRUE(group->Test(gather));
+  EXPECT_TRUE(Called("abort"));
+  EXPECT_NE(group->Wait(gather).Format().find("remote process exited"), std::string::npos);
+}
+
+TEST_F(NcclCollectiveTest, ALostPeerAbortsTheGroup) {
+  auto group = std::move(Open()).value();
+  const auto first = group->StartAllGather({memory_.data(), 10, DType::kF32});
+  EXPECT_FALSE(group->Test(first));
+  doomed_ = Status(ErrorId::kPeerLost, "rank 2 has died");
+  clock_.Advance(kNsPerSecond);
+  EXPECT_TRUE(group->Test(first));
+  EXPECT_TRUE(Called("abort"));
+  const Status lost = group->Wait(first);
+  EXPECT_EQ(lost.id(), ErrorId::kCollectiveFailed);
+  EXPECT_NE(lost.Format().find("rank 2 has died"), std::string::npos);
+  group->Abort(Status(ErrorId::kPeerLost, "again"));
+  group.reset();
+  EXPECT_EQ(std::count(library_.calls.begin(), library_.calls.end(), "abort"), 1);
+}
+
+TEST_F(NcclCollectiveTest, ASlowCallIsWaitedForWhileThePeersAreThere) {
+  library_.slow = "init 1/3 id 42";
+  library_.busy = 1000;
+  auto group = std::move(Open()).value();
+  EXPECT_EQ(library_.busy, 0);
+  library_.slow = "gather";
+  library_.busy = 5;
+  const auto gather = group->StartAllGather({memory_.data(), 10, DType::kF32});
+  EXPECT_EQ(library_.busy, 0);
+  EXPECT_FALSE(group->Test(gather));
+  library_.busy = 1'000'000'000;
+  const auto late = group->StartAllGather({memory_.data(), 10, DType::kF32});
+  EXPECT_TRUE(group->Test(late));
+  EXPECT_NE(group->Wait(late).Format().find("did not end within 1000 ms"), std::string::npos);
+}
+
+}  // namespace nccl_collective_test
+}  // namespace tidepool::trainer

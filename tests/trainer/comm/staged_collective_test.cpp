@@ -1,0 +1,61 @@
+// StagedCollective: blocks that only streams reach are gathered and reduced through the host's group.
+#include "trainer/comm/staged_collective.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "device/host_device.h"
+#include "tests/fakes/thread_collective.h"
+
+namespace tidepool::trainer {
+namespace staged_collective_test {
+
+using testing::ThreadCollective;
+using testing::ThreadGroup;
+
+// Both ranks of a group on this thread: an operation is carried out when the second has started it.
+class StagedCollectiveTest : public ::testing::Test {
+ protected:
+  StagedCollectiveTest() : shared_(2), device_({}) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ranks_.push_back(std::move(StagedCollective::Open(std::make_unique<ThreadCollective>(&shared_, rank, 1, 0), &device_)).value());
+    }
+  }
+
+  ThreadGroup shared_;
+  device::HostDevice device_;
+  std::vector<std::unique_ptr<StagedCollective>> ranks_;
+};
+
+TEST_F(StagedCollectiveTest, GathersAndReducesInPlaceSeveralAtATime) {
+  std::vector<float> gathered[2] = {{1, 2, -1, -1}, {-1, -1, 3, 4}};
+  std::vector<float> reduced[2] = {{1, 2, 3, 4, 5, 6}, {10, 20, 30, 40, 50, 60}};
+  Collective::Ticket gather[2], reduce[2];
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranks_[rank]->stream(), nullptr);
+    gather[rank] = ranks_[rank]->StartAllGather({gathered[rank].data(), 2, DType::kF32});
+    reduce[rank] = ranks_[rank]->StartReduceScatter({reduced[rank].data(), 3, DType::kF32});
+    EXPECT_EQ(ranks_[rank]->Test(gather[rank]), rank == 1);
+  }
+  EXPECT_EQ(gathered[0], (std::vector<float>{1, 2, -1, -1})) << "the result comes with Wait";
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(ranks_[rank]->Wait(gather[rank]).ok());
+    ASSERT_TRUE(ranks_[rank]->Wait(reduce[rank]).ok());
+    EXPECT_EQ(gathered[rank], (std::vector<float>{1, 2, 3, 4}));
+    const float* own = reduced[rank].data() + 3 * rank;
+    EXPECT_EQ(std::vector<float>(own, own + 3), rank == 0 ? (std::vector<float>{11, 22, 33}) : (std::vector<float>{44, 55, 66}));
+  }
+}
+
+TEST_F(StagedCollectiveTest, AFailureOfTheHostsGroupIsTold) {
+  std::vector<float> block(4);
+  const auto gather = ranks_[0]->StartAllGather({block.data(), 2, DType::kF32});
+  shared_.Break();
+  EXPECT_TRUE(ranks_[0]->Test(gather));
+  EXPECT_EQ(ranks_[0]->Wait(gather).id(), ErrorId::kCollectiveFailed);
+  static_cast<void>(ranks_[0]->StartAllGather({block.data(), 2, DType::kF32}));  // its end waits for it
+}
+
+}  // namespace staged_collective_test
+}  // namespace tidepool::trainer

@@ -1,0 +1,44 @@
+// NcclTable: the functions of NCCL that the collectives use, found at run time: nothing is linked, and a process has one NCCL at most.
+//
+// Any thread. Types are plain, so that no header of NCCL is needed here, and a test can fill the table; nccl_table.cpp compares them with
+// nccl.h. LibTorch's CUDA library brings its own libnccl.so.2 and must be loaded first: the loader then gives that one, by its soname.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "base/status.h"
+
+namespace tidepool::trainer {
+
+struct NcclId {
+  std::array<char, 128> bytes{};
+};
+
+struct NcclTable {
+  static constexpr int kSuccess = 0, kInProgress = 7;              // results
+  static constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // element types
+  static constexpr int kSum = 0;
+
+  int (*get_version)(int* version) = nullptr;
+  int (*get_unique_id)(NcclId* id) = nullptr;
+  // ncclCommInitRankConfig; `config` is what NonBlockingConfig gives.
+  int (*comm_init_rank_config)(void** comm, int ranks, NcclId id, int rank, void* config) = nullptr;
+  int (*comm_get_async_error)(void* comm, int* error) = nullptr;
+  int (*comm_finalize)(void* comm) = nullptr;
+  int (*comm_destroy)(void* comm) = nullptr;
+  int (*comm_abort)(void* comm) = nullptr;
+  int (*all_gather)(const void* send, void* receive, size_t send_count, int type, void* comm, void* stream) = nullptr;
+  int (*reduce_scatter)(const void* send, void* receive, size_t receive_count, int type, int op, void* comm, void* stream) = nullptr;
+  const char* (*get_error_string)(int result) = nullptr;
+  const char* (*get_last_error)(void* comm) = nullptr;
+};
+
+// The loaded libnccl.so.2, else the one that the loader finds. Lives as long as the process. Errors: kCollectiveFailed (none, or one that
+// lacks a function, or a build without NCCL's header; says which).
+Result<const NcclTable*> LoadNccl();
+
+// A configuration whose calls do not block, as NCCL's header of this build makes it; null in a build without. One thread.
+void* NonBlockingConfig();
+
+}  // namespace tidepool::trainer
