@@ -82,6 +82,11 @@ Status FlagChunkService::CarryOut(const Request& request) {
 
 void FlagChunkService::Serve(client::Ticket ticket, Request* request) {
   if (ticket == fail_answer_) return End(Status(ErrorId::kServerGone, "the server went away"));
+  if (ticket == refuse_) {
+    request->answered = true;
+    request->answer = Status(ErrorId::kProtocolViolation, "refused");
+    return;
+  }
   if (!request->begun) {
     request->begun = true;
     if (request->kind != Kind::kFetch) return;

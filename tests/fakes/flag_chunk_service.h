@@ -56,6 +56,8 @@ class FlagChunkService final : public client::ChunkService {
   void FailFrom(uint64_t request) { fail_from_ = request; }
   // The n-th request is taken, and the session ends when it is served.
   void FailAnswerOf(uint64_t request) { fail_answer_ = request; }
+  // The n-th request is refused; the session goes on, and nobody stores its `done`.
+  void RefuseRequest(uint64_t request) { refuse_ = request; }
   // The session ends, as it does when its process does.
   void Leave() { End(Status(ErrorId::kSessionEnded, "the rank has left")); }
   uint64_t requests() const { return last_; }
@@ -96,7 +98,7 @@ class FlagChunkService final : public client::ChunkService {
   std::map<client::Ticket, Request> requests_;
   client::Ticket last_ = 0;
   Status over_;
-  uint64_t fail_from_ = UINT64_MAX, fail_answer_ = UINT64_MAX, in_flight_max_ = 0, blocked_waits_ = 0, idle_ = 0;
+  uint64_t fail_from_ = UINT64_MAX, fail_answer_ = UINT64_MAX, refuse_ = UINT64_MAX, in_flight_max_ = 0, blocked_waits_ = 0, idle_ = 0;
 };
 
 }  // namespace tidepool::testing

@@ -34,16 +34,11 @@ Result<std::unique_ptr<AheadPipeline>> AheadPipeline::Open(PipelineSetup setup) 
 
 AheadPipeline::~AheadPipeline() {
   for (size_t i = 0; i <= setup_.groups.size(); ++i) PlaceInWords(i).flag->store(device::kFlagPoison, std::memory_order_release);
-  std::vector<std::pair<device::Stream*, device::Stream::Marker>> ends;
-  for (device::Stream* stream : Streams()) ends.emplace_back(stream, stream->Record());
-  bool passed = false;
-  SteadyClock clock;  // the run's may be a test's, which does not pass by itself
+  const Ends ends = RecordEnds();
+  bool passed = LookAt(ends);
   for (int polls = 0; !passed && polls < kLeavePolls; ++polls) {
-    passed = std::all_of(ends.begin(), ends.end(), [](const auto& end) {
-      end.first->Progress(kInlineBytes);
-      return end.first->Passed(end.second);
-    });
-    if (!passed) clock.SleepNs(kPollNs);
+    SteadyClock().SleepNs(kPollNs);
+    passed = LookAt(ends);
   }
   if (passed) return;
   words_.Abandon();
@@ -177,7 +172,11 @@ void AheadPipeline::TakeAnswer(Op* op) {
   // An outcome must be taken exactly once, also that of a failure.
   op->answered = true;
   const Result<client::Outcome> outcome = setup_.service->Wait(op->ticket);
-  if (!Latch(outcome.status()).ok()) return;
+  if (!Latch(outcome.status()).ok()) {
+    // Where the session goes on without this transfer, nobody else ends what waits for it.
+    setup_.service->FlagsOf(op->ticket).done->store(device::kFlagPoison, std::memory_order_release);
+    return;
+  }
   (op->fetch ? bytes_h2d_ : bytes_d2h_) += outcome.value().bytes;
 }
 
@@ -205,20 +204,31 @@ Status AheadPipeline::Progress() {
   return status_;
 }
 
-Status AheadPipeline::LookAtStreams() {
-  for (device::Stream* stream : Streams()) {
+AheadPipeline::Ends AheadPipeline::RecordEnds() const {
+  Ends ends;
+  for (device::Stream* stream : Streams()) ends.emplace_back(stream, stream->Record());
+  return ends;
+}
+
+bool AheadPipeline::LookAt(const Ends& ends) {
+  bool passed = true;
+  for (const auto& [stream, end] : ends) {
     stream->Progress(kInlineBytes);
-    TP_RETURN_IF_ERROR(Latch(stream->status()));
+    passed &= stream->Passed(end);  // this look is also how a stream finds its errors
+    static_cast<void>(Latch(stream->status()));
   }
-  return {};
+  return passed;
 }
 
 Status AheadPipeline::AwaitOldest() {
+  if (!status_.ok() || FinishOldest()) return status_;
   const int64_t before = setup_.clock->NowNs();
+  const Ends ends = RecordEnds();
   while (status_.ok() && !FinishOldest()) {
-    Op& op = ops_.front();
-    if (!status_.ok() || !LookAtStreams().ok()) break;
+    LookAt(ends);
+    if (!status_.ok()) break;
     LookAtStanding();
+    Op& op = ops_.front();
     // The server's part can be slept through; this process's streams, and peers, fail in ways that only a look tells.
     if (!op.answered && op.ready.Reached()) {
       TakeAnswer(&op);
@@ -243,8 +253,12 @@ Status AheadPipeline::WaitAll() {
 
 Status AheadPipeline::AwaitOperators() {
   const int64_t before = setup_.clock->NowNs();
-  const auto end = setup_.streams.compute->Record();
-  while (LookAtStreams().ok() && Progress().ok() && !setup_.streams.compute->Passed(end)) SteadyClock().SleepNs(kPollNs);
+  const Ends end{{setup_.streams.compute, setup_.streams.compute->Record()}};
+  const Ends others = RecordEnds();
+  while (!LookAt(end) && Progress().ok()) {
+    LookAt(others);
+    SteadyClock().SleepNs(kPollNs);
+  }
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
   return status_;
 }

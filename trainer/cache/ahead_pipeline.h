@@ -20,7 +20,7 @@
 //  4. outcomes are taken in order, so that a word of a ticket is not used again while somebody waits for it;
 //  5. after an error nothing more is requested and every later call returns the error. Requests that were sent before may still be carried
 //     out, also with gradients of garbage: FinishStep fails, so the step is never sealed, and the server drops them. The service poisons
-//     the done words of what fails, so that no stream stays.
+//     the done words of a session that is over, this object that of a transfer that failed alone, so that no stream stays.
 // The service's flag words are registered with the device, again when a new session brought others; its memory outlives this object.
 // Counted: `late` transfers are prefetches at which a look of the CPU (Progress, Wait) found the compute stream standing: no more than
 // there were. wait_ns is time for which the CPU itself stood still; the stream's waits are not in it.
@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -79,6 +80,7 @@ class AheadPipeline {
     Collective::Ticket in_group = 0;
     bool answered = false, awaited = false;
   };
+  using Ends = std::vector<std::pair<device::Stream*, device::Stream::Marker>>;
   struct Standing {  // a prefetch for which the compute stream waits
     Word at, end;
     bool late;
@@ -100,9 +102,12 @@ class AheadPipeline {
   // Blocks until the oldest transfer has ended.
   Status AwaitOldest();
   Status MakeRoom();
-  Status LookAtStreams();
   void LookAtStanding();
+  // This process's streams, each once.
   std::vector<device::Stream*> Streams() const;
+  Ends RecordEnds() const;
+  // True when all have passed. Latches errors of the streams.
+  bool LookAt(const Ends& ends);
 
   const PipelineSetup setup_;
   RegisteredHost words_;  // of this process: the compute stream's, then each group's

@@ -166,6 +166,19 @@ TEST_F(AheadPipelineTest, AfterAnErrorNothingIsRequestedAndNoStreamStays) {
   EXPECT_EQ(server_->submits, 0u);
 }
 
+TEST_F(AheadPipelineTest, ATransferThatFailsAloneHoldsUpNoStreamEither) {
+  Open(4);
+  service_->RefuseRequest(1);
+  const OpId refused = pipeline_->Fetch(0, Block(0), 0, {});
+  ASSERT_TRUE(pipeline_->Wait(refused, false).ok());
+  const auto end = compute_->Record();
+  const OpId behind = pipeline_->Submit(0, Block(0), 0, 0);
+  pipeline_->Fetch(1, Block(0), 0, {behind, 0});
+  EXPECT_EQ(pipeline_->AwaitOperators().id(), ErrorId::kProtocolViolation);
+  EXPECT_TRUE(service_->Drive([&] { return compute_->Passed(end); }));
+  EXPECT_EQ(pipeline_->WaitAll().id(), ErrorId::kProtocolViolation);
+}
+
 TEST_F(AheadPipelineTest, AfterAGroupsErrorNothingIsRequestedThoughTheServerIsThere) {
   Open(4);
   LayoutOptions options;
