@@ -143,11 +143,14 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
 }
 
 Status ParameterCache::Release(std::span<const ChunkId> chunks) {
+  UseMark mark = 0;  // one for all of them
   for (const ChunkId chunk : chunks) {
     TP_CHECK(entries_[chunk].pins > 0, "what is released was acquired");
     if (--entries_[chunk].pins > 0) continue;
     pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
-    if (table_.has(chunk)) table_.set_last_use(chunk, pipeline_.Used());
+    if (!table_.has(chunk)) continue;
+    if (mark == 0) mark = pipeline_.Used();
+    table_.set_last_use(chunk, mark);
   }
   return Progress();
 }
