@@ -28,6 +28,7 @@ Result<RegisteredHost> StagedCollective::TakeStaging(uint64_t bytes) {
 }
 
 Status StagedCollective::Copy(const Operation& operation, bool out, uint64_t offset, uint64_t bytes) {
+  if (bytes == 0) return {};
   std::byte* const at_device = static_cast<std::byte*>(operation.block.data) + offset;
   std::byte* const at_host = operation.staging.data() + offset;
   stream_->Copy(out ? at_host : at_device, out ? at_device : at_host, bytes);
@@ -69,8 +70,8 @@ Status StagedCollective::Wait(Ticket ticket) {
   const uint64_t own = rank() * shard_bytes, end = world() * shard_bytes;
   if (operation.gather) {
     // Its own shard is there.
-    if (own > 0) TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, 0, own));
-    if (own + shard_bytes < end) TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes));
+    TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, 0, own));
+    TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes));
   } else {
     TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, own, shard_bytes));
   }

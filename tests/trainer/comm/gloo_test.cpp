@@ -10,10 +10,17 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "device/host_device.h"
 #include "trainer/comm/done_keys.h"
+#include "trainer/comm/staged_collective.h"
 
 namespace tidepool::trainer {
 namespace gloo_test {
+
+struct Form {
+  uint32_t world;
+  bool staged = false;  // as for memory of a device
+};
 
 // Ranks are threads of this process, each with a store connection and groups of its own.
 class Ranks {
@@ -42,10 +49,17 @@ class Ranks {
   }
 
   // Makes the group of all ranks for `body`.
-  static void RunGroup(uint32_t world, const std::function<void(Collective&)>& body) {
+  static void RunGroup(const Form& form, const std::function<void(Collective&)>& body) {
+    const uint32_t world = form.world;
     Run(world, [&](RendezvousStore& store, const Rendezvous& meet) {
+      device::HostDevice device({});
       auto group = store.MakeGroup(WholeRun(meet));
       ASSERT_TRUE(group.ok()) << group.status().Format();
+      if (form.staged) {
+        auto staged = StagedCollective::Open(std::move(group).value(), &device);
+        ASSERT_TRUE(staged.ok()) << staged.status().Format();
+        group = std::unique_ptr<Collective>(std::move(staged).value());
+      }
       ASSERT_EQ(group.value()->world(), world);
       ASSERT_EQ(group.value()->rank(), meet.rank);
       body(*group.value());
@@ -53,8 +67,8 @@ class Ranks {
   }
 };
 
-class GlooOfWorld : public ::testing::TestWithParam<uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld, ::testing::Values(1U, 2U, 3U, 4U));
+class GlooOfWorld : public ::testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld, ::testing::Values(Form{1}, Form{2}, Form{3}, Form{4}, Form{2, true}, Form{3, true}));
 
 float ValueOf(uint32_t rank, uint64_t i) {
   return static_cast<float>(rank * 1000) + static_cast<float>(i % 251) * 0.25F;
@@ -141,7 +155,7 @@ TEST_P(GlooOfWorld, KeepsManyOperationsApart) {
 }
 
 TEST_P(GlooOfWorld, SumsDoublesAlikeOnAllRanks) {
-  std::vector<double> seen(GetParam());
+  std::vector<double> seen(GetParam().world);
   Ranks::RunGroup(GetParam(), [&](Collective& group) {
     double values[3] = {1.0 / (group.rank() + 3.0), 2.0, static_cast<double>(group.rank())};
     ASSERT_TRUE(group.SumDoubles(values, 3).ok());
