@@ -16,8 +16,8 @@ find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
 # CUDA is linked, and NCCL's header used, where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests.
 #   tidepool_cuda   the static runtime: memserver then starts on machines without CUDA, and two runtimes of one process (LibTorch brings its
-#                   own libcudart.so.13) cannot be taken for each other. It finds libcuda.so.1 by itself when a GPU is first asked for;
-#                   driver functions are reached through cudaGetDriverEntryPoint, never by linking CUDA::cuda_driver.
+#                   own libcudart.so.13) cannot be taken for each other. The driver itself is never linked (CUDA::cuda_driver):
+#                   device/cuda_driver.h finds libcuda.so.1 when a GPU is first asked for, also in builds without the toolkit.
 #   tidepool_nccl   the header alone, for the trainer's collectives: which libnccl.so.2 a process has is LibTorch's choice (trainer/comm).
 # Both exist always and are empty where nothing was found; TIDEPOOL_HAS_CUDA and TIDEPOOL_HAS_NCCL say which.
 add_library(tidepool_cuda INTERFACE)

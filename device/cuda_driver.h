@@ -72,7 +72,6 @@ inline constexpr unsigned kCudaMemoryHost = 1, kCudaMemoryDevice = 2;
 // X(member, symbol of the library, types of its parameters...)
 #define TIDEPOOL_CUDA_CALLS(X)                                                                            \
   X(init, cuInit, unsigned)                                                                               \
-  X(driver_version, cuDriverGetVersion, int*)                                                             \
   X(error_name, cuGetErrorName, CudaCode, const char**)                                                   \
   X(device_count, cuDeviceGetCount, int*)                                                                 \
   X(device_get, cuDeviceGet, int*, int)                                                                   \

@@ -107,12 +107,6 @@ CudaCode cuInit(unsigned) {
   return World::Get().Init();
 }
 
-CudaCode cuDriverGetVersion(int* version) {
-  FAKE_ENTER("cuDriverGetVersion", Need::kNothing);
-  *version = 13000;
-  return kCudaSuccess;
-}
-
 CudaCode cuGetErrorName(CudaCode code, const char** name) {
   static const std::map<CudaCode, const char*> names = {
       {0, "CUDA_SUCCESS"},
