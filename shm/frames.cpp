@@ -36,6 +36,16 @@ void PutProtocols(const ProtocolRange& range, ByteWriter* out) {
   out->Put(range.lowest);
 }
 
+// Whoever speaks no version with brought memory neither sends these fields nor reads them.
+bool SaysRcache(const ProtocolRange& range) {
+  return range.highest >= kAbiBrought;
+}
+
+void PutRcache(const RcacheKind& rcache, ByteWriter* out) {
+  out->Put(static_cast<uint32_t>(rcache.form));
+  out->PutBytes(std::as_bytes(std::span(rcache.gpu)));
+}
+
 void PutPayload(const HelloFrame& frame, ByteWriter* out) {
   PutProtocols(frame.protocols, out);
   out->Put(frame.rank);
@@ -45,6 +55,7 @@ void PutPayload(const HelloFrame& frame, ByteWriter* out) {
   out->Put(frame.spec_bytes);
   out->Put(frame.fingerprint);
   out->Put(frame.nonce);
+  if (SaysRcache(frame.protocols)) PutRcache(frame.rcache, out);
 }
 void PutPayload(const SpecPartFrame& frame, ByteWriter* out) {
   out->PutBytes(frame.bytes);
@@ -93,6 +104,9 @@ void PutPayload(const ResumeFrame& frame, ByteWriter* out) {
   out->Put(frame.job_nonce);
   out->Put(frame.nonce);
   out->Put(frame.rcache_bytes);
+  if (!SaysRcache(frame.protocols)) return;
+  PutRcache(frame.rcache, out);
+  out->Put(frame.flags_base);
 }
 void PutPayload(const ResumedFrame& frame, ByteWriter* out) {
   out->Put(frame.protocol);
@@ -132,6 +146,14 @@ void SkipUnknown(const ProtocolRange& range, ByteReader* in) {
   if (in->ok() && range.highest > kOwnProtocols.highest) *in = ByteReader({});
 }
 
+bool GetRcache(ByteReader* in, RcacheKind* rcache) {
+  const auto form = in->Get<uint32_t>();
+  in->GetBytes(std::as_writable_bytes(std::span(rcache->gpu)));
+  if (form > kMemoryFormMax) return false;
+  rcache->form = static_cast<MemoryForm>(form);
+  return rcache->is_brought() == (rcache->gpu != RcacheKind{}.gpu);
+}
+
 bool GetPayload(ByteReader* in, HelloFrame* frame) {
   if (GetProtocols(in, &frame->protocols)) return true;
   frame->rank = in->Get<uint32_t>();
@@ -141,8 +163,9 @@ bool GetPayload(ByteReader* in, HelloFrame* frame) {
   frame->spec_bytes = in->Get<uint64_t>();
   frame->fingerprint = in->Get<uint64_t>();
   frame->nonce = in->Get<uint64_t>();
+  const bool sound = !SaysRcache(frame->protocols) || GetRcache(in, &frame->rcache);
   SkipUnknown(frame->protocols, in);
-  return frame->nonce != 0 && frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world &&
+  return sound && frame->nonce != 0 && frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world &&
          frame->spec_bytes <= kSpecBytesMax;
 }
 bool GetPayload(ByteReader* in, SpecPartFrame* frame) {
@@ -203,8 +226,14 @@ bool GetPayload(ByteReader* in, ResumeFrame* frame) {
   frame->job_nonce = in->Get<uint64_t>();
   frame->nonce = in->Get<uint64_t>();
   frame->rcache_bytes = in->Get<uint64_t>();
+  bool sound = true;
+  if (SaysRcache(frame->protocols)) {
+    sound = GetRcache(in, &frame->rcache);
+    frame->flags_base = in->Get<uint64_t>();
+    sound = sound && frame->flags_base <= (frame->rcache.is_brought() ? kFlagsBaseMax : 0);
+  }
   SkipUnknown(frame->protocols, in);
-  return frame->rank < kRanksMax && frame->nonce != 0 && frame->rcache_bytes != 0;
+  return sound && frame->rank < kRanksMax && frame->nonce != 0 && frame->rcache_bytes != 0;
 }
 bool GetPayload(ByteReader* in, ResumedFrame* frame) {
   frame->protocol = in->Get<uint32_t>();
@@ -282,7 +311,10 @@ Result<Frame> DecodeFrame(std::span<const std::byte> bytes) {
 }
 
 uint32_t FdsOf(const Frame& frame) {
-  return kTypes[frame.index()].fds;
+  const uint32_t usual = kTypes[frame.index()].fds;
+  if (const auto* hello = std::get_if<HelloFrame>(&frame)) return usual + (hello->rcache.is_brought() ? 1 : 0);
+  if (const auto* resume = std::get_if<ResumeFrame>(&frame)) return usual + (resume->rcache.is_brought() ? 1 : 0);
+  return usual;
 }
 
 const char* NameOf(const Frame& frame) {

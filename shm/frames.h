@@ -5,19 +5,23 @@
 // Hello and Resume begin with the protocols of the client, in every version; behind the fields of this version a newer client may say more.
 //
 //   trainer                                     memserver
-//   Hello, SpecPart x n                    ->
+//   Hello (+ rCache, when the rank brings  ->
+//   it), SpecPart x n
 //                                          <-   Queued, when it asked to wait for room and there is none yet
 //                                          <-   Welcome (+ submission, completion, rCache, doorbell) | Refused
+//                                               (the flag pages in place of an rCache that the rank brought)
 //   SchedulePart x n, Save (+ directory)   ->
 //                                          <-   SaveDone, PeerLost, Ended
 //   Goodbye                                ->
 //                                          <-   Ended (ok), when the session is taken down; a server that dies says nothing
 //
 // after memserver has ended and another one serves the same kept memory:
-//   Resume (+ rCache)                      ->
+//   Resume (+ rCache, and the flag pages   ->
+//   where the rank brought its rCache)
 //                                          <-   Resumed (+ submission, completion, doorbell) | Refused
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,14 +41,29 @@ inline constexpr size_t kFrameHeaderBytes = 16;
 inline constexpr size_t kPartBytesMax = kPacketBytesMax - 256;  // payload bytes of one SpecPart or SchedulePart
 inline constexpr size_t kFrameTextMax = 2048;                   // of each part of an error text
 inline constexpr size_t kFileNameMax = 128;                     // of a saved file
-// Order of the descriptors that come with Welcome.
+inline constexpr uint64_t kFlagsBaseMax = uint64_t{1} << 62;    // of Resume: far from where flags wrap, and from a poisoned one
+// Order of the descriptors that come with Welcome. To a rank that brought its rCache, kFdRcache is that of the flag pages (flag_pages.h).
 enum WelcomeFd : uint32_t { kFdSubmission = 0, kFdCompletion = 1, kFdRcache = 2, kFdDoorbell = 3, kWelcomeFds = 4 };
+// Order of the descriptors that come with Resume; the second only from a rank that brought its rCache.
+enum ResumeFd : uint32_t { kResumeRcache = 0, kResumeFlags = 1 };
 // Order of the descriptors that come with Resumed.
 enum ResumedFd : uint32_t { kResumedSubmission = 0, kResumedCompletion = 1, kResumedDoorbell = 2, kResumedFds = 3 };
 
 // Of Hello: the rank waits in the server's queue when there is no room for its job now. Servers that know no flags refuse it.
 inline constexpr uint32_t kHelloMayWait = 1;
 inline constexpr uint32_t kHelloFlags = kHelloMayWait;
+
+// How the memory of an rCache is exported, by its number on the wire: as device::ExportForm.
+enum class MemoryForm : uint32_t { kHost = 0, kVmm = 1, kIpc = 2 };
+inline constexpr uint32_t kMemoryFormMax = 2;
+
+// The rCache of a rank: memory that the server makes (kHost), or that of a GPU, which the rank brings. Since version 5; before it, kHost.
+struct RcacheKind {
+  MemoryForm form = MemoryForm::kHost;
+  std::array<uint8_t, 16> gpu = {};  // its uuid; zeros for kHost
+  bool is_brought() const { return form != MemoryForm::kHost; }
+  friend bool operator==(const RcacheKind&, const RcacheKind&) = default;
+};
 
 struct HelloFrame {
   ProtocolRange protocols;  // that the client speaks
@@ -54,7 +73,8 @@ struct HelloFrame {
   uint64_t fingerprint = 0;
   uint64_t nonce = 0;  // chosen at random by the client, not 0: names this incarnation of the rank, also when it comes back
   uint32_t flags = 0;  // kHelloMayWait
-};
+  RcacheKind rcache = {};
+};  // + one descriptor when the rCache is brought: the memory, exported
 struct SpecPartFrame {
   std::vector<std::byte> bytes;
 };  // parts come in order and make up spec_bytes
@@ -91,11 +111,14 @@ struct PeerLostFrame {
   uint32_t rank = 0;
 };
 
-// A rank comes back to the server that adopted the kept memory. + one descriptor: the rCache memory of its Welcome, as a memserver made it.
+// A rank comes back to the server that adopted the kept memory. + the rCache memory of its Welcome, as a memserver made it; or the memory
+// that the rank brought, and the flag pages of its Welcome, as a memserver made them.
 struct ResumeFrame {
   ProtocolRange protocols;
   uint32_t rank = 0;
   uint64_t job_nonce = 0, nonce = 0, rcache_bytes = 0;
+  RcacheKind rcache = {};
+  uint64_t flags_base = 0;  // of a brought rCache: what the flags say of request n of the new rings is n more than this
 };
 struct ResumedFrame {
   uint32_t protocol = 0;  // of the session from now on

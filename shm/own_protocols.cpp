@@ -3,6 +3,6 @@
 
 namespace tidepool::shm {
 
-const ProtocolRange kOwnProtocols{kAbiVersion, kAbiVersion};
+const ProtocolRange kOwnProtocols{kAbiVersionBefore, kAbiVersion};
 
 }  // namespace tidepool::shm

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "shm/flag_pages.h"
 #include "shm/job_spec.h"
 #include "shm/messages.h"
 
@@ -36,6 +37,7 @@ std::vector<Frame> OneOfEach() {
   frames.emplace_back(EndedFrame{Status(ErrorId::kSessionEnded, "the end")});
   frames.emplace_back(PeerLostFrame{1});
   frames.emplace_back(SoundResume());
+  frames.emplace_back(HelloFrame{kOwnProtocols, 1, 2, 4711, 1000, 99, 0xabc, 0, {MemoryForm::kIpc, {5}}});
   frames.emplace_back(ResumedFrame{3, 77});
   frames.emplace_back(QueuedFrame{2, Status(ErrorId::kPoolFull, "no room")});
   return frames;
@@ -111,6 +113,71 @@ TEST(Frames, AResumeOutOfRangeIsRefused) {
   EXPECT_TRUE(refused([](ResumeFrame* r) { r->rcache_bytes = 0; }));
   EXPECT_FALSE(refused([](ResumeFrame* r) { r->job_nonce = 0; })) << "the loop knows no such job, and says so";
   EXPECT_FALSE(refused([](ResumeFrame* r) { r->protocols = {77, 77}; }));
+}
+
+// --- an rCache that the rank brings ---
+
+HelloFrame BroughtHello() {
+  HelloFrame hello = SoundHello();
+  hello.rcache = {MemoryForm::kVmm, {1, 2, 3}};
+  return hello;
+}
+ResumeFrame BroughtResume() {
+  ResumeFrame resume = SoundResume();
+  resume.rcache = {MemoryForm::kIpc, {1, 2, 3}};
+  resume.flags_base = 600;
+  return resume;
+}
+
+TEST(Frames, WhatARankBringsSurvivesTheWireAndTellsHowManyDescriptorsCome) {
+  EXPECT_EQ(Through(BroughtHello()).rcache, BroughtHello().rcache);
+  EXPECT_EQ(Through(BroughtResume()).rcache, BroughtResume().rcache);
+  EXPECT_EQ(Through(BroughtResume()).flags_base, 600U);
+  EXPECT_EQ(FdsOf(SoundHello()), 0U);
+  EXPECT_EQ(FdsOf(BroughtHello()), 1U);
+  EXPECT_EQ(FdsOf(SoundResume()), 1U);
+  EXPECT_EQ(FdsOf(BroughtResume()), 2U);
+}
+
+TEST(Frames, ABroughtRcacheOutOfRangeIsRefused) {
+  const auto refused = [](const Frame& frame) { return DecodeFrame(EncodeFrame(frame)).status().id() == ErrorId::kHandshakeBad; };
+  HelloFrame hello = BroughtHello();
+  hello.rcache.form = static_cast<MemoryForm>(kMemoryFormMax + 1);
+  EXPECT_TRUE(refused(hello));
+  hello.rcache = {MemoryForm::kVmm, {}};
+  EXPECT_TRUE(refused(hello)) << "of no GPU";
+  hello.rcache = {MemoryForm::kHost, {1}};
+  EXPECT_TRUE(refused(hello)) << "the host's has no uuid";
+  ResumeFrame resume = BroughtResume();
+  resume.flags_base = kFlagsBaseMax + 1;
+  EXPECT_TRUE(refused(resume));
+  resume = SoundResume();
+  resume.flags_base = 1;
+  EXPECT_TRUE(refused(resume)) << "a session on the host has no flags";
+}
+
+TEST(Frames, AVersionBeforeItSaysAndReadsNothingOfIt) {
+  HelloFrame hello = SoundHello();
+  ResumeFrame resume = SoundResume();
+  const size_t greeting = EncodeFrame(hello).size(), coming_back = EncodeFrame(resume).size();
+  hello.protocols = resume.protocols = {kAbiVersionBefore, kAbiVersionBefore};
+  EXPECT_EQ(EncodeFrame(hello).size(), greeting - 20) << "form and uuid";
+  EXPECT_EQ(EncodeFrame(resume).size(), coming_back - 28) << "and the base of its flags";
+  EXPECT_EQ(Through(hello).rcache, RcacheKind{});
+  EXPECT_EQ(Through(resume).nonce, resume.nonce);
+}
+
+TEST(FlagPages, AWordIsReachedCyclicallyAndAPoisonedOneAlways) {
+  alignas(64) static std::array<std::byte, kFlagBytes> pages{};
+  const FlagPages flags(pages.data());
+  EXPECT_FALSE(flags.IsReady(1));
+  flags.ready(513)->store(1);
+  EXPECT_TRUE(flags.IsReady(1));
+  EXPECT_FALSE(flags.IsReady(513)) << "the same slot, one turn later";
+  EXPECT_FALSE(flags.IsDone(1)) << "another page";
+  flags.PoisonDone();
+  EXPECT_TRUE(flags.IsDone(1) && flags.IsDone(511) && flags.IsDone(kFlagsBaseMax));
+  EXPECT_TRUE(FlagPages().is_null());
 }
 
 // Sets the payload's length behind a change of its bytes.
@@ -222,7 +289,7 @@ TEST(Frames, RandomDamageIsRefusedOrDecodesToAFrameThatCanBeEncoded) {
 TEST(Frames, DescriptorsComeOnlyWithTheFramesThatNeedThem) {
   uint32_t sum = 0;
   for (const Frame& frame : OneOfEach()) sum += FdsOf(frame);
-  EXPECT_EQ(sum, 9U);
+  EXPECT_EQ(sum, 10U);
   EXPECT_EQ(FdsOf(Frame(WelcomeFrame{})), 4U);
   EXPECT_EQ(FdsOf(Frame(SaveFrame{})), 1U);
   EXPECT_EQ(FdsOf(Frame(ResumeFrame{})), 1U);
