@@ -84,6 +84,7 @@ Start StartGradientRequest(Seat* seat, const Request& request) {
 
 void EndGradientRequest(Seat* seat, const Copy& copy) {
   const bool counts = seat->job->intake.EndGradient(seat->session.get(), copy);
+  seat->session->WriteDone(copy.request.counter);
   Answer(seat, counts ? Success(copy) : Failure(copy.request, ErrorId::kPeerLost));
 }
 
@@ -151,6 +152,7 @@ const CopyOp& RowOf(const Seat* seat, const Request& request) {
 
 // Answers or starts; true when the request must (still) wait.
 bool StartOrWait(Seat* seat, const Request& request) {
+  if (seat->session->Holds(request)) return true;
   switch (RowOf(seat, request).start(seat, request)) {
     case Start::kStarted: return false;
     case Start::kWait: return true;
@@ -290,8 +292,7 @@ void Dispatcher::StartChecked(Seat* seat, const Request& request) {
   seat->violation = RowOf(seat, request).check(seat, request);
   if (seat->violation != nullptr) return;
   Session& session = *seat->session;
-  const bool behind = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient) && session.waiting().holds_gradients();
-  if (!behind && !StartOrWait(seat, request)) return;
+  if (!session.waiting().IsBehind(request) && !StartOrWait(seat, request)) return;
   session.waiting().Add(request);
   seat->job->states->Await(request.chunk);
   ++session.requests_parked;
@@ -301,14 +302,15 @@ void Dispatcher::StartChecked(Seat* seat, const Request& request) {
 bool Dispatcher::RetryParked(Seat* seat) {
   Session& session = *seat->session;
   const uint64_t changes = seat->job->Changes();
-  if (session.seen_changes == changes) return false;
+  if (session.seen_changes == changes && !session.HasReleased()) return false;
   session.seen_changes = changes;
   if (session.waiting().size() == 0) return false;
   session.waiting().Retry([seat](const Request& request) {
     if (seat->violation != nullptr) return false;
     const uint64_t fetches = seat->job->open_traffic.fetches;
+    const bool was_held = seat->session->IsHeld(request);
     const bool waits = StartOrWait(seat, request);
-    seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
+    if (!was_held) seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
     if (waits) seat->job->states->Await(request.chunk);
     return waits;
   });

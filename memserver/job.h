@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,13 @@ namespace tidepool::memserver {
 
 struct Job;
 
+// Why a seat is left.
+enum class Leaving {
+  kGoodbye,   // the rank said so
+  kLost,      // its connection ended
+  kExpelled,  // the server ends it and tells the control thread
+};
+
 struct Seat {
   ConnectionId connection = 0;
   SessionId session_id = 0;
@@ -39,12 +47,20 @@ struct Seat {
   uint64_t nonce = 0;  // of this incarnation of the rank
   uint64_t process_start = 0;
   uint64_t rcache_bytes = 0;  // granted
+  bool brings_rcache = false;
   // An attach that waits until the job's memory is zeroed.
   std::unique_ptr<shm::ServerPort> held_port;
   std::unique_ptr<device::Memory> held_rcache;
+  BroughtParts held_brought;
   std::unique_ptr<Session> session;  // null until attached
   bool watched = false;              // its descriptors are in the loop's epoll set
   const char* violation = nullptr;   // set: the session ends at the next opportunity of this turn
+  // Set: it is left as soon as its copies on a GPU have ended; nothing more is begun for it.
+  struct Departure {
+    Leaving how = Leaving::kLost;
+    Status why;
+  };
+  std::optional<Departure> leaving;
 };
 
 enum class JobPhase {
@@ -95,7 +111,8 @@ struct Job {
   FixedRing<NarrowTask> narrows;
   // Life.
   JobPhase phase = JobPhase::kZeroing;
-  bool suspended = false;  // by an admin
+  bool suspended = false;      // by an admin
+  bool brings_rcache = false;  // the ranks of its run do, all of them
   ConnectionId zeroing_connection = 0;
   bool zeroed = false;                  // and may open as soon as its ranges on NVMe have reached the disk
   std::vector<Seat*> seats;             // by rank

@@ -51,6 +51,12 @@ Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
   if (job.fingerprint != event.fingerprint) {
     return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name + " differently from the ranks before it");
   }
+  if (job.HasSeats() && job.brings_rcache != event.brings_rcache) {
+    return Status(ErrorId::kJobMismatch,
+                  RankText(event.rank) + " of job " + spec.name + " has its rCache " +
+                      (event.brings_rcache ? "on a GPU, ranks before it on the host" : "on the host, ranks before it on a GPU"))
+        .Fix("start all ranks with the same --device");
+  }
   if (job.seats[event.rank] != nullptr) return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is attached");
   if (job.IsAwaited(event.rank) && job.NonceOf(event.rank) != event.nonce) {
     return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is expected back: memserver was restarted")
@@ -142,6 +148,7 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   seat.pid = event.pid;
   seat.nonce = event.nonce;
   seat.process_start = event.process_start;
+  seat.brings_rcache = event.brings_rcache;
   return AddSeat(job, std::move(seat));
 }
 
@@ -149,6 +156,7 @@ Seat* JobDesk::AddSeat(Job* job, Seat made) {
   auto seat = std::make_unique<Seat>(std::move(made));
   seat->session_id = ++tables_->last_session;
   seat->job = job;
+  job->brings_rcache = seat->brings_rcache;
   seat->rcache_bytes = job->spec().rcache_bytes;
   job->seats[seat->rank] = seat.get();
   tables_->seats.push_back(std::move(seat));
@@ -210,6 +218,7 @@ Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
   seat.pid = event.pid;
   seat.nonce = event.nonce;
   seat.process_start = job->states->record().ranks[event.rank].process_start;
+  seat.brings_rcache = event.brings_rcache;
   return AddSeat(job, std::move(seat));
 }
 
@@ -240,7 +249,7 @@ void JobDesk::LoseAwaited(Job* job, Rank rank, const char* cause) {
 void JobDesk::On(AttachSession event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) {  // it was ended while the control side prepared its memory
-    Send(Discard{std::move(event.port), std::move(event.rcache)});
+    Send(Discard{std::move(event.port), std::move(event.rcache), std::move(event.brought)});
     return;
   }
   if (seat->session != nullptr || seat->held_port != nullptr) {
@@ -249,6 +258,7 @@ void JobDesk::On(AttachSession event) {
   }
   seat->held_port = std::move(event.port);
   seat->held_rcache = std::move(event.rcache);
+  seat->held_brought = std::move(event.brought);
   Job* job = seat->job;
   if (job->phase == JobPhase::kZeroing && job->zeroing_connection == seat->connection) job->zeroed = true;
   OpenIfReady(job);
@@ -274,15 +284,38 @@ void JobDesk::AttachHeld(Job* job) {
   }
 }
 
-void JobDesk::Attach(Seat* seat) {
-  auto stream = parts_.device->OpenStream();
-  if (!stream.ok() || seat->held_rcache == nullptr || seat->held_rcache->bytes() < seat->rcache_bytes) {
-    const Status why = stream.ok() ? Status(ErrorId::kInternal, "the rCache is smaller than granted") : stream.status();
-    LeaveSeat(seat, Leaving::kExpelled, why);
-    return;
+// The streams of the GPU that a rank brought, opened for the first of them.
+Result<GpuStreams*> JobDesk::StreamsOf(Gpu* gpu) {
+  for (const auto& open : tables_->gpus) {
+    if (&open->gpu() != gpu) continue;
+    if (open->failed()) return open->status();
+    return open.get();
   }
-  Session::Parts parts{seat->session_id, seat->rank, std::move(seat->held_port), std::move(seat->held_rcache), std::move(stream).value()};
-  seat->session = std::make_unique<Session>(std::move(parts));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<GpuStreams> streams, GpuStreams::Open(gpu));
+  tables_->gpus.push_back(std::move(streams));
+  return tables_->gpus.back().get();
+}
+
+Result<std::unique_ptr<Session>> JobDesk::MakeSession(Seat* seat) {
+  if (seat->held_rcache == nullptr || seat->held_rcache->bytes() < seat->rcache_bytes) {
+    return Status(ErrorId::kInternal, "the rCache is smaller than granted");
+  }
+  Session::Parts parts{.id = seat->session_id, .rank = seat->rank};
+  if (seat->held_brought.gpu != nullptr) {
+    TP_ASSIGN_OR_RETURN(parts.gpu, StreamsOf(seat->held_brought.gpu));
+  } else {
+    TP_ASSIGN_OR_RETURN(parts.stream, parts_.device->OpenStream());
+  }
+  parts.port = std::move(seat->held_port);
+  parts.rcache = std::move(seat->held_rcache);
+  parts.brought = std::move(seat->held_brought);
+  return std::make_unique<Session>(std::move(parts));
+}
+
+void JobDesk::Attach(Seat* seat) {
+  auto session = MakeSession(seat);
+  if (!session.ok()) return LeaveSeat(seat, Leaving::kExpelled, session.status());
+  seat->session = std::move(session).value();
   seat->job->states->SetRank(seat->rank, {seat->nonce, seat->process_start, seat->pid});
   TP_POINT("server.session_attached");
   const JobStates& states = *seat->job->states;

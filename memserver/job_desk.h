@@ -11,13 +11,6 @@ namespace tidepool::memserver {
 
 class SpillReader;
 
-// Why a seat is left.
-enum class Leaving {
-  kGoodbye,   // the rank said so
-  kLost,      // its connection ended
-  kExpelled,  // the server ends it and tells the control thread
-};
-
 class JobDesk {
  public:
   JobDesk(const Parts& parts, const LoopOptions& options, Tables* tables) : parts_(parts), options_(options), tables_(tables) {}
@@ -28,6 +21,8 @@ class JobDesk {
   bool ExpelViolators();
   // Starts saves whose version is complete, ends leases, gives back what removed jobs held. True when something happened.
   bool TendJobs();
+  // Ends the sessions on a GPU that has failed, and those that only waited for their copies. True when there was one.
+  bool TendGpus();
   // Every job and every waiting rank has the quota that the book says.
   void ApplyQuotas();
 
@@ -102,6 +97,9 @@ class JobDesk {
 
   // The one clean-up path; harmless when repeated for a connection that has no seat any more.
   void LeaveSeat(Seat* seat, Leaving how, const Status& why);
+  void CompleteLeave(Seat* seat, Leaving how, const Status& why);
+  Result<GpuStreams*> StreamsOf(Gpu* gpu);
+  Result<std::unique_ptr<Session>> MakeSession(Seat* seat);
   void LeaveJob(Job* job, Rank rank, Leaving how);
   void LoseAwaited(Job* job, Rank rank, const char* cause);
   bool TendAwaited(Job* job);

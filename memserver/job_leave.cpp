@@ -24,7 +24,7 @@ bool IsUnused(const Job& job) {
 
 void StopWatching(WakeSet* wake_set, Session* session) {
   wake_set->Remove(session->port().doorbell_fd());
-  const int stream_fd = session->lane().stream().event_fd();
+  const int stream_fd = session->lane().event_fd();
   if (stream_fd >= 0) wake_set->Remove(stream_fd);
 }
 
@@ -57,15 +57,20 @@ void JobDesk::On(StopServing event) {
   const auto goes_on = [](const auto& job) { return job->phase == JobPhase::kOpen; };
   tables_->handing_over = event.hand_over && std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on);
   if (tables_->handing_over) return;  // the jobs stay as they are; TendJobs ends the loop when the work in hand is done
-  while (!tables_->seats.empty()) {
-    LeaveSeat(tables_->seats.back().get(), Leaving::kExpelled, WhyStopping());
+  const auto stays = [](const auto& seat) { return !seat->leaving; };
+  for (;;) {
+    const auto last = std::find_if(tables_->seats.rbegin(), tables_->seats.rend(), stays);
+    if (last == tables_->seats.rend()) break;
+    LeaveSeat(last->get(), Leaving::kExpelled, WhyStopping());
   }
   for (const auto& job : tables_->jobs) BeginRemoval(job.get());
 }
 
 // Ends the data-plane part of a seat: nothing of it is read or written any more afterwards.
 void JobDesk::CloseSession(Seat* seat, ErrorId reason) {
-  if (seat->held_port != nullptr) Send(Discard{std::move(seat->held_port), std::move(seat->held_rcache)});
+  if (seat->held_port != nullptr) {
+    Send(Discard{std::move(seat->held_port), std::move(seat->held_rcache), std::move(seat->held_brought)});
+  }
   if (seat->session == nullptr) return;
   Session& session = *seat->session;
   tables_->counters.bytes_h2d += session.bytes_h2d;
@@ -73,11 +78,49 @@ void JobDesk::CloseSession(Seat* seat, ErrorId reason) {
   DropSession(seat->job->states.get(), &session);
   if (seat->watched) StopWatching(&tables_->wake_set, &session);
   session.port().End(reason);
+  session.PoisonFlags();
   Session::Remains remains = Session::Dissolve(std::move(seat->session));
-  Send(Discard{std::move(remains.port), std::move(remains.rcache)});
+  Send(Discard{std::move(remains.port), std::move(remains.rcache), std::move(remains.brought)});
 }
 
+// Copies on a GPU's streams cannot be dropped: until they have ended the seat stays, with all that they read and write. For everybody else
+// it is as if it were left a little later.
 void JobDesk::LeaveSeat(Seat* seat, Leaving how, const Status& why) {
+  if (seat->leaving) return;
+  if (seat->session == nullptr || !seat->session->MustDrain()) return CompleteLeave(seat, how, why);
+  seat->leaving = Seat::Departure{how, why};
+  seat->violation = nullptr;
+}
+
+bool JobDesk::TendGpus() {
+  // Ranks go on with the next server, on whose GPUs nothing has failed.
+  if (tables_->gpus.empty() || tables_->handing_over) return false;
+  bool worked = false;
+  for (const auto& gpu : tables_->gpus) {
+    if (!gpu->failed() || gpu->failure_told) continue;
+    gpu->failure_told = worked = true;
+    const Status why = gpu->status();
+    LogError("a GPU failed: the sessions on it end", {{"gpu", gpu->gpu().device().name()}, {"why", why.Line()}});
+    for (size_t i = 0; i < tables_->seats.size(); ++i) {
+      Seat* seat = tables_->seats[i].get();
+      if (seat->session == nullptr || seat->session->lane().gpu() != gpu.get() || seat->leaving) continue;
+      ++tables_->counters.sessions_ended_badly;
+      LeaveSeat(seat, Leaving::kExpelled, why);
+      i = SIZE_MAX;  // leaving may have ended other seats as well
+    }
+  }
+  for (size_t i = 0; i < tables_->seats.size(); ++i) {
+    Seat* seat = tables_->seats[i].get();
+    if (!seat->leaving || seat->session->MustDrain()) continue;
+    const Seat::Departure departure = *seat->leaving;
+    CompleteLeave(seat, departure.how, departure.why);
+    worked = true;
+    i = SIZE_MAX;
+  }
+  return worked;
+}
+
+void JobDesk::CompleteLeave(Seat* seat, Leaving how, const Status& why) {
   Job* job = seat->job;
   const Rank rank = seat->rank;
   const ConnectionId connection = seat->connection;
@@ -224,7 +267,9 @@ bool JobDesk::EndFailed(Job* job) {
 bool JobDesk::EndHandOver() {
   const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
                                    [](const auto& job) { return job->work_at_team > 0 || job->spills.moving(); });
-  if (tables_->stopped || at_work || tables_->scrub.moving() || tables_->demotion.moving()) return false;
+  const bool copying = std::any_of(tables_->seats.begin(), tables_->seats.end(),
+                                   [](const auto& seat) { return seat->session != nullptr && seat->session->MustDrain(); });
+  if (tables_->stopped || at_work || copying || tables_->scrub.moving() || tables_->demotion.moving()) return false;
   tables_->stopped = true;
   Send(Stopped{});
   return true;

@@ -17,7 +17,7 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   demand.account = tables_->quotas.AccountOf(spec.name, event.uid);
   demand.pool_bytes = tables_->FindJob(spec.name) == nullptr ? shm::StateBytesOf(spec).total() : 0;
   if (demand.pool_bytes > 0) demand.frozen_bytes = tables_->frozen->MissingBytes(spec, event.uid);
-  demand.rcache_bytes = spec.world * spec.rcache_bytes;
+  demand.rcache_bytes = event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
   demand.ranks = spec.world;
   demand.uid = event.uid;
   // Root and whoever runs memserver may have all.

@@ -47,6 +47,9 @@ inline constexpr int kListenNice = 10;
 inline constexpr int64_t kSleepNsMax = kNsPerSecond;
 // Likewise, while the system has no room to watch the doorbell of a session.
 inline constexpr int64_t kSleepNsUnwatched = kNsPerMs;
+// Likewise, while a request waits for a flag of its trainer, or a copy is on a GPU's stream: what either costs at most beside its time. The
+// system adds its timer slack of about as much.
+inline constexpr int64_t kGpuPollNs = 50'000;
 // Ranks of the server before this one are waited for at least so long, also where the lease of dead ranks is shorter: they live.
 inline constexpr int64_t kAwaitNsMin = 10 * kNsPerSecond;
 // States that neither the drive nor the pool takes are tried again so often: a read, an update of one piece and four writes.

@@ -52,6 +52,7 @@ bool ServeLoop::Turn() {
   }
   worked |= RunInlineWork();
   worked |= desk_.ExpelViolators();
+  worked |= desk_.TendGpus();
   worked |= desk_.TendJobs();
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->WakeIfAnswered();
@@ -85,7 +86,7 @@ bool ServeLoop::ServeSeats() {
     Seat* seat = tables_.seats[(first_seat_ + i) % count].get();
     if (seat->session == nullptr || seat->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(seat);
-    if (!seat->job->suspended) {
+    if (!seat->job->suspended && !seat->leaving) {
       worked |= dispatcher_.RetryParked(seat);
       worked |= dispatcher_.TakeRequests(seat, kRequestsPerTurn);
     }
@@ -112,14 +113,18 @@ bool ServeLoop::ServeInShares() {
   for (const auto& seat : tables_.seats) {
     if (seat->session == nullptr || seat->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(seat.get());
+    if (seat->session->is_brought()) {  // each of its GPU's streams has a bound of its own
+      most = std::max<uint64_t>(most, 1);
+      continue;
+    }
     in_flight += seat->session->lane().bytes_in_flight();
     if (options_.shared_copy_bytes == 0)
-      most = std::max(most, seat->session->lane().stream().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
+      most = std::max(most, seat->session->lane().event_fd() >= 0 ? kSharedCopyBytes : kSharedCopyBytesInLoop);
   }
   const auto share = [this](size_t i) -> Share& { return tables_.jobs[i]->copy_share; };
   const auto take = [this, &in_flight](size_t i) {
     const uint64_t bytes = ServeOneSeat(tables_.jobs[i].get());
-    in_flight += bytes > kRequestCost ? bytes - kRequestCost : 0;
+    in_flight += bytes > kRequestCost && !tables_.jobs[i]->brings_rcache ? bytes - kRequestCost : 0;
     return bytes;
   };
   for (size_t left = kRequestsPerTurn * tables_.seats.size(); left > 0 && in_flight < most; --left) {
@@ -136,7 +141,7 @@ bool ServeLoop::ServeInShares() {
 // One large copy, or many, may fill what is allowed in flight for a while: a job that has none of it does not wait for that.
 bool ServeLoop::ServeOutOfTurn() {
   const auto has_copies = [](const Seat* seat) {
-    return seat != nullptr && seat->session != nullptr && seat->session->lane().bytes_in_flight() > 0;
+    return seat != nullptr && seat->session != nullptr && !seat->session->is_brought() && seat->session->lane().bytes_in_flight() > 0;
   };
   bool worked = false;
   for (const auto& job : tables_.jobs) {
@@ -155,7 +160,7 @@ uint64_t ServeLoop::ServeOneSeat(Job* job) {
   for (size_t i = 0; i < ranks; ++i) {
     job->next_seat = (job->next_seat + 1) % ranks;
     Seat* seat = job->seats[job->next_seat];
-    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr) continue;
+    if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving) continue;
     const uint64_t before = seat->session->lane().bytes_started();
     if (!dispatcher_.RetryParked(seat) && !dispatcher_.TakeRequests(seat, 1)) continue;
     return seat->session->lane().bytes_started() - before + kRequestCost;
@@ -189,8 +194,15 @@ void ServeLoop::Run() {
 
 bool ServeLoop::CanSleep() const {
   return std::all_of(tables_.seats.begin(), tables_.seats.end(), [](const auto& seat) {
-    return seat->session == nullptr || seat->session->lane().size() == 0 || seat->session->lane().stream().event_fd() >= 0;
+    return seat->session == nullptr || seat->session->lane().size() == 0 || seat->session->lane().event_fd() >= 0 ||
+           seat->session->is_brought();
   });
+}
+
+// Flags and copies of a GPU tell nobody: they are looked at again after a short while.
+bool ServeLoop::MustPoll() const {
+  return !tables_.gpus.empty() && std::any_of(tables_.seats.begin(), tables_.seats.end(),
+                                              [](const auto& seat) { return seat->session != nullptr && seat->session->MustBePolled(); });
 }
 
 // False: the system has no room to watch one of them now; until it has, the loop sleeps only shortly.
@@ -198,7 +210,7 @@ bool ServeLoop::WatchNewSeats() {
   bool all = true;
   for (const auto& seat : tables_.seats) {
     if (seat->session == nullptr || seat->watched) continue;
-    const int doorbell_fd = seat->session->port().doorbell_fd(), stream_fd = seat->session->lane().stream().event_fd();
+    const int doorbell_fd = seat->session->port().doorbell_fd(), stream_fd = seat->session->lane().event_fd();
     seat->watched = tables_.wake_set.AddShared(doorbell_fd);
     if (seat->watched && stream_fd >= 0 && !tables_.wake_set.Add(stream_fd)) {
       tables_.wake_set.Remove(doorbell_fd);
@@ -215,7 +227,7 @@ void ServeLoop::ClearEvents() {
   parts_.team->ArmDoneEvent();
   if (parts_.tier != nullptr) parts_.tier->ClearEvent();
   for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr) seat->session->lane().stream().ClearEvent();
+    if (seat->session != nullptr) seat->session->lane().ClearEvent();
   }
 }
 
@@ -230,7 +242,12 @@ void ServeLoop::Sleep() {
     if (seat->session != nullptr) seat->session->port().SetSleeping(true);
   }
   ClearEvents();
-  if (!Turn() && CanSleep()) tables_.wake_set.Wait(sleep_ns);
+  while (!Turn() && CanSleep()) {
+    const bool polls = MustPoll();
+    tables_.wake_set.Wait(polls ? kGpuPollNs : sleep_ns);
+    if (!polls) break;
+    ClearEvents();
+  }
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->port().SetSleeping(false);
   }

@@ -49,6 +49,7 @@ class ServeLoop {
   void ClearEvents();
   bool WatchNewSeats();
   bool CanSleep() const;
+  bool MustPoll() const;
 
   const Parts parts_;
   const LoopOptions options_;

@@ -54,6 +54,7 @@ struct Server::Rooms {
   UniqueFd ended{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<device::HostDevice> device;
   device::CopyTuning copy_tuning;
+  std::unique_ptr<GpuTable> gpus;  // what it registers is the pool's
   std::unique_ptr<WorkerTeam> team;
   std::unique_ptr<CheckpointWriter> writer;
   std::unique_ptr<ServeLoop> loop;
@@ -206,7 +207,9 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                                .access = options.access,
                                .connections_max = 2 * options.sessions_max,
                                .user_connections_max = 2 * options.user_sessions_max};
-  const ControlNeighbours neighbours{.device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots};
+  r.gpus = std::make_unique<GpuTable>(options.gpus, pool->mapped());
+  const ControlNeighbours neighbours{
+      .device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots, .gpus = r.gpus.get()};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
   AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir), .access = options.access};
   if (!options.metrics_listen.empty()) {

@@ -22,6 +22,7 @@
 #include "memserver/nvme_tier.h"
 #include "memserver/quota_config.h"
 #include "memserver/residency/host_pool.h"
+#include "memserver/traffic/gpu.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
 
@@ -51,6 +52,7 @@ struct ServerOptions {
   std::vector<QuotaEntry> quotas = {};                                         // of users and jobs, as configured
   std::string default_quota = "100%";                                          // limit of each user without one
   std::shared_ptr<const ConfigRows> config = {};                               // what /v1/config shows
+  GpuSource gpus = {};                                                         // whose memory ranks may bring; none: no GPU is used
   bool discard_kept = false;                                                   // give up what the keeper holds
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
 };

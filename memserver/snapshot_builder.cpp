@@ -19,7 +19,7 @@ const char* StateOf(const Job& job) {
 
 uint64_t RcacheOf(const Job& job) {
   uint64_t bytes = 0;
-  for (const Seat* seat : job.seats) bytes += seat != nullptr ? seat->rcache_bytes : 0;
+  for (const Seat* seat : job.seats) bytes += seat != nullptr && !seat->brings_rcache ? seat->rcache_bytes : 0;
   return bytes;
 }
 
@@ -241,7 +241,7 @@ WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
   WaitingRow row{.name = spec.name, .account = rank.account, .uid = rank.event.uid, .rank = rank.event.rank, .pid = rank.event.pid};
   row.priority = rank.priority;
   row.pool_bytes = shm::StateBytesOf(spec).total();
-  row.rcache_bytes = spec.world * spec.rcache_bytes;
+  row.rcache_bytes = rank.event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
   row.waited_ns = now - rank.since_ns;
   row.why = rank.why.what();
   return row;
@@ -259,6 +259,29 @@ std::vector<AccountRow> AccountRows(const Ledger& ledger, const Tables& tables) 
     rows.push_back({name, ledger.QuotaOf(name), room.account_used, room.bytes, ledger.NvmeUsedBy(name)});
   }
   return rows;
+}
+
+GpuRow RowOf(const GpuStreams& streams) {
+  const Gpu& gpu = streams.gpu();
+  GpuRow row;
+  row.name = gpu.device().name();
+  row.model = gpu.facts().name;
+  row.uuid = device::Text(gpu.facts().uuid);
+  row.form = gpu.fell_back() ? "ipc" : "vmm";
+  row.note = gpu.form_note();
+  row.bytes = gpu.facts().total_bytes;
+  row.bytes_free = gpu.free_bytes();
+  row.bytes_taken = gpu.bytes_taken();
+  row.pool_bytes = gpu.pool_bytes();
+  row.pinned_bytes = gpu.registered_bytes();
+  row.pin_seconds = gpu.register_seconds();
+  if (!gpu.pin_failure().ok()) row.pin_failure = gpu.pin_failure().Line();
+  if (streams.failed()) row.failure = streams.status().Line();
+  row.sessions = streams.sessions;
+  row.bytes_h2d = streams.bytes_to_rcache;
+  row.bytes_d2h = streams.bytes_to_pool;
+  row.copies_unpinned = streams.copies_unregistered;
+  return row;
 }
 
 }  // namespace
@@ -297,6 +320,7 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
       snapshot->bytes_d2h += session.bytes_d2h;
     }
   }
+  for (const auto& gpu : tables.gpus) snapshot->gpus.push_back(RowOf(*gpu));
   for (const WaitingRank& rank : tables.waiting) snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
   for (const Mute& mute : tables.mutes) {
     if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0) snapshot->mutes.push_back({mute.code, left});
@@ -324,7 +348,7 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
     // What all ranks of the run may come to hold, whether they are there yet or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;
-      holding.rcache_bytes = job->spec().world * job->spec().rcache_bytes;
+      holding.rcache_bytes = job->brings_rcache ? 0 : job->spec().world * job->spec().rcache_bytes;
     }
     ledger.holdings.push_back(std::move(holding));
   }

@@ -17,6 +17,7 @@
 #include "memserver/residency/frozen_table.h"
 #include "memserver/residency/kept_index.h"
 #include "memserver/residency/quota.h"
+#include "memserver/traffic/gpu_streams.h"
 #include "memserver/traffic/state_tier.h"
 #include "memserver/update/demotion.h"
 #include "memserver/update/scrub.h"
@@ -84,7 +85,8 @@ struct Mute {
 };
 
 struct Tables {
-  std::unique_ptr<FrozenTable> frozen;  // outlives the jobs, which hold what is in it
+  std::unique_ptr<FrozenTable> frozen;            // outlives the jobs, which hold what is in it
+  std::vector<std::unique_ptr<GpuStreams>> gpus;  // outlive the sessions on them
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival

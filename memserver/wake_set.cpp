@@ -1,5 +1,6 @@
 #include "memserver/wake_set.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <array>
@@ -41,6 +42,13 @@ void WakeSet::Remove(int fd) {
 
 void WakeSet::Wait(int64_t timeout_ns) {
   std::array<epoll_event, kReadyMax> ready;
+  if (timeout_ns < kNsPerMs) {
+    // epoll_wait counts in milliseconds. Events are taken below all the same: one of a shared descriptor is told once.
+    pollfd set{epoll_.get(), POLLIN, 0};
+    const timespec short_time{0, timeout_ns};
+    if (ppoll(&set, 1, &short_time, nullptr) <= 0) return;
+    timeout_ns = 0;
+  }
   epoll_wait(epoll_.get(), ready.data(), kReadyMax, static_cast<int>(timeout_ns / kNsPerMs));
 }
 

@@ -31,7 +31,7 @@ using Descriptor = asio::posix::stream_descriptor;
 using boost::system::error_code;
 
 namespace {
-constexpr uint32_t kFdsOfClientMax = 1;     // only Save and Resume bring one
+constexpr uint32_t kFdsOfClientMax = 2;     // of Resume; Hello and Save bring one at most
 constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
 constexpr int64_t kLogIntervalNs = 60 * kNsPerSecond;
 constexpr int64_t kAcceptPauseNs = 50 * kNsPerMs;  // after a failed accept, so that it cannot become a busy loop
@@ -67,7 +67,7 @@ struct ControlServer::Reactor {
   Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours, UniqueFd listening)
       : options(control_options),
         neighbours(control_neighbours),
-        preparer(control_neighbours.device),
+        preparer(control_neighbours.device, control_neighbours.gpus),
         acceptor(listening.get()),
         listener(context, listening.Release()),
         replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
@@ -325,14 +325,14 @@ void ControlServer::Reactor::Attach(PreparedMemory memory) {
   auto granted = DescriptorsFor(&memory, connection->protocol.resume().has_value());
   if (!granted.ok()) return EndBadly(id, granted.status());
   connection->granted = std::move(granted).value();
-  neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache)});
+  neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache), std::move(memory.brought)});
 }
 
 void ControlServer::Reactor::On(ReserveGranted reply) {
   Connection* connection = Find(reply.connection);
   if (connection == nullptr) return;  // lost in between; the loop has been told
   connection->protocol.SetState(ConnectionState::kPreparing);
-  preparer.Start({std::move(reply), connection->protocol.TakeRcache(), connection->protocol.agreed()});
+  preparer.Start({std::move(reply), connection->protocol.TakeMemory(), connection->protocol.agreed()});
 }
 
 void ControlServer::Reactor::On(AwaitRank reply) {

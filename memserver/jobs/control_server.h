@@ -33,6 +33,7 @@ struct ControlNeighbours {
   EventQueue<ControlEvent>* to_loop = nullptr;
   EventQueue<ControlReply>* from_loop = nullptr;
   EventQueue<std::shared_ptr<const Snapshot>>* snapshots = nullptr;  // what the loop answered to SnapshotWanted
+  GpuTable* gpus = nullptr;                                          // opens those whose memory ranks bring; null: none
 };
 
 class ControlServer {

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "base/planted.h"
+#include "shm/messages.h"
 #include "shm/protocol.h"
 
 namespace tidepool::memserver {
@@ -32,6 +33,13 @@ Result<uint32_t> AgreeWith(const shm::ProtocolRange& client) {
       .Fix("install the next release of the older of the two, until they have a version in common");
 }
 
+// A client whose every version has brought memory, with a server of the next release whose agreed one has not: neither sends such a frame.
+Status CheckBrought(const shm::RcacheKind& rcache, uint32_t agreed) {
+  if (!rcache.is_brought() || agreed >= shm::kAbiBrought) return Status();
+  return Status(ErrorId::kHandshakeBad,
+                "a rank brings its rCache in protocol version " + std::to_string(agreed) + ", which has no such thing");
+}
+
 }  // namespace
 
 Status ConnectionProtocol::Unexpected(const shm::Frame& frame) const {
@@ -47,10 +55,12 @@ Result<FrameAction> ConnectionProtocol::On(Other frame, std::vector<UniqueFd>) {
   return Unexpected(std::move(frame));  // frames that only a server sends
 }
 
-Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<UniqueFd>) {
+Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<UniqueFd> fds) {
   if (state_ != ConnectionState::kHello) return Unexpected(frame);
   TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
+  TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
   if (frame.spec_bytes == 0) return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
+  if (frame.rcache.is_brought()) memory_ = {frame.rcache, std::move(fds[0]), {}, 0};
   hello_ = frame;
   state_ = ConnectionState::kSpec;
   return FrameAction{};
@@ -59,10 +69,12 @@ Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<Un
 Result<FrameAction> ConnectionProtocol::On(shm::ResumeFrame frame, std::vector<UniqueFd> fds) {
   if (state_ != ConnectionState::kHello) return Unexpected(frame);
   TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
-  rcache_ = std::move(fds[0]);
+  const bool brought = frame.rcache.is_brought();
+  TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
+  memory_ = {frame.rcache, std::move(fds[shm::kResumeRcache]), brought ? std::move(fds[shm::kResumeFlags]) : UniqueFd(), frame.flags_base};
   resume_ = frame;
   state_ = ConnectionState::kReserving;
-  return FrameAction{ResumeSession{connection_, frame.rank, frame.job_nonce, frame.nonce, frame.rcache_bytes, uid_, pid_}, {}};
+  return FrameAction{ResumeSession{connection_, frame.rank, frame.job_nonce, frame.nonce, frame.rcache_bytes, uid_, pid_, brought}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SpecPartFrame frame, std::vector<UniqueFd>) {
@@ -84,7 +96,9 @@ Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   spec_ = std::make_shared<const shm::JobSpec>(std::move(spec));
   state_ = ConnectionState::kReserving;
   const bool may_wait = (hello_.flags & shm::kHelloMayWait) != 0;
-  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_, may_wait}, {}};
+  const bool brought = hello_.rcache.is_brought();
+  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_, may_wait, brought},
+                     {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::vector<UniqueFd>) {

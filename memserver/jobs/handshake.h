@@ -23,6 +23,14 @@ namespace tidepool::memserver {
 
 enum class ConnectionState { kHello, kSpec, kReserving, kPreparing, kAttaching, kOpen, kLeaving };
 
+// Memory that a rank has: it comes back with it, or brings it.
+struct ReturnedMemory {
+  shm::RcacheKind kind;
+  UniqueFd rcache;  // of either; invalid for a rank that attaches anew and brings none
+  UniqueFd flags;   // of a rank that comes back and had brought its rCache
+  uint64_t flags_base = 0;
+};
+
 // What to do about a frame: pass an event to the loop, answer at once, or neither.
 struct FrameAction {
   std::optional<ControlEvent> event;
@@ -44,8 +52,8 @@ class ConnectionProtocol {
   uint32_t agreed() const { return agreed_; }
   // The rank that comes back as which it was known before; nothing for a rank that attaches anew.
   const std::optional<shm::ResumeFrame>& resume() const { return resume_; }
-  // The rCache memory that came with Resume, once; nothing about it is checked yet. Invalid for a rank that attaches anew.
-  UniqueFd TakeRcache() { return std::move(rcache_); }
+  // What came with Hello or Resume, once; nothing about the descriptors is checked yet.
+  ReturnedMemory TakeMemory() { return std::move(memory_); }
   // What the trainer hears when its connection is ended: Ended for an open session, else Refused.
   shm::Frame LastWords(const Status& why) const;
   // What the trainer hears when it is attached: Welcome or Resumed.
@@ -78,7 +86,7 @@ class ConnectionProtocol {
   std::vector<std::byte> spec_bytes_;
   std::shared_ptr<const shm::JobSpec> spec_;  // null for a rank that comes back
   std::optional<shm::ResumeFrame> resume_;
-  UniqueFd rcache_;
+  ReturnedMemory memory_;
   std::vector<ChunkId> schedule_;
   bool save_in_flight_ = false;
 };

@@ -24,6 +24,7 @@
 #include "memserver/residency/placement.h"
 #include "memserver/residency/quota.h"
 #include "memserver/residency/snapshot.h"
+#include "memserver/traffic/gpu.h"
 #include "shm/job_spec.h"
 #include "shm/port.h"
 
@@ -41,6 +42,7 @@ struct ReserveJob {
   uint64_t nonce = 0;          // of this incarnation of the rank
   uint64_t process_start = 0;  // of pid; see ReadProcessStart in peer_identity.h
   bool may_wait = false;       // for room, in the loop's queue
+  bool brings_rcache = false;  // memory of a GPU: none of the server's is used for it
 };
 struct ResumeSession {
   ConnectionId connection = 0;
@@ -49,6 +51,7 @@ struct ResumeSession {
   uint64_t rcache_bytes = 0;
   uint32_t uid = 0;
   int32_t pid = 0;
+  bool brings_rcache = false;
 };
 // The process of a rank that AwaitRank named has ended, or ended before it could be watched.
 struct AwaitedRankLost {
@@ -59,7 +62,8 @@ struct AwaitedRankLost {
 struct AttachSession {
   ConnectionId connection = 0;
   std::unique_ptr<shm::ServerPort> port;
-  std::unique_ptr<device::Memory> rcache;  // host memory of spec->rcache_bytes
+  std::unique_ptr<device::Memory> rcache;  // of spec->rcache_bytes: host memory, or that of brought.gpu
+  BroughtParts brought = {};
 };
 struct Goodbye {
   ConnectionId connection = 0;
@@ -223,6 +227,7 @@ struct SnapshotReady {
 struct Discard {
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
+  BroughtParts brought = {};
 };
 struct Stopped {};
 

@@ -1,5 +1,6 @@
 #include "memserver/jobs/memory_preparer.h"
 
+#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "base/planted.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "shm/flag_pages.h"
 #include "shm/frames.h"
 
 namespace tidepool::memserver {
@@ -16,6 +18,16 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr size_t kZeroPiece = 64 * kMiB;  // between two looks at the stop mark: about 10 ms
+
+// A handle comes in memory that is sealed against writing, an allocation does not: whoever says the one and sends the other is refused
+// before a GPU is opened for it. What it is beyond that, Device::Import sees.
+Status CheckForm(const ReturnedMemory& memory) {
+  const int seals = fcntl(memory.rcache.get(), F_GET_SEALS);
+  const bool is_handle = seals >= 0 && (seals & F_SEAL_WRITE) != 0;
+  if (is_handle == (memory.kind.form == shm::MemoryForm::kIpc)) return Status();
+  return Status(ErrorId::kHandshakeBad, is_handle ? "an exported allocation was announced; a handle in sealed memory came"
+                                                  : "a handle in sealed memory was announced; another descriptor came");
+}
 
 }  // namespace
 
@@ -33,7 +45,7 @@ Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_
   return fds;
 }
 
-MemoryPreparer::MemoryPreparer(device::Device* device) : device_(device), thread_([this] { Run(); }) {}
+MemoryPreparer::MemoryPreparer(device::Device* device, GpuTable* gpus) : device_(device), gpus_(gpus), thread_([this] { Run(); }) {}
 
 MemoryPreparer::~MemoryPreparer() {
   stopping_.store(true, std::memory_order_release);
@@ -58,14 +70,34 @@ void MemoryPreparer::Run() {
 }
 
 Result<std::unique_ptr<device::Memory>> MemoryPreparer::RcacheOf(const Task& task, UniqueFd* exported) {
-  if (!task.returned.valid()) return device_->CreateExportable(task.grant.rcache_bytes, exported);
-  return device_->Import(task.returned, task.grant.rcache_bytes);
+  if (!task.memory.rcache.valid()) return device_->CreateExportable(task.grant.rcache_bytes, exported);
+  return device_->Import(task.memory.rcache, task.grant.rcache_bytes);
 }
 
-PreparedMemory MemoryPreparer::Prepare(const Task& task) {
-  const ReserveGranted& grant = task.grant;
-  PreparedMemory prepared;
-  prepared.connection = grant.connection;
+Result<BroughtParts> MemoryPreparer::BroughtOf(const Task& task, UniqueFd* exported) {
+  if (gpus_ == nullptr) return Status(ErrorId::kCudaUnavailable, "this memserver uses no GPU");
+  TP_RETURN_IF_ERROR(CheckForm(task.memory));
+  TP_ASSIGN_OR_RETURN(Gpu * gpu, gpus_->Open(task.memory.kind.gpu));
+  BroughtParts brought{.gpu = gpu, .flags = nullptr, .flags_base = task.memory.flags_base};
+  auto flags = task.memory.flags.valid() ? device_->Import(task.memory.flags, shm::kFlagBytes)
+                                         : device_->CreateExportable(shm::kFlagBytes, exported);
+  TP_ASSIGN_OR_RETURN(brought.flags, std::move(flags));
+  TP_ASSIGN_OR_RETURN(brought.registered, gpu->device().Register(brought.flags->data(), brought.flags->bytes()));
+  return brought;
+}
+
+Status MemoryPreparer::MakeMemory(const Task& task, PreparedMemory* prepared) {
+  if (!task.memory.kind.is_brought()) {
+    TP_ASSIGN_OR_RETURN(prepared->rcache, RcacheOf(task, &prepared->rcache_fd));
+  } else {
+    TP_ASSIGN_OR_RETURN(prepared->brought, BroughtOf(task, &prepared->rcache_fd));
+    TP_ASSIGN_OR_RETURN(prepared->rcache, prepared->brought.gpu->device().Import(task.memory.rcache, task.grant.rcache_bytes));
+  }
+  TP_ASSIGN_OR_RETURN(prepared->port, shm::ServerPort::Create(task.grant.session, task.protocol));
+  return Status();
+}
+
+void MemoryPreparer::Zero(const ReserveGranted& grant) const {
   for (std::span<std::byte> rest : grant.to_zero) {
     while (!rest.empty() && !TP_PLANTED("jobs.memory_not_zeroed") && !stopping_.load(std::memory_order_relaxed)) {
       const size_t piece = std::min(rest.size(), kZeroPiece);
@@ -73,18 +105,13 @@ PreparedMemory MemoryPreparer::Prepare(const Task& task) {
       rest = rest.subspan(piece);
     }
   }
-  auto rcache = RcacheOf(task, &prepared.rcache_fd);
-  if (!rcache.ok()) {
-    prepared.result = rcache.status();
-    return prepared;
-  }
-  auto port = shm::ServerPort::Create(grant.session, task.protocol);
-  if (!port.ok()) {
-    prepared.result = port.status();
-    return prepared;
-  }
-  prepared.rcache = std::move(rcache).value();
-  prepared.port = std::move(port).value();
+}
+
+PreparedMemory MemoryPreparer::Prepare(const Task& task) {
+  PreparedMemory prepared;
+  prepared.connection = task.grant.connection;
+  prepared.result = MakeMemory(task, &prepared);
+  if (prepared.result.ok()) Zero(task.grant);
   return prepared;
 }
 

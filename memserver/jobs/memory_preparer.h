@@ -1,5 +1,6 @@
 // MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the rCache and the rings. For a rank that
-// comes back it maps the rCache memory that the rank still has, which a memserver before this one made.
+// comes back it maps the rCache memory that the rank still has, which a memserver before this one made. For a rank that brings its rCache
+// it opens that GPU, imports the memory, and makes the pages of flags; what is refused is refused before anything is zeroed.
 //
 // Start and Take... belong to the control thread. One thread does all tasks in the order in which they were given; so the pool memory of
 // a job is zero before any rank of that job attaches, because its first rank's task comes first.
@@ -18,6 +19,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "device/device.h"
+#include "memserver/jobs/handshake.h"
 #include "memserver/jobs/mailbox.h"
 #include "shm/port.h"
 
@@ -25,10 +27,11 @@ namespace tidepool::memserver {
 
 struct PreparedMemory {
   ConnectionId connection = 0;
-  Status result;  // the rest is empty unless ok
+  Status result;  // the rest is incomplete unless ok
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
-  UniqueFd rcache_fd;  // to be sent to the client; invalid where it was the client's already
+  BroughtParts brought;
+  UniqueFd rcache_fd;  // to be sent to the client, or that of the flag pages in its place; invalid where it was the client's already
 };
 
 // The descriptors that go to the client, in the order of Welcome, or of Resumed for a rank that comes back. Errors: kTooManySessions.
@@ -36,7 +39,8 @@ Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_
 
 class MemoryPreparer {
  public:
-  explicit MemoryPreparer(device::Device* device);
+  // `gpus` may be null: there are none.
+  MemoryPreparer(device::Device* device, GpuTable* gpus);
   // Gives up the task in work at its next piece; waits for the thread.
   ~MemoryPreparer();
   MemoryPreparer(const MemoryPreparer&) = delete;
@@ -44,7 +48,7 @@ class MemoryPreparer {
 
   struct Task {
     ReserveGranted grant;
-    UniqueFd returned;      // the rCache memory of a rank that comes back; else invalid
+    ReturnedMemory memory;  // that the rank has
     uint32_t protocol = 0;  // of the session
   };
   void Start(Task task) { tasks_.Push(std::move(task)); }
@@ -54,10 +58,15 @@ class MemoryPreparer {
  private:
   void Run();
   PreparedMemory Prepare(const Task& task);
-  // The session's rCache: mapped when it was returned, else new, with its descriptor in `exported`.
+  // The session's rCache: mapped when it was returned or brought, else new, with its descriptor in `exported`.
   Result<std::unique_ptr<device::Memory>> RcacheOf(const Task& task, UniqueFd* exported);
+  // The GPU and the flags of a rank that brought its rCache; `exported` as above, of new flag pages.
+  Result<BroughtParts> BroughtOf(const Task& task, UniqueFd* exported);
+  Status MakeMemory(const Task& task, PreparedMemory* prepared);
+  void Zero(const ReserveGranted& grant) const;
 
   device::Device* device_;
+  GpuTable* gpus_;
   EventQueue<Task> tasks_;
   EventQueue<PreparedMemory> results_;
   std::atomic<bool> stopping_{false};

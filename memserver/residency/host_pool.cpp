@@ -237,6 +237,12 @@ std::vector<PoolPiece> HostPool::pieces() const {
   return pieces;
 }
 
+std::vector<std::span<std::byte>> HostPool::mapped() const {
+  std::vector<std::span<std::byte>> mapped;
+  for (const Piece& piece : pieces_) mapped.emplace_back(piece.data, piece.bytes);
+  return mapped;
+}
+
 bool HostPool::FindsRuns(std::span<const uint64_t> sizes, std::span<const Extent> released) const {
   ExtentAllocator then = *allocator_;
   for (const Extent& extent : released) then.Release(extent.offset - own_bytes_, extent.bytes);

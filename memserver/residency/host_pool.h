@@ -98,6 +98,8 @@ class HostPool {
   std::span<const std::byte> Look(uint64_t offset, uint64_t bytes) const;
   PoolGeometry geometry() const { return {allocator_->total_bytes(), own_bytes_, piece_bytes_}; }
   std::vector<PoolPiece> pieces() const;
+  // Where they are mapped, each whole: what a GPU registers. No extent lies in two of them.
+  std::vector<std::span<std::byte>> mapped() const;
   // Pool offset of a byte inside an extent or the own records; the same after a restart that maps the same memfds.
   uint64_t OffsetOf(const void* address) const;
 

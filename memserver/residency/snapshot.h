@@ -214,6 +214,24 @@ struct ConfigRows {
   std::vector<QuotaConfigRow> quotas = {};
 };
 
+// A GPU whose memory ranks bring, from when the first of them came.
+struct GpuRow {
+  std::string name;                           // "cuda:0"
+  std::string model;                          // "NVIDIA H200"
+  std::string uuid;                           // "GPU-6c3e..."
+  std::string form;                           // how its memory leaves a process: "vmm" or "ipc"
+  std::string note;                           // why so
+  uint64_t bytes = 0, bytes_free = 0;         // of its memory; free when it was opened, and 0 where nobody can tell
+  uint64_t bytes_taken = 0;                   // of it by this server, for its context; 0: nobody can tell
+  uint64_t pool_bytes = 0, pinned_bytes = 0;  // of the host pool, and of it registered with the GPU
+  double pin_seconds = 0;
+  std::string pin_failure;  // empty: none
+  std::string failure;      // why nothing more is done on it; empty: it works
+  uint32_t sessions = 0;
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;
+  uint64_t copies_unpinned = 0;  // of host memory that is not registered: slow
+};
+
 struct Snapshot {
   int64_t uptime_ns = 0;
   bool ready = false, draining = false;
@@ -224,6 +242,7 @@ struct Snapshot {
   double pool_touch_seconds = 0;               // making its pages present; 0: they were there
   uint64_t rcache_limit = 0, rcache_used = 0;  // memory of host-device rCaches
   NvmeRow nvme;
+  std::vector<GpuRow> gpus;  // in the order in which they were opened
   uint32_t workers = 0;
   uint32_t prefetch = 0;  // of the update, in elements
   uint64_t turns = 0;

@@ -1,15 +1,21 @@
-// CopyLane: the copies of one session, in order, between the host pool and the session's rCache.
+// CopyLane: the copies of one session between the host pool and the session's rCache.
 //
-// One thread (the serve loop). Both memories must live until a copy was taken back by TakeDone or the lane is destroyed; destroying it
-// drops the copies that have not begun. At most kOutstandingMax copies are in it (their requests are limited to that number).
+// One thread (the serve loop). On the host a lane has a stream of its own, and all of its copies end in their order; destroying it drops
+// those that have not begun. Where the rank brought memory of a GPU, copies go on that GPU's two streams, each way in its order, and
+// nothing is ever dropped: the lane may be destroyed only when AllPassed, or when the GPU has failed. Both memories must live until a copy
+// was taken back by TakeDone or the lane is destroyed. At most kOutstandingMax copies are in it (their requests are limited to that
+// number).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
 #include "base/ids.h"
 #include "device/device.h"
 #include "memserver/traffic/fixed_ring.h"
+#include "memserver/traffic/gpu_streams.h"
+#include "shm/flag_pages.h"
 #include "shm/messages.h"
 
 namespace tidepool::memserver {
@@ -25,27 +31,51 @@ struct Copy {
 class CopyLane {
  public:
   CopyLane(std::unique_ptr<device::Stream> stream, uint32_t copies_max);
+  // On the shared streams of a GPU, which outlive the lane. Behind a fetch that has flags (shm/flag_pages.h) the stream writes its `done`
+  // word; the request's number is flags_base + its counter.
+  CopyLane(GpuStreams* gpu, uint32_t copies_max, shm::FlagPages flags, uint64_t flags_base);
+  ~CopyLane();
+  CopyLane(const CopyLane&) = delete;
+  CopyLane& operator=(const CopyLane&) = delete;
 
   void Start(const Copy& copy, void* to, const void* from);
-  // The oldest copy, once it has ended; false when it has not.
+  // The oldest copy of either way, once it has ended; false when it has not.
   bool TakeDone(Copy* copy);
   // Copies at most about `bytes_max` where the loop's thread does the copying; true when something was done.
-  bool Progress(uint64_t bytes_max) { return !slots_.empty() && stream_->Progress(bytes_max); }
+  bool Progress(uint64_t bytes_max);
+  // Whether a copy of this request may be begun now.
+  bool HasRoom(const shm::Request& request) const { return gpu_ == nullptr || gpu_->way(WayOf(request)).HasRoom(); }
+  // No copy is in progress any more, whether it was taken back or not.
+  bool AllPassed();
 
-  uint32_t size() const { return slots_.size(); }
+  uint32_t size() const { return ways_[0].size() + ways_[1].size(); }
   uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   uint64_t bytes_started() const { return bytes_started_; }  // ever
-  // The i-th oldest copy in flight.
-  const Copy& at(uint32_t i) const { return slots_.at(i).copy; }
-  device::Stream& stream() { return *stream_; }
+  // A copy in flight; those of one way from the oldest on.
+  const Copy& at(uint32_t i) const { return i < ways_[0].size() ? ways_[0].at(i).copy : ways_[1].at(i - ways_[0].size()).copy; }
+  GpuStreams* gpu() const { return gpu_; }
+  // Of its own stream; -1 where the owner must poll.
+  int event_fd() const { return own_ != nullptr ? own_->event_fd() : -1; }
+  void ClearEvent() {
+    if (own_ != nullptr) own_->ClearEvent();
+  }
 
  private:
   struct Slot {
     Copy copy;
     device::Stream::Marker marker = 0;
   };
-  const std::unique_ptr<device::Stream> stream_;
-  FixedRing<Slot> slots_;
+  static LaneWay WayOf(const shm::Request& request) {
+    return request.op == static_cast<uint32_t>(shm::Op::kFetch) ? LaneWay::kToRcache : LaneWay::kToPool;
+  }
+  void StartShared(const Copy& copy, void* to, const void* from);
+  bool TakeShared(Copy* copy);
+
+  const std::unique_ptr<device::Stream> own_;
+  GpuStreams* const gpu_ = nullptr;
+  const shm::FlagPages flags_;
+  const uint64_t flags_base_ = 0;
+  std::array<FixedRing<Slot>, 2> ways_;  // with a stream of its own: the first alone
   uint64_t bytes_in_flight_ = 0, bytes_started_ = 0;
 };
 

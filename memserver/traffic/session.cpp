@@ -1,5 +1,6 @@
 #include "memserver/traffic/session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/planted.h"
@@ -11,11 +12,32 @@ Session::Session(Parts parts)
       rank_(parts.rank),
       port_(std::move(parts.port)),
       rcache_(std::move(parts.rcache)),
-      lane_(std::move(parts.stream), kOutstandingMax),
+      brought_(std::move(parts.brought)),
+      flags_(brought_.flags != nullptr ? brought_.flags->data() : nullptr),
+      flags_base_(brought_.flags_base),
+      lane_(parts.gpu != nullptr ? CopyLane(parts.gpu, kOutstandingMax, flags_, flags_base_)
+                                 : CopyLane(std::move(parts.stream), kOutstandingMax)),
       waiting_(kOutstandingMax) {}
 
+bool Session::MayBegin(const shm::Request& request) const {
+  if (request.op == static_cast<uint32_t>(shm::Op::kClaimFrozen)) return true;
+  return (!shm::HasFlags(request) || flags_.IsReady(flags_base_ + request.counter)) && lane_.HasRoom(request);
+}
+
+bool Session::HoldsBrought(const shm::Request& request) {
+  const bool holds = !MayBegin(request);
+  held_.set(request.counter % kOutstandingMax, holds);
+  return holds;
+}
+
+bool Session::HasReleased() const {
+  if (held_.none()) return false;
+  const auto released = [this](const shm::Request& request) { return held_.test(request.counter % kOutstandingMax) && MayBegin(request); };
+  return std::any_of(waiting_.requests().begin(), waiting_.requests().end(), released);
+}
+
 Session::Remains Session::Dissolve(std::unique_ptr<Session> session) {
-  Remains remains{std::move(session->port_), std::move(session->rcache_)};
+  Remains remains{std::move(session->port_), std::move(session->rcache_), std::move(session->brought_)};
   session.reset();  // the lane goes while the memory is still mapped
   return remains;
 }
@@ -38,6 +60,7 @@ shm::PopResult Session::Take(shm::Request* request, const char** why) {
 
 bool Session::Answer(const shm::Completion& completion) {
   if (TP_PLANTED("traffic.answer_dropped") && answered_ % 50 == 49) return ++answered_ > 0;
+  if (completion.error != 0) WriteDone(completion.counter);
   if (!port_->Push(completion)) return false;
   ++answered_;
   wake_due_ = true;

@@ -1,10 +1,13 @@
 // Session: the data-plane end of one attached rank: its rings, its rCache, its copies and its parked requests.
 //
 // One thread (the serve loop). The lane is destroyed before the memory it copies to and from (order of the members).
+// Where the rank brought its rCache (brought.gpu), a copy begins only when its `ready` flag says so and the GPU's stream has room: until
+// then the request is *held*, and looked at in every turn.
 // Invariant: requests taken minus answers given is at most kOutstandingMax; an answer therefore always has a place in the ring, unless
 // the client does not take its completions, which ends the session.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <memory>
 
@@ -25,9 +28,11 @@ class Session {
   struct Parts {
     SessionId id = 0;
     Rank rank = 0;
-    std::unique_ptr<shm::ServerPort> port;
-    std::unique_ptr<device::Memory> rcache;
-    std::unique_ptr<device::Stream> stream;
+    std::unique_ptr<shm::ServerPort> port = nullptr;
+    std::unique_ptr<device::Memory> rcache = nullptr;
+    std::unique_ptr<device::Stream> stream = nullptr;  // of its own; null where the rCache was brought
+    BroughtParts brought = {};
+    GpuStreams* gpu = nullptr;  // of brought.gpu
   };
   explicit Session(Parts parts);
 
@@ -39,13 +44,33 @@ class Session {
   CopyLane& lane() { return lane_; }
   WaitList& waiting() { return waiting_; }
   RcacheMap& rcache_map() { return rcache_map_; }
+  bool is_brought() const { return brought_.gpu != nullptr; }
+
+  // True: the request waits for its flag, or for room on the GPU's stream, and is held from now on.
+  bool Holds(const shm::Request& request) { return is_brought() && HoldsBrought(request); }
+  bool IsHeld(const shm::Request& request) const { return held_.test(request.counter % kOutstandingMax); }
+  // One of the parked requests is not held any more: they are to be dispatched again.
+  bool HasReleased() const;
+  // Nobody tells when a held request or a copy on a GPU can go on.
+  bool MustBePolled() const { return is_brought() && (held_.any() || lane_.size() > 0); }
+  // Copies of it are in progress that nothing can stop: its memory, and that of its job, must wait for them.
+  bool MustDrain() { return is_brought() && !lane_.gpu()->failed() && !lane_.AllPassed(); }
+  // By the processor: for a gradient once it is in kept memory, and for what is answered with an error.
+  void WriteDone(uint64_t counter) {
+    if (is_brought()) flags_.done(flags_base_ + counter)->store(flags_base_ + counter, std::memory_order_release);
+  }
+  // The trainer's streams that wait for copies go on, and find that the session is over.
+  void PoisonFlags() {
+    if (is_brought()) flags_.PoisonDone();
+  }
 
   // What remains of a session that is over.
   struct Remains {
     std::unique_ptr<shm::ServerPort> port;
     std::unique_ptr<device::Memory> rcache;
+    BroughtParts brought;
   };
-  // Drops the copies in flight, then hands the memory out: unmapping it takes longer than a turn may.
+  // Drops the copies in flight, then hands the memory out: unmapping it takes longer than a turn may. Not while it MustDrain.
   static Remains Dissolve(std::unique_ptr<Session> session);
 
   // Takes the next request. Besides the ring itself it checks the counter and the number of unanswered requests; `why` names a violation.
@@ -61,16 +86,23 @@ class Session {
   uint64_t seen_changes = 0;  // of the job, when the parked requests were last dispatched
 
  private:
+  bool HoldsBrought(const shm::Request& request);
+  bool MayBegin(const shm::Request& request) const;
+
   const SessionId id_;
   const Rank rank_;
   std::unique_ptr<shm::ServerPort> port_;
   std::unique_ptr<device::Memory> rcache_;
+  BroughtParts brought_;
+  const shm::FlagPages flags_;
+  const uint64_t flags_base_;
   CopyLane lane_;
   WaitList waiting_;
   RcacheMap rcache_map_;
   uint64_t taken_ = 0;  // also the counter of the last request
   uint64_t answered_ = 0;
   bool wake_due_ = false;
+  std::bitset<kOutstandingMax> held_;  // by counter % kOutstandingMax
 };
 
 // An answer to `request` with an error of the catalogue.

@@ -21,35 +21,41 @@ class WaitList {
   void Add(const shm::Request& request) {
     TP_CHECK(requests_.size() < requests_.capacity(), "a session's requests are counted before they are parked");
     requests_.push_back(request);
-    gradients_ += IsGradient(request) ? 1 : 0;
+    Count(request);
   }
 
   // Gives every parked request, oldest first, to `still_waits(const Request&)` and keeps those for which it returns true. A gradient
-  // behind a gradient that still waits is not asked: gradients of one session are stored in the order of their requests.
+  // behind a gradient that still waits, and weights behind weights, are not asked: they are stored in the order of their requests.
   template <typename StillWaits>
   void Retry(StillWaits still_waits) {
     size_t kept = 0;
-    uint32_t gradients = 0;
+    gradients_ = puts_ = 0;
     for (size_t i = 0; i < requests_.size(); ++i) {
       const shm::Request request = requests_[i];
-      const bool behind = IsGradient(request) && gradients > 0;
-      if (!behind && !still_waits(request)) continue;
-      gradients += IsGradient(request) ? 1 : 0;
+      if (!IsBehind(request) && !still_waits(request)) continue;
+      Count(request);
       requests_[kept++] = request;
     }
     requests_.resize(kept);
-    gradients_ = gradients;
+  }
+
+  // It may not begin before one that waits.
+  bool IsBehind(const shm::Request& request) const {
+    return (gradients_ > 0 && Is(request, shm::Op::kSubmitGradient)) || (puts_ > 0 && Is(request, shm::Op::kPutWeights));
   }
 
   uint32_t size() const { return static_cast<uint32_t>(requests_.size()); }
-  bool holds_gradients() const { return gradients_ > 0; }
   std::span<const shm::Request> requests() const { return requests_; }
 
  private:
-  static bool IsGradient(const shm::Request& request) { return request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient); }
+  static bool Is(const shm::Request& request, shm::Op op) { return request.op == static_cast<uint32_t>(op); }
+  void Count(const shm::Request& request) {
+    gradients_ += Is(request, shm::Op::kSubmitGradient) ? 1 : 0;
+    puts_ += Is(request, shm::Op::kPutWeights) ? 1 : 0;
+  }
 
   std::vector<shm::Request> requests_;  // capacity is fixed
-  uint32_t gradients_ = 0;
+  uint32_t gradients_ = 0, puts_ = 0;
 };
 
 }  // namespace tidepool::memserver

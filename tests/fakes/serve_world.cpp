@@ -290,6 +290,7 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
   event.pid = pid_ != 0 ? pid_ : static_cast<int32_t>(1000 + last_connection_);
   event.nonce = nonce != 0 ? nonce : NonceOf(last_connection_);
   event.may_wait = may_wait_;
+  event.brings_rcache = gpu_ != nullptr;
   Post(std::move(event));
   return last_connection_;
 }
@@ -304,9 +305,18 @@ std::unique_ptr<FakeRank> ServeWorld::Attach(const ReserveGranted& granted, Rank
   shm::ServerPort& rings = **port;
   auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
   TP_CHECK(client_side.ok() && client.ok(), "memory for one session");
-  Post(AttachSession{granted.connection, std::move(port).value(), std::move(server_side).value()});
+  AttachSession attach{granted.connection, std::move(port).value(), std::move(server_side).value()};
+  std::unique_ptr<device::Memory> flags;
+  if (gpu_ != nullptr) {
+    UniqueFd pages;
+    attach.brought.gpu = gpu_;
+    attach.brought.flags = std::move(device_.CreateExportable(shm::kFlagBytes, &pages)).value();
+    flags = std::move(device_.Import(pages, shm::kFlagBytes)).value();
+  }
+  Post(std::move(attach));
   auto joined =
       std::make_unique<FakeRank>(granted.connection, rank, std::move(client).value(), std::move(client_side).value(), std::move(exported));
+  joined->SetFlags(std::move(flags));
   joined->SetNames(NonceOf(granted.connection), index_->NonceOf(granted.job));
   return joined;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/host_device.h"
@@ -86,6 +87,9 @@ class FakeRank {
     counter_ = 0;
   }
   const UniqueFd& rcache_fd() const { return rcache_fd_; }
+  // Of a rank that brings its rCache.
+  shm::FlagPages flags() const { return shm::FlagPages(flags_->data()); }
+  void SetFlags(std::unique_ptr<device::Memory> flags) { flags_ = std::move(flags); }
 
   struct Gradient {
     ChunkId chunk = 0;
@@ -119,6 +123,7 @@ class FakeRank {
   std::unique_ptr<shm::ClientPort> port_;
   const std::unique_ptr<device::Memory> rcache_;
   const UniqueFd rcache_fd_;
+  std::unique_ptr<device::Memory> flags_;
   uint64_t nonce_ = 0, job_nonce_ = 0;
   uint64_t counter_ = 0;
 };
@@ -178,6 +183,8 @@ class ServeWorld {
   std::unique_ptr<FakeRank> Join(const shm::JobSpec& spec, Rank rank, uint32_t uid = 1000);
   // The process that later reservations come from; 0: each from one of its own.
   void ComeFrom(int32_t pid) { pid_ = pid; }
+  // Later ranks bring their rCaches, as memory of this GPU (in truth the host's); null: no more.
+  void BringFrom(Gpu* gpu) { gpu_ = gpu; }
   // Whether later reservations wait for room.
   void MayWait(bool may_wait) { may_wait_ = may_wait; }
   // An admin changes something; the answer.
@@ -214,6 +221,7 @@ class ServeWorld {
   uint64_t pool_nonce_ = 76;
   int32_t pid_ = 0;
   bool may_wait_ = false;
+  Gpu* gpu_ = nullptr;
   std::unique_ptr<HostPool> pool_;
   std::unique_ptr<KeptIndex> index_;
   std::unique_ptr<WorkerTeam> team_;

@@ -13,11 +13,16 @@ class SlowDevice::SlowStream final : public device::Stream {
   ~SlowStream() override { std::erase(device_->streams_, this); }
 
   void Copy(void* dst, const void* src, uint64_t bytes) override {
-    copies_.push_back({static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), bytes, 0});
+    copies_.push_back({static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), bytes});
   }
   void Zero(void*, uint64_t) override { TP_CHECK(false, "the loop zeroes nothing on a stream"); }
-  void WaitFlag(const device::Flag*, uint64_t) override { TP_CHECK(false, "the loop uses no flags yet"); }
-  void WriteFlag(device::Flag*, uint64_t) override { TP_CHECK(false, "the loop uses no flags yet"); }
+  void WaitFlag(const device::Flag*, uint64_t) override { TP_CHECK(false, "the server's streams never wait for a trainer"); }
+  void WriteFlag(device::Flag* flag, uint64_t value) override {
+    TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop writes a flag behind a copy");
+    copies_.back().flag = flag;
+    copies_.back().value = value;
+  }
+  Status status() const override { return device_->failure_; }
   Marker Record() override {
     TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop records one marker a copy");
     return copies_.back().marker = ++last_marker_;
@@ -35,6 +40,7 @@ class SlowDevice::SlowStream final : public device::Stream {
     copy.src += now;
     copy.bytes -= now;
     if (copy.bytes > 0) return;
+    if (copy.flag != nullptr) copy.flag->store(copy.value, std::memory_order_release);
     passed_ = copy.marker;
     copies_.pop_front();
   }
@@ -44,7 +50,9 @@ class SlowDevice::SlowStream final : public device::Stream {
     std::byte* dst;
     const std::byte* src;
     uint64_t bytes;
-    Marker marker;
+    Marker marker = 0;
+    device::Flag* flag = nullptr;  // written when it has ended
+    uint64_t value = 0;
   };
   SlowDevice* const device_;
   std::deque<PendingCopy> copies_;
@@ -56,6 +64,7 @@ Result<std::unique_ptr<device::Stream>> SlowDevice::OpenStream() {
 }
 
 Result<std::unique_ptr<device::Registration>> SlowDevice::Register(void*, uint64_t) {
+  if (!registers_) return Status(ErrorId::kCudaFailed, "this device registers nothing");
   return std::make_unique<device::Registration>();
 }
 

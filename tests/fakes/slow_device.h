@@ -25,12 +25,18 @@ class SlowDevice final : public device::Device {
   uint32_t open() const { return static_cast<uint32_t>(streams_.size()); }
   // Streams that have something to do.
   uint32_t busy() const;
+  // From now on nothing is done, and each stream says so. (Its copies stay unfinished.)
+  void Fail() { failure_ = Status(ErrorId::kCudaFailed, "the slow device failed"); }
+  // Whether host memory can be registered.
+  void SetRegisters(bool registers) { registers_ = registers; }
   // Moves up to `bytes` on the `index`-th busy stream.
   void Move(uint32_t index, uint64_t bytes);
 
  private:
   class SlowStream;
   std::vector<SlowStream*> streams_;  // open ones, in order of opening
+  Status failure_;
+  bool registers_ = true;
 };
 
 }  // namespace tidepool::memserver

@@ -127,8 +127,11 @@ class Connection {
   void LoopAnswers() {
     if (protocol_.state() == ConnectionState::kReserving) {
       protocol_.SetState(ConnectionState::kPreparing);
-      const UniqueFd rcache = protocol_.TakeRcache();
-      TP_CHECK(rcache.valid() == protocol_.resume().has_value(), "memory comes with a rank that comes back");
+      const ReturnedMemory memory = protocol_.TakeMemory();
+      const bool back = protocol_.resume().has_value(), brought = memory.kind.is_brought();
+      TP_CHECK(memory.rcache.valid() == (back || brought), "memory comes with a rank that comes back, or brings it");
+      TP_CHECK(memory.flags.valid() == (back && brought), "flags come with one that had them");
+      TP_CHECK(!brought || protocol_.agreed() >= shm::kAbiBrought, "a version that knows it");
     } else if (protocol_.state() == ConnectionState::kPreparing) {
       protocol_.SetState(ConnectionState::kAttaching);
     } else if (protocol_.state() == ConnectionState::kAttaching) {
@@ -165,6 +168,7 @@ class Connection {
     hello.spec_bytes = input_->OneIn(16) ? OddNumber(input_, spec_bytes_.size()) : spec_bytes_.size();
     hello.fingerprint = shm::Fingerprint(spec_bytes_) + (input_->OneIn(16) ? 1 : 0);
     hello.nonce = input_->OneIn(16) ? input_->Byte() : 5;
+    if (input_->OneIn(4)) hello.rcache = Brought();
     Send(hello);
   }
   void SendSpec() {
@@ -176,7 +180,18 @@ class Connection {
       rest = rest.subspan(now.size());
     }
   }
-  shm::Frame ResumeOf() { return shm::ResumeFrame{Protocols(), input_->Byte(), input_->Byte(), input_->Byte(), 4096}; }
+  shm::RcacheKind Brought() {
+    shm::RcacheKind kind{static_cast<shm::MemoryForm>(input_->Choice(shm::kMemoryFormMax + 2)), {}};
+    if (!input_->OneIn(8)) kind.gpu[input_->Choice(16)] = input_->Byte();
+    return kind;
+  }
+  shm::Frame ResumeOf() {
+    shm::ResumeFrame resume{Protocols(), input_->Byte(), input_->Byte(), input_->Byte(), 4096};
+    if (!input_->OneIn(4)) return resume;
+    resume.rcache = Brought();
+    resume.flags_base = input_->OneIn(2) ? input_->Byte() : OddNumber(input_, shm::kFlagsBaseMax);
+    return resume;
+  }
   shm::Frame ScheduleOf() {
     shm::SchedulePartFrame part;
     for (uint32_t uses = 1 + input_->Choice(6); uses > 0; --uses) part.order.push_back(input_->OneIn(16) ? input_->Number<uint32_t>() : 0);

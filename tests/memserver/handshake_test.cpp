@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -72,7 +73,7 @@ TEST_F(HandshakeTest, ACompleteGreetingBecomesOneReservation) {
   EXPECT_EQ(event.nonce, 0xabcU);
   EXPECT_EQ(event.process_start, 99U);
   EXPECT_FALSE(protocol_.resume().has_value());
-  EXPECT_FALSE(protocol_.TakeRcache().valid());
+  EXPECT_FALSE(protocol_.TakeMemory().rcache.valid());
 }
 
 TEST_F(HandshakeTest, TheAnswerToAGreetingIsAWelcome) {
@@ -100,8 +101,8 @@ TEST_F(HandshakeTest, ARankThatComesBackAsksForItsSessionAtOnce) {
   EXPECT_EQ(event.pid, 1234);
   EXPECT_EQ(protocol_.state(), ConnectionState::kReserving);
   EXPECT_FALSE(protocol_.HalfOpen());
-  EXPECT_TRUE(protocol_.TakeRcache().valid());
-  EXPECT_FALSE(protocol_.TakeRcache().valid()) << "once";
+  EXPECT_TRUE(protocol_.TakeMemory().rcache.valid());
+  EXPECT_FALSE(protocol_.TakeMemory().rcache.valid()) << "once";
   const auto frame = protocol_.AnswerTo({.connection = 5, .session = 9});
   ASSERT_TRUE(std::holds_alternative<shm::ResumedFrame>(frame));
   EXPECT_EQ(std::get<shm::ResumedFrame>(frame).session, 9U);
@@ -119,22 +120,59 @@ TEST_F(HandshakeTest, AResumeOfAnotherVersionNamesBoth) {
 // A trainer of the next release, and one that is one release behind: the session has the version that both speak, and the answer says so.
 TEST_F(HandshakeTest, TheSessionHasTheHighestVersionThatBothSpeak) {
   const uint32_t own = shm::kOwnProtocols.highest;
-  for (const shm::ProtocolRange& client : {shm::ProtocolRange{own, own + 3}, shm::ProtocolRange{1, own}}) {
+  const uint32_t before = shm::kAbiVersionBefore;
+  for (const shm::ProtocolRange& client :
+       {shm::ProtocolRange{own, own + 3}, shm::ProtocolRange{1, own}, shm::ProtocolRange{before, before}}) {
+    const uint32_t both = std::min(own, client.highest);
     ConnectionProtocol greeted(5, getuid(), 1234, 99), returned(6, getuid(), 1234, 99);
     const auto bytes = shm::Encode(Spec());
     shm::HelloFrame hello = Hello(bytes);
     hello.protocols = client;
     ASSERT_TRUE(greeted.OnFrame(hello, {}).ok());
     ASSERT_TRUE(greeted.OnFrame(shm::SpecPartFrame{bytes}, {}).ok());
-    EXPECT_EQ(greeted.agreed(), own);
-    EXPECT_EQ(std::get<shm::WelcomeFrame>(greeted.AnswerTo({})).protocol, own);
+    EXPECT_EQ(greeted.agreed(), both);
+    EXPECT_EQ(std::get<shm::WelcomeFrame>(greeted.AnswerTo({})).protocol, both);
     shm::ResumeFrame resume = Resume();
     resume.protocols = client;
     std::vector<UniqueFd> fds;
     fds.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
     ASSERT_TRUE(returned.OnFrame(resume, std::move(fds)).ok());
-    EXPECT_EQ(std::get<shm::ResumedFrame>(returned.AnswerTo({})).protocol, own);
+    EXPECT_EQ(std::get<shm::ResumedFrame>(returned.AnswerTo({})).protocol, both);
   }
+}
+
+// --- a rank that brings its rCache ---
+
+std::vector<UniqueFd> Descriptors(size_t count) {
+  std::vector<UniqueFd> fds;
+  for (size_t i = 0; i < count; ++i) fds.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return fds;
+}
+
+TEST_F(HandshakeTest, WhatARankBringsIsKeptForWhoImportsIt) {
+  const auto bytes = shm::Encode(Spec());
+  shm::HelloFrame hello = Hello(bytes);
+  hello.rcache = {shm::MemoryForm::kVmm, {7}};
+  ASSERT_TRUE(protocol_.OnFrame(hello, Descriptors(1)).ok());
+  auto said = Say(shm::SpecPartFrame{bytes});
+  ASSERT_TRUE(said.ok() && said->event) << said.status().Format();
+  EXPECT_TRUE(std::get<ReserveJob>(*said->event).brings_rcache);
+  const ReturnedMemory memory = protocol_.TakeMemory();
+  EXPECT_EQ(memory.kind, hello.rcache);
+  EXPECT_TRUE(memory.rcache.valid());
+  EXPECT_FALSE(memory.flags.valid()) << "the server makes them";
+}
+
+TEST_F(HandshakeTest, ARankThatComesBackBringsItsFlagsToo) {
+  shm::ResumeFrame resume = Resume();
+  resume.rcache = {shm::MemoryForm::kIpc, {7}};
+  resume.flags_base = 44;
+  auto said = protocol_.OnFrame(resume, Descriptors(2));
+  ASSERT_TRUE(said.ok() && said->event) << said.status().Format();
+  EXPECT_TRUE(std::get<ResumeSession>(*said->event).brings_rcache);
+  const ReturnedMemory memory = protocol_.TakeMemory();
+  EXPECT_TRUE(memory.rcache.valid() && memory.flags.valid());
+  EXPECT_EQ(memory.flags_base, 44U);
 }
 
 TEST_F(HandshakeTest, ResumeIsAFirstWordOnly) {
@@ -142,7 +180,7 @@ TEST_F(HandshakeTest, ResumeIsAFirstWordOnly) {
   EXPECT_EQ(SayResume(Resume()).status().id(), ErrorId::kHandshakeBad);
   protocol_.SetState(ConnectionState::kOpen);
   EXPECT_EQ(SayResume(Resume()).status().id(), ErrorId::kHandshakeBad);
-  EXPECT_FALSE(protocol_.TakeRcache().valid());
+  EXPECT_FALSE(protocol_.TakeMemory().rcache.valid());
 }
 
 TEST_F(HandshakeTest, ASecondResumeOrAGreetingAfterItEndsTheConnection) {

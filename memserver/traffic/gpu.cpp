@@ -1,0 +1,90 @@
+#include "memserver/traffic/gpu.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+
+namespace tidepool::memserver {
+namespace {
+
+std::string Named(const device::Gpu& gpu) {
+  return gpu.name + " (" + device::Text(gpu.uuid) + ")";
+}
+
+const char* NameOf(device::ExportForm form) {
+  return form == device::ExportForm::kVmm ? "vmm" : form == device::ExportForm::kIpc ? "ipc" : "host";
+}
+
+}  // namespace
+
+Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool)
+    : facts_(facts), opened_(std::move(opened)) {
+  const SteadyClock clock;
+  const int64_t begin = clock.NowNs();
+  const auto free_now = [this] {
+    Result<uint64_t> free = opened_.free_bytes ? opened_.free_bytes() : Result<uint64_t>(uint64_t{0});
+    return free.ok() ? *free : 0;
+  };
+  const uint64_t free_before = opened_.free_before;
+  for (const std::span<std::byte> piece : pool) {
+    pool_bytes_ += piece.size();
+    const int64_t piece_begin = clock.NowNs();
+    auto registration = opened_.device->Register(piece.data(), piece.size());
+    if (!registration.ok()) {
+      LogError("a piece of the host pool is not pinned for the GPU: its copies are slow",
+               {{"gpu", opened_.device->name()}, {"bytes", piece.size()}, {"why", registration.status().Line()}});
+      if (pin_failure_.ok()) pin_failure_ = registration.status();
+      continue;
+    }
+    registered_bytes_ += piece.size();
+    pinned_.push_back({piece, std::move(registration).value()});
+    const double seconds = static_cast<double>(clock.NowNs() - piece_begin) / kNsPerSecond;
+    LogInfo("host pool pinned for the GPU", {{"gpu", opened_.device->name()},
+                                             {"bytes", registered_bytes_},
+                                             {"s_per_gib", seconds * static_cast<double>(kGiB) / static_cast<double>(piece.size())}});
+  }
+  register_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
+  free_bytes_ = free_now();
+  if (free_before != 0) bytes_taken_ = free_before - std::min(free_before, free_bytes_);
+  LogInfo("GPU opened", {{"gpu", opened_.device->name()},
+                         {"name", facts_.name},
+                         {"uuid", device::Text(facts_.uuid)},
+                         {"form", NameOf(opened_.device->export_form())},
+                         {"note", opened_.form_note},
+                         {"bytes_free", free_bytes_}});
+}
+
+bool Gpu::IsRegistered(const void* host) const {
+  const auto* byte = static_cast<const std::byte*>(host);
+  return std::any_of(pinned_.begin(), pinned_.end(), [byte](const Pinned& pinned) {
+    return byte >= pinned.bytes.data() && byte < pinned.bytes.data() + pinned.bytes.size();
+  });
+}
+
+Result<device::Gpu> GpuTable::Find(const device::GpuUuid& uuid) const {
+  const Status missing(ErrorId::kCudaUnavailable, "this memserver has no GPU " + device::Text(uuid));
+  if (!source_.list) {
+    return Status(missing).Why("it was started with --gpu none").Fix("start it with --gpu auto, or train on the host (--device cpu)");
+  }
+  auto listed = source_.list();
+  if (!listed.ok())
+    return Status(missing).Why(listed.status().what() + (listed.status().why().empty() ? "" : ": " + listed.status().why()));
+  std::string have;
+  for (const device::Gpu& gpu : *listed) {
+    if (gpu.uuid == uuid) return gpu;
+    have += (have.empty() ? "" : ", ") + Named(gpu);
+  }
+  return Status(missing).Why("it has " + have).Fix("give memserver and trainer the same GPUs (CUDA_VISIBLE_DEVICES, or the container's)");
+}
+
+Result<Gpu*> GpuTable::Open(const device::GpuUuid& uuid) {
+  if (const auto found = open_.find(uuid); found != open_.end()) return found->second.get();
+  TP_ASSIGN_OR_RETURN(const device::Gpu facts, Find(uuid));
+  TP_ASSIGN_OR_RETURN(OpenedGpu opened, source_.open(facts));
+  return open_.emplace(uuid, std::make_unique<Gpu>(facts, std::move(opened), pool_)).first->second.get();
+}
+
+}  // namespace tidepool::memserver

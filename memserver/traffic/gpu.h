@@ -1,0 +1,94 @@
+// Gpu and GpuTable: the GPUs of this node whose memory ranks bring as their rCache, opened when the first such rank comes.
+//
+// GpuTable::Open belongs to the preparation thread; it may block for long (a context takes about a second, registering the pool about 0.1
+// s/GiB). A Gpu does not change once it was opened and lives as long as the table: the serve loop then opens streams on it (gpu_streams.h).
+// Server code knows a GPU as a device::Device alone; where they come from is GpuSource, so that a test has host devices in their place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "device/gpu_list.h"
+#include "memserver/residency/host_pool.h"
+
+namespace tidepool::memserver {
+
+struct OpenedGpu {
+  std::unique_ptr<device::Device> device;
+  std::string form_note;                              // why its memory is exported as it is
+  std::function<Result<uint64_t>()> free_bytes = {};  // of its memory; none: nobody can tell
+  uint64_t free_before = 0;                           // before the context was made; 0: nobody can tell
+};
+
+// Where GPUs come from. Errors of both: kCudaUnavailable, kCudaFailed, kDeviceMemoryShort.
+struct GpuSource {
+  std::function<Result<std::vector<device::Gpu>>()> list;
+  std::function<Result<OpenedGpu>(const device::Gpu& gpu)> open;
+};
+
+class Gpu {
+ public:
+  // Registers all of `pool`, piece by piece. A piece that the GPU does not take is no error: copies from and to it are slow, and counted.
+  Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool);
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const device::Gpu& facts() const { return facts_; }
+  device::Device& device() const { return *opened_.device; }
+  const std::string& form_note() const { return opened_.form_note; }
+  bool fell_back() const { return opened_.device->export_form() == device::ExportForm::kIpc; }
+  bool IsRegistered(const void* host) const;
+  uint64_t registered_bytes() const { return registered_bytes_; }
+  uint64_t pool_bytes() const { return pool_bytes_; }
+  double register_seconds() const { return register_seconds_; }
+  const Status& pin_failure() const { return pin_failure_; }  // the first
+  // Of the GPU's memory, for this server's context and what it keeps of the registered pool; 0: nobody can tell.
+  uint64_t bytes_taken() const { return bytes_taken_; }
+  uint64_t free_bytes() const { return free_bytes_; }  // when it was opened
+
+ private:
+  struct Pinned {
+    std::span<std::byte> bytes;
+    std::unique_ptr<device::Registration> registration;
+  };
+  const device::Gpu facts_;
+  const OpenedGpu opened_;
+  std::vector<Pinned> pinned_;  // gone before the device
+  uint64_t pool_bytes_ = 0, registered_bytes_ = 0, bytes_taken_ = 0, free_bytes_ = 0;
+  double register_seconds_ = 0;
+  Status pin_failure_;
+};
+
+class GpuTable {
+ public:
+  // Without a source there are no GPUs. `pool` are the mapped pieces of the host pool, which outlives the table.
+  GpuTable(GpuSource source, std::vector<std::span<std::byte>> pool) : source_(std::move(source)), pool_(std::move(pool)) {}
+
+  // Opens it when that has not been done. Errors: those of GpuSource, and kCudaUnavailable naming the GPUs that there are.
+  Result<Gpu*> Open(const device::GpuUuid& uuid);
+
+ private:
+  Result<device::Gpu> Find(const device::GpuUuid& uuid) const;
+
+  const GpuSource source_;
+  const std::vector<std::span<std::byte>> pool_;
+  std::map<device::GpuUuid, std::unique_ptr<Gpu>> open_;
+};
+
+// What a session whose rank brought its rCache has besides. All null where the server made the rCache.
+struct BroughtParts {
+  Gpu* gpu = nullptr;
+  std::unique_ptr<device::Memory> flags;                  // the two pages (shm/flag_pages.h), in host memory
+  std::unique_ptr<device::Registration> registered = {};  // of them; gone before them
+  uint64_t flags_base = 0;
+};
+
+}  // namespace tidepool::memserver
