@@ -101,6 +101,29 @@ void AddNvme(const NvmeRow& nvme, std::vector<HealthCheck>* checks) {
                        "look at the kernel log for this drive"));
 }
 
+// One check of GPUs: those of which `why` says something.
+template <typename Why>
+HealthCheck OfGpus(HealthCheck check, const std::vector<GpuRow>& gpus, Why why) {
+  for (const GpuRow& gpu : gpus) {
+    if (const std::string text = why(gpu); !text.empty()) check.detail.push_back(gpu.name + ": " + text);
+  }
+  if (check.detail.empty()) check.severity = Severity::kOk;
+  check.summary += ": " + std::to_string(check.detail.size());
+  return check;
+}
+
+void AddGpus(const std::vector<GpuRow>& gpus, std::vector<HealthCheck>* checks) {
+  checks->push_back(OfGpus(Of("CUDA_FAILED", Severity::kError, true, "GPUs on which a call of the driver failed",
+                              "look at the kernel log for Xid messages of this GPU; start memserver again"),
+                           gpus, [](const GpuRow& gpu) { return gpu.failure; }));
+  checks->push_back(OfGpus(Of("PIN_FAILED", Severity::kError, true, "GPUs with which not all of the pool is registered: copies are slow",
+                              "allow memory to be locked (systemd: LimitMEMLOCK=infinity), and start memserver again"),
+                           gpus, [](const GpuRow& gpu) { return gpu.pin_failure; }));
+  checks->push_back(OfGpus(Of("CUDA_IPC_FALLBACK", Severity::kWarn, true, "GPUs whose memory leaves a process as an IPC handle",
+                              "a newer driver exports descriptors; in containers give both sides the same GPU"),
+                           gpus, [](const GpuRow& gpu) { return gpu.form == "ipc" ? "no descriptors: " + gpu.note : std::string(); }));
+}
+
 void AddJobs(const Snapshot& now, std::vector<HealthCheck>* checks) {
   checks->push_back(OverQuota(now));
   checks->push_back(OfRows(Of("JOB_SUSPENDED", Severity::kWarn, true, "suspended jobs", "memctl job resume JOB"), now.jobs,
@@ -128,6 +151,7 @@ std::vector<HealthCheck> CheckHealth(const SnapshotLook& look) {
   checks.push_back(PoolNearFull(now));
   checks.push_back(PoolNotHuge(now));
   AddNvme(now.nvme, &checks);
+  AddGpus(now.gpus, &checks);
   AddJobs(now, &checks);
   for (HealthCheck& check : checks) {
     for (const MuteRow& mute : now.mutes) {

@@ -75,6 +75,28 @@ void WriteTiers(const Snapshot& now, Exposition* out) {
       .Sample(FlagOf(!now.nvme.failed.empty()));
 }
 
+void WriteGpus(const Snapshot& now, Exposition* out) {
+  const auto each = [&](auto sample) {
+    for (const GpuRow& gpu : now.gpus) sample(gpu, Label{"gpu", gpu.name});
+  };
+  out->Gauge("tidepool_gpu_server_bytes", "Memory of the GPU that this server's context takes; 0 where nobody can tell");
+  each([out](const GpuRow& gpu, const Label& name) { out->Sample(gpu.bytes_taken, {name}); });
+  out->Gauge("tidepool_gpu_pinned_bytes", "Of the host pool: registered with the GPU, or not");
+  each([out](const GpuRow& gpu, const Label& name) {
+    out->Sample(gpu.pinned_bytes, {name, {"state", "pinned"}});
+    out->Sample(gpu.pool_bytes - gpu.pinned_bytes, {name, {"state", "unpinned"}});
+  });
+  out->Gauge("tidepool_gpu_failed", "1 when a call of the driver failed: nothing more is done on it");
+  each([out](const GpuRow& gpu, const Label& name) { out->Sample(FlagOf(!gpu.failure.empty()), {name}); });
+  out->Counter("tidepool_gpu_transfer_bytes_total", "Bytes copied between host memory and rCaches on the GPU");
+  each([out](const GpuRow& gpu, const Label& name) {
+    out->Sample(gpu.bytes_h2d, {name, {"direction", "host_to_device"}});
+    out->Sample(gpu.bytes_d2h, {name, {"direction", "device_to_host"}});
+  });
+  out->Counter("tidepool_gpu_copies_unpinned_total", "Copies of host memory that is not registered with the GPU");
+  each([out](const GpuRow& gpu, const Label& name) { out->Sample(gpu.copies_unpinned, {name}); });
+}
+
 void WriteCounts(const Snapshot& now, Exposition* out) {
   std::map<std::string_view, uint64_t> by_state{{"loading", 0},  {"training", 0}, {"updating", 0},
                                                 {"detached", 0}, {"demoting", 0}, {"awaiting", 0}};
@@ -149,6 +171,7 @@ std::string MetricsReport(const SnapshotLook& look, const ServerFacts& facts) {
   WriteServer(look, facts, &out);
   WriteHealth(look, &out);
   WriteTiers(*look.snapshot, &out);
+  WriteGpus(*look.snapshot, &out);
   WriteCounts(*look.snapshot, &out);
   WriteAccounts(*look.snapshot, &out);
   WriteJobs(*look.snapshot, &out);

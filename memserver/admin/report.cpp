@@ -47,6 +47,15 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->EndObject();
 }
 
+void WriteGpu(const GpuRow& gpu, JsonWriter* json) {
+  json->BeginObject().Field("name", gpu.name).Field("model", gpu.model).Field("uuid", gpu.uuid).Field("form", gpu.form);
+  json->Field("note", gpu.note).Field("bytes", gpu.bytes).Field("bytes_free", gpu.bytes_free).Field("bytes_taken", gpu.bytes_taken);
+  json->Field("pool_bytes", gpu.pool_bytes).Field("pinned_bytes", gpu.pinned_bytes).Field("pin_seconds", gpu.pin_seconds);
+  json->Field("pin_failure", gpu.pin_failure).Field("failure", gpu.failure).Field("sessions", gpu.sessions);
+  json->Field("host_to_device_bytes", gpu.bytes_h2d).Field("device_to_host_bytes", gpu.bytes_d2h);
+  json->Field("copies_unpinned", gpu.copies_unpinned).EndObject();
+}
+
 void WriteSession(const SessionRow& session, JsonWriter* json) {
   json->BeginObject().Field("id", session.session).Field("rank", session.rank).Field("pid", session.pid);
   json->Field("rcache_bytes", session.rcache_bytes);
@@ -105,6 +114,9 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   for (const NvmeDirectoryRow& directory : now.nvme.directories) json.String(directory.path);
   json.EndArray().EndObject();
   json.Key("rcache").BeginObject().Field("bytes_limit", now.rcache_limit).Field("bytes_used", now.rcache_used).EndObject();
+  json.Key("gpus").BeginArray();
+  for (const GpuRow& gpu : now.gpus) WriteGpu(gpu, &json);
+  json.EndArray();
   json.Key("transfers").BeginObject().Field("host_to_device_bytes", now.bytes_h2d).Field("device_to_host_bytes", now.bytes_d2h).EndObject();
   json.Key("optimizer").BeginObject().Field("workers", now.workers).Field("parameters_updated", now.parameters_updated);
   json.Field("prefetch", now.prefetch).EndObject();

@@ -463,6 +463,26 @@ TEST(AdminApi, StatesThatADriveDoesNotTakeOrAnswerAreNamedByHealthAsWarningsAndE
   }
 }
 
+TEST(AdminApi, HealthNamesGpusThatFailedWereNotPinnedOrFellBack) {
+  Snapshot snapshot = TwoJobs();
+  const auto health = [&snapshot] {
+    FakeLoop loop(snapshot);
+    AdminApi api(Facts(), &loop.source, loop.mail());
+    return api.Answer({"GET", "/v1/health", "", kAdmin}).body;
+  };
+  for (const char* code : {"CUDA_FAILED", "PIN_FAILED", "CUDA_IPC_FALLBACK"}) {
+    EXPECT_THAT(health(), HasSubstr("\"code\":\"" + std::string(code) + R"(","severity":"ok")"));
+  }
+  snapshot.gpus[0].failure = "code 700";
+  snapshot.gpus[0].pin_failure = "out of memory";
+  snapshot.gpus[0].form = "ipc";
+  EXPECT_THAT(health(), HasSubstr(R"("code":"CUDA_FAILED","severity":"error")"));
+  EXPECT_THAT(health(), HasSubstr("cuda:0: code 700"));
+  EXPECT_THAT(health(), HasSubstr(R"("code":"PIN_FAILED","severity":"error")"));
+  EXPECT_THAT(health(), HasSubstr("cuda:0: out of memory"));
+  EXPECT_THAT(health(), HasSubstr(R"("code":"CUDA_IPC_FALLBACK","severity":"warn")"));
+}
+
 TEST(AdminApi, AServerThatDrainsOrStartsIsAliveButNotReady) {
   for (const bool draining : {true, false}) {
     Snapshot snapshot = TwoJobs();

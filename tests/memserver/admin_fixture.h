@@ -49,6 +49,15 @@ inline JobRow DetachedJob() {
   return job;
 }
 
+inline GpuRow OneGpu() {
+  GpuRow gpu{.name = "cuda:0", .model = "a GPU", .uuid = "GPU-01", .form = "vmm", .note = "it can", .pin_failure = "", .failure = ""};
+  gpu.bytes = 1000;
+  gpu.bytes_taken = 10;
+  gpu.pool_bytes = gpu.pinned_bytes = 64;
+  gpu.sessions = 1;
+  return gpu;
+}
+
 // Two jobs: "gpt" (id 3, two ranks, six chunks, one in each state) and "7" (id 5, detached, two chunks), of a ready server.
 inline Snapshot TwoJobs() {
   Snapshot snapshot;
@@ -58,6 +67,7 @@ inline Snapshot TwoJobs() {
   snapshot.pool_used = 1 << 18;
   snapshot.pool_huge_bytes = 1 << 19;
   snapshot.pool_touch_seconds = 2.5;
+  snapshot.gpus = {OneGpu()};
   snapshot.rcache_limit = 4096;
   snapshot.rcache_used = 2048;
   snapshot.workers = 2;

@@ -82,6 +82,8 @@ TEST(Health, EveryCheckHasItsBadSideAndStandsOnThePage) {
   bad.accounts[0].quota.limit = bad.accounts[0].used - 1;
   bad.jobs[0].suspended = true;
   bad.waiting[0].waited_ns = 3600 * kNsPerSecond;
+  bad.gpus[0].failure = bad.gpus[0].pin_failure = "code 700";
+  bad.gpus[0].form = "ipc";
   std::set<std::string> codes;
   for (const HealthCheck& check : CheckHealth({.snapshot = std::make_shared<Snapshot>(bad), .silent_seconds = 3})) {
     EXPECT_NE(check.severity, Severity::kOk) << check.code;
@@ -89,7 +91,7 @@ TEST(Health, EveryCheckHasItsBadSideAndStandsOnThePage) {
     codes.insert(check.code);
   }
   std::set<std::string> rows;
-  for (const char* letter : {"L", "D", "P", "N", "J", "R"}) rows.merge(RowsOfPage(letter));
+  for (const char* letter : {"L", "D", "P", "N", "J", "R", "C"}) rows.merge(RowsOfPage(letter));
   std::erase_if(rows, [](const std::string& row) { return row.find(' ') != std::string::npos; });  // endpoints
   EXPECT_EQ(rows, codes);
   Snapshot good;
