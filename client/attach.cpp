@@ -9,18 +9,22 @@
 
 #include "base/clock.h"
 #include "base/point.h"
+#include "shm/flag_pages.h"
 #include "shm/frames.h"
+#include "shm/messages.h"
 #include "shm/protocol.h"
 
 namespace tidepool::client {
 
 namespace {
 
-Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits) {
+Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits,
+                const BroughtMemory* brought) {
   const int64_t timeout_ns = waits.timeout_ns;
   const auto bytes = shm::Encode(spec);
   shm::HelloFrame hello;
-  hello.protocols = shm::kOwnProtocols;
+  hello.protocols = OfferedWith(brought);
+  hello.rcache = KindOf(brought);
   hello.rank = who.rank;
   hello.world = spec.world;
   hello.pid = getpid();
@@ -28,7 +32,8 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
   hello.spec_bytes = bytes.size();
   hello.fingerprint = shm::Fingerprint(bytes);
   hello.nonce = who.nonce;
-  TP_RETURN_IF_ERROR(channel->Send(hello, timeout_ns));
+  const std::array<int, 1> memory{brought != nullptr ? brought->descriptor : -1};
+  TP_RETURN_IF_ERROR(channel->Send(hello, timeout_ns, std::span(memory).first(brought != nullptr ? 1 : 0)));
   TP_POINT("client.hello_sent");
   for (size_t at = 0; at < bytes.size(); at += shm::kPartBytesMax) {
     const auto end = bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), at + shm::kPartBytesMax));
@@ -55,7 +60,7 @@ Attachment AttachmentOf(const shm::WelcomeFrame& welcome, std::byte* rcache) {
   return attachment;
 }
 
-Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes) {
+Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes, const BroughtMemory* brought) {
   const auto& welcome = std::get<shm::WelcomeFrame>(received.frame);
   auto& fds = received.fds;
   if (welcome.rcache_bytes != rcache_bytes) {
@@ -65,8 +70,14 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
   AttachedSession session;
   TP_ASSIGN_OR_RETURN(session.port, shm::ClientPort::Map(std::move(fds[shm::kFdSubmission]), std::move(fds[shm::kFdCompletion]),
                                                          std::move(fds[shm::kFdDoorbell]), welcome.protocol));
-  TP_ASSIGN_OR_RETURN(session.rcache, shm::Segment::Map(std::move(fds[shm::kFdRcache]), welcome.rcache_bytes, shm::PeerAccess::kReadWrite));
-  session.attachment = AttachmentOf(welcome, session.rcache->data());
+  auto& memory = brought != nullptr ? session.flags : session.rcache;
+  const uint64_t bytes = brought != nullptr ? shm::kFlagBytes : welcome.rcache_bytes;
+  TP_ASSIGN_OR_RETURN(memory, shm::Segment::Map(std::move(fds[shm::kFdRcache]), bytes, shm::PeerAccess::kReadWrite));
+  session.attachment = AttachmentOf(welcome, brought != nullptr ? brought->data : session.rcache->data());
+  if (brought != nullptr) {
+    session.attachment.flags = session.flags->data();
+    session.attachment.flags_bytes = shm::kFlagBytes;
+  }
   session.job_nonce = welcome.job_nonce;
   return session;
 }
@@ -123,22 +134,50 @@ Status WhyRefused(const Status& sent, const Status& answer) {
   return sent.ok() || answer.id() != ErrorId::kServerGone ? answer : sent;
 }
 
+// A server before version 5 says of the greeting only that it came with a descriptor.
+Status WithHint(Status refused, const BroughtMemory* brought) {
+  if (brought == nullptr || refused.id() != ErrorId::kHandshakeBad || !refused.fix().empty()) return refused;
+  return std::move(refused).Fix("memserver must speak protocol version " + std::to_string(shm::kAbiBrought) +
+                                " or later for an rCache on a GPU; install the release of this program");
+}
+
+Status CheckBrought(const BroughtMemory& brought, uint64_t rcache_bytes) {
+  const bool is_whole = brought.form >= 1 && brought.form <= shm::kMemoryFormMax && brought.descriptor >= 0 && brought.data != nullptr &&
+                        brought.uuid != BroughtMemory{}.uuid;
+  if (is_whole && brought.bytes >= rcache_bytes) return Status();
+  return Status(ErrorId::kJobSpecBad, "the memory brought as an rCache is " + std::to_string(brought.bytes) + " bytes; the job asks for " +
+                                          std::to_string(rcache_bytes));
+}
+
 }  // namespace
 
-Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits) {
+shm::RcacheKind KindOf(const BroughtMemory* brought) {
+  if (brought == nullptr) return {};
+  return {static_cast<shm::MemoryForm>(brought->form), brought->uuid};
+}
+
+shm::ProtocolRange OfferedWith(const BroughtMemory* brought) {
+  shm::ProtocolRange range = shm::kOwnProtocols;
+  if (brought != nullptr) range.lowest = std::max(range.lowest, shm::kAbiBrought);
+  return range;
+}
+
+Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits,
+                                      const BroughtMemory* brought) {
   TP_RETURN_IF_ERROR(shm::Validate(spec));
-  const Status sent = SendSpec(channel, spec, who, waits);
+  if (brought != nullptr) TP_RETURN_IF_ERROR(CheckBrought(*brought, spec.rcache_bytes));
+  const Status sent = SendSpec(channel, spec, who, waits, brought);
   auto answer = AwaitGrant<shm::WelcomeFrame>(channel, waits);
-  if (!answer.ok()) return WhyRefused(sent, answer.status());
-  auto session = MapSession(std::move(answer).value(), spec.rcache_bytes);
+  if (!answer.ok()) return WithHint(WhyRefused(sent, answer.status()), brought);
+  auto session = MapSession(std::move(answer).value(), spec.rcache_bytes, brought);
   TP_POINT("client.attached");
   return session;
 }
 
-Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, int rcache_fd, int64_t timeout_ns) {
+Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, std::span<const int> memory_fds, int64_t timeout_ns) {
   frame.protocols = shm::kOwnProtocols;
-  const std::array<int, 1> fds{rcache_fd};
-  const Status sent = channel->Send(frame, timeout_ns, fds);
+  if (frame.rcache.is_brought()) frame.protocols.lowest = std::max(frame.protocols.lowest, shm::kAbiBrought);
+  const Status sent = channel->Send(frame, timeout_ns, memory_fds);
   TP_POINT("client.resume_sent");
   auto answer = AwaitGrant<shm::ResumedFrame>(channel, {.timeout_ns = timeout_ns});
   if (!answer.ok()) return WhyRefused(sent, answer.status());

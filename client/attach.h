@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "base/ids.h"
 #include "base/status.h"
 #include "client/chunk_service.h"
+#include "client/client_options.h"
 #include "client/control_channel.h"
 #include "shm/frames.h"
 #include "shm/job_spec.h"
@@ -35,7 +37,8 @@ struct AttachWaits {
 
 struct AttachedSession {
   std::unique_ptr<shm::ClientPort> port;
-  std::unique_ptr<shm::Segment> rcache;
+  std::unique_ptr<shm::Segment> rcache;  // null where the rank brought it
+  std::unique_ptr<shm::Segment> flags;   // only then: shm::FlagPages
   Attachment attachment;
   uint64_t job_nonce = 0;  // names the job's states for a later ResumeSession
 };
@@ -45,10 +48,15 @@ struct ResumedSession {
 };
 
 // Errors: what the server refused with, kJobSpecBad (before anything is sent), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
-// And kWaitTimeout when its turn in the queue did not come in time.
-Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits);
-// Sends `frame` (its protocols are filled in) with the descriptor of the session's rCache memory, which stays mapped and the caller's.
+// And kWaitTimeout when its turn in the queue did not come in time. `brought` is null where the server makes the rCache.
+Result<AttachedSession> AttachSession(ControlChannel* channel, const shm::JobSpec& spec, const RankName& who, const AttachWaits& waits,
+                                      const BroughtMemory* brought = nullptr);
+// Sends `frame` (its protocols are filled in) with the descriptors of the session's memory (shm::ResumeFd), which stay the caller's.
 // Errors: what the server refused with (kStatesLost, kPeerLost, kNotReady, ...), kServerGone, kHandshakeBad, kAbiMismatch, kWaitTimeout.
-Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, int rcache_fd, int64_t timeout_ns);
+Result<ResumedSession> ResumeSession(ControlChannel* channel, shm::ResumeFrame frame, std::span<const int> memory_fds, int64_t timeout_ns);
+// What a rank says of its rCache when it greets, or comes back.
+shm::RcacheKind KindOf(const BroughtMemory* brought);
+// The versions that it then offers: those before brought memory know no such rank.
+shm::ProtocolRange OfferedWith(const BroughtMemory* brought);
 
 }  // namespace tidepool::client

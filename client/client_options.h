@@ -3,11 +3,23 @@
 // A value type.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace tidepool::client {
+
+// Memory of a GPU that the rank brings as its rCache, in place of host memory that the server makes (docs/gpu.md).
+struct BroughtMemory {
+  uint32_t form = 0;                  // how it is exported: 1 the descriptor of an allocation, 2 a handle in sealed memory
+  std::array<uint8_t, 16> uuid = {};  // of the GPU
+  int descriptor = -1;                // as exported; stays the caller's, open as long as the client
+  std::byte* data = nullptr;          // where it lies for the caller's streams; never touched here
+  uint64_t bytes = 0;
+};
 
 struct ClientOptions {
   std::string socket_dir;                                 // empty: shm::DefaultClientDir()
@@ -22,6 +34,7 @@ struct ClientOptions {
   // Called with one line when the client starts to wait for a lost server or for room, and with one when it goes on.
   std::function<void(const std::string&)> on_wait = nullptr;
   std::function<bool()> give_up = nullptr;  // asked now and then while the job waits for room: true ends the wait
+  std::optional<BroughtMemory> brought = {};
 };
 
 }  // namespace tidepool::client

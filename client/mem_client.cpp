@@ -62,15 +62,17 @@ Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& optio
   const std::string socket_dir = options.socket_dir.empty() ? shm::DefaultClientDir() : options.socket_dir;
   const RankName who{rank, RandomNonce()};
   TP_ASSIGN_OR_RETURN(Link link, Attach(options, socket_dir, spec, who));
-  return std::unique_ptr<MemClient>(new MemClient(options, socket_dir, who, std::move(link)));
+  return std::unique_ptr<MemClient>(new MemClient(options, socket_dir, who, std::move(link), spec.dtype));
 }
 
-MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link)
+MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link, DType dtype)
     : options_(options),
       socket_dir_(std::move(socket_dir)),
       who_(who),
+      element_bytes_(BytesOf(dtype)),
       channel_(std::move(link.channel)),
-      session_(std::move(link.session)) {}
+      session_(std::move(link.session)),
+      flags_(session_.flags != nullptr ? session_.flags->data() : nullptr) {}
 
 Status MemClient::Usable() const {
   if (!fork_guard_.Inherited()) return ended_;
@@ -120,8 +122,14 @@ Result<Ticket> MemClient::StartEndStep(const StepEnd& end) {
   return ticket;
 }
 
+TicketFlags MemClient::FlagsOf(Ticket ticket) const {
+  if (flags_.is_null()) return {};
+  return {flags_.ready(ticket), flags_.done(ticket), ticket};
+}
+
 Result<Ticket> MemClient::Start(shm::Request request) {
   TP_RETURN_IF_ERROR(Usable());
+  if (HasParked()) TP_RETURN_IF_ERROR(AwaitParked());
   TP_CHECK(requests_.size() < kTicketsMax, "more tickets in flight than kTicketsMax; take outcomes with Wait first");
   const Ticket ticket = requests_.Add(&request);
   const Status sent = PushWhenRoom(request);
@@ -149,14 +157,17 @@ void MemClient::TakeCompletions() {
   while (session_.port->Pop(&completion)) {
     RequestLog::Entry* entry = requests_.FindUnanswered(completion.counter);
     if (entry == nullptr) {
-      if (ended_.ok()) {
-        ended_ = Status(ErrorId::kProtocolViolation,
-                        "memserver answered request " + std::to_string(completion.counter) + ", which is not in flight");
-      }
+      (void)EndSession(Status(ErrorId::kProtocolViolation,
+                              "memserver answered request " + std::to_string(completion.counter) + ", which is not in flight"));
       return;
     }
     entry->outcome.emplace(OutcomeOf(completion, entry->request));
+    if (!flags_.is_null() && (entry->request.flags & shm::kResubmitted) != 0) {
+      const Ticket ticket = requests_.TicketOf(completion.counter);
+      flags_.done(ticket)->store(ticket, std::memory_order_release);
+    }
   }
+  if (HasParked()) SendParked();
 }
 
 Result<Outcome> MemClient::OutcomeOf(const shm::Completion& completion, const shm::Request& request) const {
@@ -199,7 +210,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
     if (!ended_.ok()) return ended_;
     const int64_t left = end + parked_ns_ - clock.NowNs();
     if (left <= 0) break;
-    session_.port->WaitForCompletion(std::min(left, kSliceNs), spin_ns);
+    session_.port->WaitForCompletion(std::min(left, HasParked() ? kParkedLookNs : kSliceNs), spin_ns);
     // The socket is looked at only when the slice brought nothing: a system call per request would double its cost.
     TakeCompletions();
     if (!entry->outcome) TP_RETURN_IF_ERROR(CheckSession());
@@ -236,6 +247,7 @@ Status MemClient::CheckSession() {
 
 Status MemClient::Check() {
   TP_RETURN_IF_ERROR(Usable());
+  TakeCompletions();
   return CheckSession();
 }
 
@@ -252,60 +264,16 @@ Status MemClient::HandleFrame(const shm::Frame& frame) {
 }
 
 Status MemClient::EndSession(Status why) {
-  if (ended_.ok()) ended_ = why.ok() ? Status(ErrorId::kSessionEnded, "memserver ended this session") : std::move(why);
+  if (!ended_.ok()) return ended_;
+  ended_ = why.ok() ? Status(ErrorId::kSessionEnded, "memserver ended this session") : std::move(why);
+  // No stream of this rank waits for a server that is gone.
+  if (!flags_.is_null()) flags_.PoisonDone();
   return ended_;
 }
 
 Status MemClient::AfterSend(const Status& sent) {
   if (sent.ok()) return sent;
   return sent.id() == ErrorId::kServerGone ? CheckSession() : EndSession(sent);
-}
-
-// --- a server that ended ---
-
-Status MemClient::ComeBack() {
-  TP_POINT("client.server_lost");
-  Patience patience(options_.server_timeout_ns);
-  Tell(options_, "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
-  size_t sent_again = 0;
-  for (;;) {
-    if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();  // what the server before still answered is done
-    if (!ended_.ok()) return ended_;
-    const Status status = Rejoin(patience.LeftNs(), &sent_again);
-    if (status.ok()) break;
-    if (!MayComeBack(status.id())) return EndSession(status);
-    if (!patience.Pause()) return EndSession(WaitedInVain(patience, status));
-  }
-  parked_ns_ += patience.WaitedNs();
-  ++comebacks_;
-  TP_POINT("client.resubmitted");
-  Tell(options_, "memserver is back after " + FormatNs(patience.WaitedNs()) + "; requests sent again: " + std::to_string(sent_again));
-  return Status();
-}
-
-Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
-  shm::ResumeFrame frame;
-  frame.rank = who_.rank;
-  frame.nonce = who_.nonce;
-  frame.job_nonce = session_.job_nonce;
-  frame.rcache_bytes = session_.attachment.rcache_bytes;
-  TP_ASSIGN_OR_RETURN(ReturnedLink link, ComeBackOnce(socket_dir_, frame, session_.rcache->fd(), timeout_ns));
-  channel_ = std::move(link.channel);
-  session_.port = std::move(link.session.port);
-  session_.attachment.session = link.session.session;
-  TP_ASSIGN_OR_RETURN(*sent_again, SendAgain());
-  return Status();
-}
-
-Result<size_t> MemClient::SendAgain() {
-  const std::vector<shm::Request> requests = requests_.Renumber();
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const shm::More more = i + 1 < requests.size() ? shm::More::kYes : shm::More::kNo;
-    if (!session_.port->Push(requests[i], more)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
-  }
-  if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again")) TP_RETURN_IF_ERROR(SendSchedule());
-  if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
-  return requests.size();
 }
 
 Status MemClient::SendSchedule() {
@@ -372,7 +340,7 @@ Status MemClient::Detach() {
     if (!left.ok() && !was_done) return left;
     left = was_done ? Status() : SayGoodbye(&sent);
   }
-  ended_ = Status(ErrorId::kSessionEnded, "this rank has detached from its job");
+  (void)EndSession(Status(ErrorId::kSessionEnded, "this rank has detached from its job"));
   // Who does not wait for a lost server takes its end for the answer.
   return left.id() == ErrorId::kServerGone ? Status() : left;
 }

@@ -17,6 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/units.h"
 #include "client/attach.h"
 #include "client/chunk_service.h"
 #include "client/client_options.h"
@@ -24,6 +27,7 @@
 #include "client/fork_guard.h"
 #include "client/reconnect.h"
 #include "client/request_log.h"
+#include "shm/flag_pages.h"
 #include "shm/job_spec.h"
 
 namespace tidepool::client {
@@ -45,6 +49,7 @@ class MemClient final : public ChunkService {
   Result<Ticket> StartClaimFrozen(ChunkId chunk);
   bool Test(Ticket ticket) override;
   Result<Outcome> Wait(Ticket ticket) override;
+  TicketFlags FlagsOf(Ticket ticket) const override;
   Status DeclareSchedule(std::span<const ChunkId> order) override;
   Status SaveWeights(int dir_fd, const std::string& name, Version version) override;
   Status Detach() override;
@@ -60,7 +65,9 @@ class MemClient final : public ChunkService {
     std::optional<Status> result;
   };
 
-  MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link);
+  static constexpr int64_t kParkedLookNs = kNsPerMs;  // between two looks at the flags of requests that are to be sent again
+
+  MemClient(const ClientOptions& options, std::string socket_dir, const RankName& who, Link link, DType dtype);
   // ok while the session can be used: not ended, and not inherited by fork.
   Status Usable() const;
   Result<Ticket> Start(shm::Request request);
@@ -81,6 +88,11 @@ class MemClient final : public ChunkService {
   Status ComeBack();
   Status Rejoin(int64_t timeout_ns, size_t* sent_again);
   Result<size_t> SendAgain();
+  // Where the rank brought its rCache (come_back.cpp): a ticket's number is also that of its flags, in the rings of every server.
+  void SettleCopied();
+  bool HasParked() const { return parked_sent_ < parked_.size(); }
+  void SendParked();
+  Status AwaitParked();
   Status SendSchedule();
   Status SendSave();
   Status RunSave();
@@ -90,10 +102,14 @@ class MemClient final : public ChunkService {
   const ClientOptions options_;
   const std::string socket_dir_;
   const RankName who_;
+  const uint64_t element_bytes_;
   const ForkGuard fork_guard_;
   ControlChannel channel_;
   AttachedSession session_;
+  const shm::FlagPages flags_;  // null where the server made the rCache
   RequestLog requests_;
+  std::vector<shm::Request> parked_;  // to be sent again; the first parked_sent_ have been
+  size_t parked_sent_ = 0;
   std::vector<ChunkId> schedule_;  // declared last
   std::optional<PendingSave> save_;
   int64_t socket_looked_ns_ = 0;  // by Test

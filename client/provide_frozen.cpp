@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <vector>
 #include <string>
 
 #include "base/check.h"
@@ -53,7 +54,13 @@ class FrozenUpload {
   Status StartHalf(uint64_t half, size_t index, ChunkId id, uint64_t begin) {
     const uint64_t element_bytes = BytesOf(spec_.dtype), offset = range_.rcache_offset + half * half_bytes_;
     const uint64_t count = std::min(half_bytes_, shm::FrozenBytes(spec_, spec_.frozen[index]) - begin);
-    TP_RETURN_IF_ERROR(read_(index, begin, {client_->attachment().rcache + offset, count}));
+    if (range_.copy) {
+      between_.resize(count);
+      TP_RETURN_IF_ERROR(read_(index, begin, between_));
+      TP_RETURN_IF_ERROR(range_.copy(offset, between_));
+    } else {
+      TP_RETURN_IF_ERROR(read_(index, begin, {client_->attachment().rcache + offset, count}));
+    }
     TP_ASSIGN_OR_RETURN(tickets_[half], client_->StartPutWeights({id, begin / element_bytes, count / element_bytes, offset}));
     return Status();
   }
@@ -73,6 +80,7 @@ class FrozenUpload {
   const ReadFrozen& read_;
   const uint64_t half_bytes_;
   std::array<std::optional<Ticket>, 2> tickets_;
+  std::vector<std::byte> between_;  // what is copied to memory of a GPU
   uint64_t bytes_put_ = 0;
 };
 
@@ -80,6 +88,7 @@ class FrozenUpload {
 
 Result<uint64_t> ProvideFrozen(MemClient* client, const shm::JobSpec& spec, Rank rank, const UploadRange& range, const ReadFrozen& read) {
   if (spec.frozen.empty()) return uint64_t{0};
+  TP_CHECK(client->attachment().flags == nullptr || range.copy, "an rCache that the rank brought is written by its streams");
   FrozenUpload upload(client, spec, range, read);
   for (const bool own : {true, false}) {
     for (size_t i = 0; i < spec.frozen.size(); ++i) {

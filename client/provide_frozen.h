@@ -22,6 +22,8 @@ using ReadFrozen = std::function<Status(size_t index, uint64_t begin, std::span<
 struct UploadRange {
   uint64_t rcache_offset = 0;
   uint64_t bytes = 0;
+  // Where the rank brought its rCache, which no processor can write: copies bytes to this offset of it, and waits until they are there.
+  std::function<Status(uint64_t rcache_offset, std::span<const std::byte> bytes)> copy = nullptr;
 };
 
 // Bytes that this rank has put. Errors: those of `read`, kContentMismatch (the bytes are not those that the specification names), and what

@@ -22,7 +22,8 @@ class Attempts {
   Result<Link> Once(const std::string& path, const shm::JobSpec& spec, const RankName& who) {
     TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(path, gone_ ? 0 : options_.connect_timeout_ns));
     TP_POINT("client.connected");
-    TP_ASSIGN_OR_RETURN(AttachedSession session, AttachSession(&channel, spec, who, Waits()));
+    TP_ASSIGN_OR_RETURN(AttachedSession session,
+                        AttachSession(&channel, spec, who, Waits(), options_.brought ? &*options_.brought : nullptr));
     IsBack();
     return Link{std::move(channel), std::move(session)};
   }
@@ -116,9 +117,10 @@ Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir,
   }
 }
 
-Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame, int rcache_fd, int64_t timeout_ns) {
+Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame, std::span<const int> memory_fds,
+                                  int64_t timeout_ns) {
   TP_ASSIGN_OR_RETURN(ControlChannel channel, ControlChannel::Open(socket_dir, 0));
-  TP_ASSIGN_OR_RETURN(ResumedSession session, ResumeSession(&channel, frame, rcache_fd, timeout_ns));
+  TP_ASSIGN_OR_RETURN(ResumedSession session, ResumeSession(&channel, frame, memory_fds, timeout_ns));
   return ReturnedLink{std::move(channel), std::move(session)};
 }
 

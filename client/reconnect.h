@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -56,6 +57,7 @@ struct ReturnedLink {
   ResumedSession session;
 };
 // One try to come back: connects and resumes. Errors: kNoServer, and those of ResumeSession.
-Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame, int rcache_fd, int64_t timeout_ns);
+Result<ReturnedLink> ComeBackOnce(const std::string& socket_dir, const shm::ResumeFrame& frame, std::span<const int> memory_fds,
+                                  int64_t timeout_ns);
 
 }  // namespace tidepool::client

@@ -32,9 +32,13 @@ RequestLog::Entry* RequestLog::Find(Ticket ticket) {
 
 RequestLog::Entry* RequestLog::FindUnanswered(uint64_t counter) {
   if (counter == 0) return nullptr;
-  const uint64_t again = renumbered_.size();
-  Entry* entry = Find(counter <= again ? renumbered_[counter - 1] : base_ + (counter - again));
+  Entry* entry = Find(TicketOf(counter));
   return entry == nullptr || entry->outcome || entry->request.counter != counter ? nullptr : entry;
+}
+
+uint64_t RequestLog::TicketsAhead() const {
+  const auto unanswered = [](const auto& each) { return !each.second.outcome.has_value(); };
+  return last_ - static_cast<uint64_t>(std::count_if(entries_.begin(), entries_.end(), unanswered));
 }
 
 std::vector<shm::Request> RequestLog::Renumber() {

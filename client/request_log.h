@@ -38,6 +38,19 @@ class RequestLog {
   // By the counter in a completion: null also when it was answered before, and for numbers that were never given.
   Entry* FindUnanswered(uint64_t counter);
   size_t size() const { return entries_.size(); }
+  // By how much the tickets of new requests would exceed their counters after a Renumber now.
+  uint64_t TicketsAhead() const;
+  // The ticket of the request that has this counter since the last Renumber.
+  Ticket TicketOf(uint64_t counter) const {
+    return counter <= renumbered_.size() ? renumbered_[counter - 1] : base_ + (counter - renumbered_.size());
+  }
+
+  template <typename Each>
+  void ForEachUnanswered(Each each) {
+    for (auto& [ticket, entry] : entries_) {
+      if (!entry.outcome) each(ticket, &entry);
+    }
+  }
 
   // For new rings: the unanswered requests in their order, with new counters and marked as sent before.
   std::vector<shm::Request> Renumber();

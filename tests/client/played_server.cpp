@@ -65,7 +65,7 @@ bool PlayedServer::Accept() {
 std::optional<shm::Frame> PlayedServer::NextFrame() {
   shm::Packet packet;
   if (!shm::WaitForSocket(socket_.get(), POLLIN, kLimit)) return std::nullopt;
-  if (shm::ReceivePacket(socket_.get(), 1, &packet) != shm::SocketResult::kDone) return std::nullopt;
+  if (shm::ReceivePacket(socket_.get(), 2, &packet) != shm::SocketResult::kDone) return std::nullopt;
   fds = std::move(packet.fds);
   auto frame = shm::DecodeFrame(packet.bytes);
   return frame.ok() ? std::optional(std::move(frame).value()) : std::nullopt;
@@ -78,6 +78,10 @@ void PlayedServer::Send(const shm::Frame& frame, const std::vector<int>& sent) {
 shm::HelloFrame PlayedServer::TakeGreeting() {
   EXPECT_TRUE(Accept());
   auto hello = Only<shm::HelloFrame>(NextFrame());
+  brought = fds.empty() ? UniqueFd() : std::move(fds.front());
+  if (hello.rcache.is_brought()) {
+    flags_ = std::move(shm::Segment::Create("flags", shm::kFlagBytes, shm::PeerAccess::kReadWrite)).value();
+  }
   Only<shm::SpecPartFrame>(NextFrame());
   return hello;
 }
@@ -90,7 +94,8 @@ void PlayedServer::Welcome() {
   welcome.rcache_bytes = kRcacheBytes;
   welcome.sealed_version = 12;
   welcome.job_nonce = kJobNonce;
-  Send(welcome, {port_->submission_fd(), port_->completion_fd(), rcache_->fd(), port_->doorbell_fd()});
+  const int memory = flags_ != nullptr ? flags_->fd() : rcache_->fd();
+  Send(welcome, {port_->submission_fd(), port_->completion_fd(), memory, port_->doorbell_fd()});
 }
 
 shm::ResumeFrame PlayedServer::TakeResume() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "shm/flag_pages.h"
 #include "shm/frames.h"
 #include "shm/job_spec.h"
 #include "shm/messages.h"
@@ -37,7 +38,7 @@ class PlayedServer {
   void Send(const shm::Frame& frame, const std::vector<int>& fds = {});
   // Accepts and reads a greeting; returns it.
   shm::HelloFrame TakeGreeting();
-  // Grants the session that was asked for: fresh rings, and for a new rank the rCache.
+  // Grants the session that was asked for: fresh rings, and for a new rank the rCache, or flag pages when it brings its own.
   void Welcome();
   // Accepts a client that comes back; returns its frame. Its descriptor is in `fds`.
   shm::ResumeFrame TakeResume();
@@ -53,14 +54,17 @@ class PlayedServer {
   bool ClientWaits(int64_t timeout_ns) const;
 
   std::vector<UniqueFd> fds;  // of the last frame
+  UniqueFd brought;           // that came with the greeting
   const shm::Segment& rcache() const { return *rcache_; }
   shm::ServerPort& port() { return *port_; }
+  shm::FlagPages flags() const { return shm::FlagPages(flags_->data()); }
 
  private:
   std::string directory_;
   UniqueFd listening_, socket_;
   std::unique_ptr<shm::ServerPort> port_;
   std::unique_ptr<shm::Segment> rcache_;
+  std::unique_ptr<shm::Segment> flags_;  // of a rank that brings its rCache
 };
 
 }  // namespace tidepool::testing

@@ -1,0 +1,118 @@
+// The second half of MemClient: a server that ended.
+#include <array>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/planted.h"
+#include "base/point.h"
+#include "base/units.h"
+#include "client/mem_client.h"
+#include "shm/frames.h"
+#include "shm/messages.h"
+
+namespace tidepool::client {
+namespace {
+
+bool IsCopy(const shm::Request& request) {
+  return request.op == static_cast<uint32_t>(shm::Op::kFetch) || request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
+}
+
+}  // namespace
+
+Status MemClient::ComeBack() {
+  TP_POINT("client.server_lost");
+  Patience patience(options_.server_timeout_ns);
+  Tell(options_, "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
+  size_t sent_again = 0;
+  for (;;) {
+    if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();  // what the server before still answered is done
+    if (!ended_.ok()) return ended_;
+    const Status status = Rejoin(patience.LeftNs(), &sent_again);
+    if (status.ok()) break;
+    if (!MayComeBack(status.id())) return EndSession(status);
+    if (!patience.Pause()) return EndSession(WaitedInVain(patience, status));
+  }
+  parked_ns_ += patience.WaitedNs();
+  ++comebacks_;
+  TP_POINT("client.resubmitted");
+  Tell(options_, "memserver is back after " + FormatNs(patience.WaitedNs()) + "; requests sent again: " + std::to_string(sent_again));
+  return Status();
+}
+
+// What the server before has copied for streams that are past it is not asked for again: a fetch may have been used and overwritten since,
+// and of a gradient kept memory has it (shm/flag_pages.h).
+void MemClient::SettleCopied() {
+  if (flags_.is_null()) return;
+  requests_.ForEachUnanswered([this](Ticket ticket, RequestLog::Entry* entry) {
+    const shm::Request& request = entry->request;
+    if (!IsCopy(request) || !flags_.IsDone(ticket)) return;
+    entry->outcome.emplace(Outcome{request.version, request.element_count * element_bytes_, 0, false});
+  });
+}
+
+Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
+  SettleCopied();
+  shm::ResumeFrame frame;
+  frame.rank = who_.rank;
+  frame.nonce = who_.nonce;
+  frame.job_nonce = session_.job_nonce;
+  frame.rcache_bytes = session_.attachment.rcache_bytes;
+  frame.rcache = KindOf(options_.brought ? &*options_.brought : nullptr);
+  std::vector<int> memory{options_.brought ? options_.brought->descriptor : session_.rcache->fd()};
+  if (options_.brought) {
+    memory.push_back(session_.flags->fd());
+    frame.flags_base = requests_.TicketsAhead();
+  }
+  TP_ASSIGN_OR_RETURN(ReturnedLink link, ComeBackOnce(socket_dir_, frame, memory, timeout_ns));
+  channel_ = std::move(link.channel);
+  session_.port = std::move(link.session.port);
+  session_.attachment.session = link.session.session;
+  TP_ASSIGN_OR_RETURN(*sent_again, SendAgain());
+  return Status();
+}
+
+Result<size_t> MemClient::SendAgain() {
+  const std::vector<shm::Request> requests = requests_.Renumber();
+  if (!flags_.is_null()) {
+    parked_ = requests;
+    parked_sent_ = 0;
+    SendParked();
+  }
+  for (size_t i = 0; flags_.is_null() && i < requests.size(); ++i) {
+    const shm::More more = i + 1 < requests.size() ? shm::More::kYes : shm::More::kNo;
+    if (!session_.port->Push(requests[i], more)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
+  }
+  if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again")) TP_RETURN_IF_ERROR(SendSchedule());
+  if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
+  return requests.size();
+}
+
+// Requests that were sent before have no flags at the server: they go out here, in their order, when their streams have said that they may,
+// and what their streams wait for is written here (TakeCompletions).
+void MemClient::SendParked() {
+  while (HasParked()) {
+    const shm::Request& request = parked_[parked_sent_];
+    if (IsCopy(request) && !flags_.IsReady(requests_.TicketOf(request.counter))) return;
+    if (!session_.port->Push(request)) return;
+    ++parked_sent_;
+  }
+}
+
+// No later request may overtake them.
+Status MemClient::AwaitParked() {
+  const SteadyClock clock;
+  const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
+  while (HasParked()) {
+    TakeCompletions();
+    TP_RETURN_IF_ERROR(ended_.ok() ? CheckSession() : ended_);
+    if (clock.NowNs() > end + parked_ns_) {
+      return Status(ErrorId::kWaitTimeout,
+                    "the streams of this rank have not come to where memory is free for a request of before memserver ended");
+    }
+    if (HasParked()) session_.port->WaitForCompletion(kParkedLookNs, 0);
+  }
+  return Status();
+}
+
+}  // namespace tidepool::client
