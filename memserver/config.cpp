@@ -97,6 +97,9 @@ Status ParseAdamThreads(const std::string& text, Config* config) {
 Status ParseCopyThreads(const std::string& text, Config* config) {
   return ParseCountOrAuto(text, 0, 64, &config->copy_threads);
 }
+Status ParseGpu(const std::string& text, Config* config) {
+  return ParseChoice<bool, 2>(text, {{{"auto", true}, {"none", false}}}, &config->gpus);
+}
 Status ParseIsa(const std::string& text, Config* config) {
   TP_ASSIGN_OR_RETURN(config->isa, optim::IsaFromName(text));
   if (config->isa <= optim::BestIsa()) return Status();
@@ -220,7 +223,7 @@ Status ParseNvmeDeadline(const std::string& text, Config* config) {
   return Status();
 }
 
-constexpr std::array<Setting, 32> kSettings{{
+constexpr std::array<Setting, 33> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -256,6 +259,8 @@ constexpr std::array<Setting, 32> kSettings{{
      "0: the serve loop copies; else each session has a copy thread, and N of them copy a large range together; auto: by the number of "
      "CPUs",
      ParseCopyThreads},
+    {"--gpu", "gpu", "auto|none", "auto", "auto: trainers may bring memory of this machine's GPUs as their rCaches; none: no GPU is used",
+     ParseGpu},
     {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},
     {"--topology", "topology", "FILE|auto", "auto", "plan places for the machine of this file (hwloc's XML) instead of this one",
      ParseTopology},
@@ -307,31 +312,6 @@ Status TakeFile(const std::string& path, std::vector<EffectiveSetting>* effectiv
   return Status();
 }
 
-std::string Line(const EffectiveSetting& each, const std::string& comment) {
-  const std::string_view key = each.setting->key;
-  const std::string name(key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1));
-  std::string line = name + " = " + JsonWriter::Quoted(each.text);  // what JSON escapes, TOML escapes alike
-  line.resize(std::max<size_t>(line.size(), 28), ' ');
-  return line + "  # " + comment + "\n";
-}
-
-// Keys without a table come first, as TOML demands; the table above is in the order of its tables otherwise.
-std::string PrintFile(const std::vector<EffectiveSetting>& effective, const std::function<std::string(const EffectiveSetting&)>& comment) {
-  std::string top, tables, table_now;
-  for (const EffectiveSetting& each : effective) {
-    const size_t dot = each.setting->key.find('.');
-    if (dot == std::string_view::npos) {
-      top += Line(each, comment(each));
-      continue;
-    }
-    const std::string table(each.setting->key.substr(0, dot));
-    if (table != table_now) tables += "\n[" + table + "]\n";
-    table_now = table;
-    tables += Line(each, comment(each));
-  }
-  return top + tables;
-}
-
 std::vector<EffectiveSetting> Defaults() {
   std::vector<EffectiveSetting> effective;
   for (const Setting& setting : kSettings) effective.push_back({&setting, std::string(setting.fallback), "default"});
@@ -373,27 +353,6 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources) {
     }
   }
   return loaded;
-}
-
-std::string PrintDefaults() {
-  return "# memserver.toml: every key has a default; these are the defaults.\n"
-         "# A flag wins over the environment, the environment over this file.\n\n" +
-         PrintFile(Defaults(),
-                   [](const EffectiveSetting& each) {
-                     return std::string(each.setting->description) + " (" + std::string(each.setting->value_kind) + ")";
-                   }) +
-         "\n# What a user or a job may have is a table of its own; as many as there are (docs/operations.md):\n"
-         "# [[jobs.quota]]\n"
-         "# match = \"user:alice\"  # or \"user:1000\", or \"job:NAME\"\n"
-         "# guarantee = \"0\"  # of the pool, for nobody else (SIZE|%)\n"
-         "# limit = \"100%\"  # of the pool (SIZE|%)\n"
-         "# nvme_limit = \"1TiB\"  # on NVMe; \"0\": its jobs stay on the host (SIZE; default: no limit)\n"
-         "# weight = 1  # of workers and copies (1 to 100)\n"
-         "# priority = \"normal\"  # low, normal or high\n";
-}
-
-std::string PrintEffective(const LoadedConfig& loaded) {
-  return PrintFile(loaded.settings, [](const EffectiveSetting& each) { return each.origin; }) + PrintQuotas(loaded.config.quotas);
 }
 
 }  // namespace tidepool::memserver

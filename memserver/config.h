@@ -40,6 +40,7 @@ struct Config {
   optim::IsaLevel isa = optim::IsaLevel::kV2;
   std::optional<optim::Tuning> tuning;  // none: measured at start
   uint32_t copy_threads = kAutomatic;   // 0: the serve loop copies
+  bool gpus = true;
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic
   LogLevel log_level = LogLevel::kInfo;

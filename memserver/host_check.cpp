@@ -15,10 +15,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "base/system_memory.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "memserver/gpu_source.h"
 #include "memserver/residency/pool_pages.h"
 #include "memserver/topology_report.h"
 #include "memserver/traffic/state_tier.h"
@@ -142,6 +144,22 @@ Finding CheckSockets(const ServerOptions& options) {
   return Ok("sockets", path);
 }
 
+// A machine without GPUs is as good as any: rCaches lie on the host then.
+std::vector<Finding> CheckGpus(const GpuSource& source) {
+  if (!source.list) return {Ok("gpu", "none is used (--gpu none)")};
+  auto gpus = source.list();
+  if (!gpus.ok()) {
+    const std::string why = gpus.status().why();
+    return {Ok("gpu", "none: " + gpus.status().what() + (why.empty() ? "" : " (" + why + ")") + "; rCaches lie on the host")};
+  }
+  std::vector<Finding> findings;
+  for (const device::Gpu& gpu : *gpus) {
+    const std::string lacks = WhatItLacks(gpu);
+    findings.push_back(lacks.empty() ? Ok("gpu", Text(gpu)) : Warn("gpu", Text(gpu) + ": " + lacks, "a newer driver, or --gpu none"));
+  }
+  return findings;
+}
+
 const char* NameOf(Verdict verdict) {
   return verdict == Verdict::kOk ? "OK  " : verdict == Verdict::kWarn ? "WARN" : "FAIL";
 }
@@ -149,16 +167,18 @@ const char* NameOf(Verdict verdict) {
 }  // namespace
 
 std::vector<Finding> CheckHost(const ServerOptions& options) {
-  return {CheckMemory(options),
-          CheckMemlock(options),
-          CheckHugePages(options),
-          CheckSeals(),
-          CheckPidFd(),
-          CheckDescriptors(options),
-          CheckSockets(options),
-          Ok("places", PlacesLine(options.topology, options.places)),
-          Ok("cpu", std::string("instruction set ") + optim::NameOf(options.isa) + ", " + std::to_string(options.adam_threads) +
-                        " optimizer workers")};
+  std::vector<Finding> findings{CheckMemory(options),
+                                CheckMemlock(options),
+                                CheckHugePages(options),
+                                CheckSeals(),
+                                CheckPidFd(),
+                                CheckDescriptors(options),
+                                CheckSockets(options),
+                                Ok("places", PlacesLine(options.topology, options.places)),
+                                Ok("cpu", std::string("instruction set ") + optim::NameOf(options.isa) + ", " +
+                                              std::to_string(options.adam_threads) + " optimizer workers")};
+  for (Finding& gpu : CheckGpus(options.gpus)) findings.push_back(std::move(gpu));
+  return findings;
 }
 
 std::string Format(const std::vector<Finding>& findings) {

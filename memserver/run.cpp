@@ -23,9 +23,11 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "memserver/admin/admin_api.h"
+#include "memserver/gpu_source.h"
 #include "memserver/keeper/sd_notify.h"
 #include "memserver/keeper/session_spawn.h"
 #include "memserver/limits.h"
+#include "memserver/ready_line.h"
 #include "memserver/reload.h"
 #include "shm/socket_path.h"
 
@@ -130,47 +132,6 @@ class TouchProgress {
   SteadyClock clock_;
   int64_t last_ns_ = 0;
 };
-
-std::string PagesText(const PoolFacts& pool, bool adopted) {
-  if (adopted) return "as they were";
-  if (pool.huge_page_bytes == 0) return "4 KiB";
-  return FormatBytes(pool.huge_page_bytes) + " in pages of 2 MiB" + (pool.reserved_pages ? ", set aside" : "");
-}
-
-// "1.20 s by 2 threads".
-std::string TouchText(const PoolFacts& pool) {
-  if (pool.touch_threads == 0) return "before";
-  return FormatDuration(pool.touch_seconds) + " by " + std::to_string(pool.touch_threads) +
-         (pool.touch_threads == 1 ? " thread" : " threads");
-}
-
-// "0: 1.00 GiB, 1: 1.00 GiB".
-std::string NodesText(const PoolFacts& pool) {
-  std::string text;
-  for (const NodeShare& share : pool.nodes) {
-    text += (text.empty() ? "" : ", ") + std::to_string(share.node) + ": " + FormatBytes(share.bytes);
-  }
-  return text.empty() ? "unknown" : text;
-}
-
-void LogReady(const ServerOptions& options, const Server& server, const KeptHolder& keeper) {
-  const PoolFacts& pool = server.pool_facts();
-  LogInfo("ready", {{"data_socket", shm::DataSocketPath(options.socket_dir)},
-                    {"admin_socket", shm::AdminSocketPath(options.socket_dir)},
-                    {"pool", FormatBytes(server.pool_bytes()) + (server.adopted() ? " of the server before" : "")},
-                    {"keeper", keeper.Name()},
-                    {"keeper_pid", keeper.keeper_pid()},
-                    {"rcache_limit", FormatBytes(options.rcache_limit)},
-                    {"pages", PagesText(pool, server.adopted())},
-                    {"touched", TouchText(pool)},
-                    {"nodes", NodesText(pool)},
-                    {"pinned_workers", options.places.workers.size()},
-                    {"isa", optim::NameOf(options.isa)},
-                    {"adam_threads", options.adam_threads},
-                    {"copy", options.copy_threads == 0 ? "serve loop" : "thread per session"},
-                    {"copy_kernel", device::Text(server.copy_tuning())}});
-  NotifyServiceManager("READY=1\nSTATUS=serving with a pool of " + FormatBytes(server.pool_bytes()));
-}
 
 void RemoveFiles(const std::string& socket_dir) {
   for (const std::string& path : {shm::DataSocketPath(socket_dir), shm::AdminSocketPath(socket_dir), shm::LockFilePath(socket_dir)}) {
@@ -340,6 +301,7 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
                                    .pin = cpus > 2 * kFewCores};
   TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, wishes));
   options.isa = config.isa;
+  if (config.gpus) options.gpus = CudaGpus();
   options.nvme = config.nvme;
   options.states_on = config.states_on;
   options.lease_ns = config.lease_ns;

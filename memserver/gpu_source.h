@@ -1,0 +1,20 @@
+// CudaGpus: the GPUs of this machine by the CUDA driver, as a source for GpuTable; and what people are told of them.
+//
+// Any thread. The driver is started by the first question (up to a second where there are GPUs; at once where there is no driver).
+#pragma once
+
+#include <string>
+
+#include "memserver/traffic/gpu.h"
+
+namespace tidepool::memserver {
+
+GpuSource CudaGpus();
+
+// One line: "none (--gpu none)", "none: the CUDA driver is not there", "0: NVIDIA H200 (GPU-6c3e...), 141.00 GB, exports vmm; ...".
+std::string GpusLine(const GpuSource& source);
+// Of one GPU, and what it lacks: empty when nothing.
+std::string Text(const device::Gpu& gpu);
+std::string WhatItLacks(const device::Gpu& gpu);
+
+}  // namespace tidepool::memserver
