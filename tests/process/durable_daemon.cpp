@@ -47,15 +47,16 @@ Process DurableDaemon::ServeBy(const std::string& program, const std::vector<std
   return server;
 }
 
-Process DurableDaemon::Train(const std::vector<std::string>& more) const {
-  return TrainBy(TIDEPOOL_THIN_TRAINER, more);
+Process DurableDaemon::Train(const std::vector<std::string>& more, const std::vector<std::string>& environment) const {
+  return TrainBy(TIDEPOOL_THIN_TRAINER, more, environment);
 }
 
-Process DurableDaemon::TrainBy(const std::string& program, const std::vector<std::string>& more) const {
+Process DurableDaemon::TrainBy(const std::string& program, const std::vector<std::string>& more,
+                               const std::vector<std::string>& environment) const {
   auto command = ThinCommand(
       directory_.path(), WithDefaults({{"--name", "job"}, {"--steps", "60"}, {"--pause-ms", "2"}, {"--server-timeout-ms", "20000"}}, more));
   command.front() = program;
-  return std::make_unique<ChildProcess>(command);
+  return std::make_unique<ChildProcess>(command, environment);
 }
 
 void DurableDaemon::HandOver(ChildProcess* server) {

@@ -25,8 +25,9 @@ class DurableDaemon : public ::testing::Test {
   Process ServeBy(const std::string& program, const std::vector<std::string>& more = {},
                   const std::vector<std::string>& environment = {}) const;
   // A thin trainer of 60 steps that waits 20 s for a lost server, unless `more` says otherwise.
-  Process Train(const std::vector<std::string>& more = {}) const;
-  Process TrainBy(const std::string& program, const std::vector<std::string>& more = {}) const;
+  Process Train(const std::vector<std::string>& more = {}, const std::vector<std::string>& environment = {}) const;
+  Process TrainBy(const std::string& program, const std::vector<std::string>& more = {},
+                  const std::vector<std::string>& environment = {}) const;
   // SIGTERM; expects the hand-over to succeed within two seconds (longer under sanitizers).
   static void HandOver(ChildProcess* server);
   // The hash of each rank's weights after an undisturbed run of 60 steps.

@@ -56,10 +56,15 @@ void WriteElement(std::byte* at, DType dtype, uint64_t index, float value) {
 // One rank's run. Two rCache blocks take turns, so that a request is in flight while the next is made.
 class ThinRank {
  public:
-  ThinRank(const ThinOptions& options, std::unique_ptr<MemClient> client)
-      : options_(options), spec_(SpecOf(options)), client_(std::move(client)), block_bytes_(options.chunk_elements * 4) {}
+  ThinRank(const ThinOptions& options, std::unique_ptr<MemClient> client, ThinBlocks* blocks)
+      : options_(options), spec_(SpecOf(options)), client_(std::move(client)), blocks_(blocks), block_bytes_(options.chunk_elements * 4) {}
+
+  ~ThinRank() { blocks_->Rest(); }
+  ThinRank(const ThinRank&) = delete;
+  ThinRank& operator=(const ThinRank&) = delete;
 
   Status Train(ThinResult* result) {
+    TP_RETURN_IF_ERROR(blocks_->Use(client_.get()));
     result->first_version = client_->attachment().sealed_version;
     TP_RETURN_IF_ERROR(ProvideFrozen());
     if (!client_->attachment().weights_ready) TP_RETURN_IF_ERROR(PutWeights());
@@ -87,7 +92,8 @@ class ThinRank {
     const uint64_t count = spec_.ShardElements(chunk);
     return {chunk, count * spec_.ShardIndex(chunk, options_.rank), count, (chunk % 2) * block_bytes_};
   }
-  std::byte* BlockOf(const Range& range) const { return client_->attachment().rcache + range.rcache_offset; }
+  std::byte* BlockOf(const Range& range) const { return blocks_->At(range); }
+  uint64_t BytesIn(const Range& range) const { return range.element_count * BytesOf(options_.dtype); }
 
   // Frozen chunks have a block of their own, behind the two that take turns.
   Status ProvideFrozen() {
@@ -97,8 +103,8 @@ class ThinRank {
       if (options_.frozen_wrong) bytes.back() ^= std::byte{1};
       return Status();
     };
-    TP_ASSIGN_OR_RETURN(const uint64_t put,
-                        client::ProvideFrozen(client_.get(), spec_, options_.rank, {2 * block_bytes_, block_bytes_}, read));
+    TP_ASSIGN_OR_RETURN(const uint64_t put, client::ProvideFrozen(client_.get(), spec_, options_.rank,
+                                                                  {2 * block_bytes_, block_bytes_, blocks_->Copier()}, read));
     if (options_.on_frozen && options_.frozen_chunks > 0) options_.on_frozen(put);
     return Status();
   }
@@ -110,7 +116,7 @@ class ThinRank {
     const Range range{options_.chunks + static_cast<ChunkId>(index), 0, options_.chunk_elements, 2 * block_bytes_};
     if (options_.frozen_written) TP_RETURN_IF_ERROR(TryToWrite(range, step));
     TP_ASSIGN_OR_RETURN(const Ticket ticket, client_->StartFetch(range, step));
-    TP_RETURN_IF_ERROR(client_->Wait(ticket).status());
+    TP_RETURN_IF_ERROR(blocks_->Await(ticket, range, BytesIn(range)));
     const std::vector<std::byte> should = FrozenContent(options_, index);
     const bool same = std::memcmp(BlockOf(range), should.data(), should.size()) == 0;
     return same ? Status() : Status(ErrorId::kInternal, "frozen chunk " + std::to_string(index) + " has other bytes than its name says");
@@ -132,6 +138,7 @@ class ThinRank {
       for (uint64_t i = 0; i < range.element_count; ++i) {
         WriteElement(BlockOf(range), DType::kF32, i, Noise(chunk, range.element_begin + i, 0));
       }
+      TP_RETURN_IF_ERROR(blocks_->Push(range, range.element_count * sizeof(float), true));
       TP_ASSIGN_OR_RETURN(const Ticket ticket, client_->StartPutWeights(range));
       TP_RETURN_IF_ERROR(client_->Wait(ticket).status());
     }
@@ -162,22 +169,25 @@ class ThinRank {
 
   Result<Ticket> Gradient(const Range& range, uint64_t version, uint32_t micro_batch) {
     TP_ASSIGN_OR_RETURN(const Ticket fetch, client_->StartFetch(range, version));
-    TP_RETURN_IF_ERROR(client_->Wait(fetch).status());
+    TP_RETURN_IF_ERROR(blocks_->Await(fetch, range, BytesIn(range)));
     std::byte* block = BlockOf(range);
     for (uint64_t i = 0; i < range.element_count; ++i) {
       const float weight = ReadElement(block, options_.dtype, i);
       const float noise = Noise(range.chunk + 1000 * micro_batch, range.element_begin + i, version + 1);
       WriteElement(block, options_.dtype, i, 0.25F * weight + noise);
     }
-    return client_->StartSubmitGradient(range, version, micro_batch);
+    TP_RETURN_IF_ERROR(blocks_->Push(range, BytesIn(range), false));
+    TP_ASSIGN_OR_RETURN(const Ticket submitted, client_->StartSubmitGradient(range, version, micro_batch));
+    blocks_->Submitted(submitted, range);
+    return submitted;
   }
 
   Status Hash(uint64_t* hash) {
     for (ChunkId chunk = 0; chunk < options_.chunks; ++chunk) {
       const Range range = ShardOf(chunk);
       TP_ASSIGN_OR_RETURN(const Ticket ticket, client_->StartFetch(range, options_.steps));
-      TP_RETURN_IF_ERROR(client_->Wait(ticket).status());
-      const std::span<const std::byte> bytes(BlockOf(range), range.element_count * BytesOf(options_.dtype));
+      TP_RETURN_IF_ERROR(blocks_->Await(ticket, range, BytesIn(range)));
+      const std::span<const std::byte> bytes(BlockOf(range), BytesIn(range));
       *hash = Scramble(*hash ^ shm::Fingerprint(bytes));
     }
     return Status();
@@ -191,6 +201,7 @@ class ThinRank {
   const ThinOptions& options_;
   const shm::JobSpec spec_;
   const std::unique_ptr<MemClient> client_;
+  ThinBlocks* const blocks_;
   const uint64_t block_bytes_;
   SteadyClock clock_;
 };
@@ -237,8 +248,14 @@ Result<ThinResult> RunThinJob(const ThinOptions& options) {
   connect.on_wait = options.on_wait;
   connect.attach_retry = options.persistent;
   for (;;) {
+    auto blocks = std::make_unique<ThinBlocks>();
+    if (options.gpu) {
+      TP_ASSIGN_OR_RETURN(ThinGpu gpu, options.gpu());
+      TP_ASSIGN_OR_RETURN(blocks, ThinBlocks::Bring(std::move(gpu), SpecOf(options).rcache_bytes));
+      connect.brought = blocks->brought();
+    }
     TP_ASSIGN_OR_RETURN(std::unique_ptr<MemClient> client, MemClient::Connect(connect, SpecOf(options), options.rank));
-    ThinRank rank(options, std::move(client));
+    ThinRank rank(options, std::move(client), blocks.get());
     ThinResult result;
     const Status trained = rank.Train(&result);
     if (trained.ok()) return result;

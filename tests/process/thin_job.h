@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "client/mem_client.h"
 #include "shm/job_spec.h"
+#include "tests/process/thin_blocks.h"
 
 namespace tidepool::testing {
 
@@ -46,6 +47,8 @@ struct ThinOptions {
   std::function<void(uint64_t step)> after_step;
   // Called with the norm of each step's gradients.
   std::function<void(uint64_t step, double grad_norm)> on_norm;
+  // Opens the GPU whose memory the rank brings as its rCache; none: it lies on the host.
+  std::function<Result<ThinGpu>()> gpu;
   // Called with the bytes of frozen chunks that this rank has put, when all of them are there.
   std::function<void(uint64_t bytes)> on_frozen;
 };

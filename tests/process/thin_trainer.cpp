@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/last_words.h"
 #include "base/point.h"
+#include "device/cuda_device.h"
 #include "tests/process/thin_job.h"
 
 namespace {
@@ -37,6 +39,13 @@ void AddFrozen(CLI::App* app, tidepool::testing::ThinOptions* options) {
     std::printf("frozen put %llu\n", static_cast<unsigned long long>(bytes));
     std::fflush(stdout);
   };
+}
+
+tidepool::Result<tidepool::testing::ThinGpu> OpenCuda() {
+  TP_ASSIGN_OR_RETURN(auto cuda, tidepool::device::CudaDevice::Open({}));
+  const auto uuid = cuda->uuid();
+  const auto form = cuda->export_form();
+  return tidepool::testing::ThinGpu{std::move(cuda), uuid, form};
 }
 
 }  // namespace
@@ -71,6 +80,8 @@ int main(int argc, char** argv) {
   app.add_flag("--norms", norms, "print the norm of each step's gradients");
   bool stay = false;
   app.add_flag("--stay", stay, "when all steps are done, stay attached until SIGUSR1");
+  std::string device = "cpu";
+  app.add_option("--device", device, "cpu or cuda: where the rCache lies");
   bool fork_child = false;
   app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
   CLI11_PARSE(app, argc, argv);
@@ -78,6 +89,7 @@ int main(int argc, char** argv) {
   options.server_timeout_ns = server_timeout_ms * tidepool::kNsPerMs;
   options.queue_timeout_ns = wait_ms * tidepool::kNsPerMs;
   if (wait_ms > 0) options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
+  if (device == "cuda") options.gpu = OpenCuda;
   if (bf16) options.dtype = tidepool::DType::kBF16;
   options.optimizer.rule = tidepool::RuleFromName(rule).value_or(tidepool::OptimizerRule::kAdamW);
   options.optimizer.states = tidepool::StateFormFromName(states).value_or(tidepool::StateForm::kF32);

@@ -1,0 +1,163 @@
+// Ranks whose rCache is memory of a GPU, with whole processes over the stand-in for the CUDA driver (tests/fakes/fake_cuda): memserver, its
+// keeper and thin trainers. Memory of that GPU faults when a processor touches it, and copies take the time that a test says.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "tests/process/daemon_fixture.h"
+#include "tests/process/durable_daemon.h"
+#include "tests/process/memserver_process.h"
+
+namespace tidepool::testing {
+namespace gpu_test {
+
+using Strings = std::vector<std::string>;
+
+// What a process of a machine with such a GPU has in its environment.
+Strings WithGpu(const Strings& more = {}) {
+  Strings environment{"LD_LIBRARY_PATH=" TIDEPOOL_FAKE_CUDA_FOLDER};
+  environment.insert(environment.end(), more.begin(), more.end());
+  return environment;
+}
+
+// Of processes, in each of two tests; scripts/nightly asks for more.
+int Kills() {
+  const char* wanted = std::getenv("TIDEPOOL_GPU_KILLS");
+  return wanted != nullptr ? std::atoi(wanted) : 4;
+}
+uint64_t Seed() {
+  const char* wanted = std::getenv("TIDEPOOL_TEST_SEED");
+  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 1;
+}
+
+class GpuProcesses : public DurableDaemon {
+ protected:
+  Process TrainOnGpu(const Strings& more = {}, const Strings& environment = {}) const {
+    Strings all{"--device", "cuda"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Train(all, WithGpu(environment));
+  }
+  static void ExpectRefused(ChildProcess* trainer, int exit_code, const std::string& text) {
+    const auto ended = trainer->Wait(kLimit);
+    ASSERT_TRUE(ended.has_value()) << trainer->Output();
+    EXPECT_EQ(ended->exit_code, exit_code) << trainer->Output();
+    EXPECT_NE(trainer->Output().find(text), std::string::npos) << trainer->Output();
+  }
+};
+
+TEST_F(GpuProcesses, AJobHasTheSameBitsAsOnTheHostInEitherFormOfExport) {
+  const std::string expected = UndisturbedHash();
+  const Process server = Serve({}, WithGpu());
+  for (const char* without : {"", "vmm"}) {
+    const Process trainer = TrainOnGpu({"--pause-ms", "0"}, {"FAKE_CUDA_WITHOUT=" + std::string(without)});
+    ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
+    EXPECT_EQ(HashIn(trainer->Output()), expected);
+  }
+  EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+}
+
+TEST_F(GpuProcesses, FrozenChunksAreSharedByJobsOnTheHostAndOnTheGpu) {
+  const Process server = Serve({"--pool", "32MiB"}, WithGpu());
+  const Process stays = Train({"--name", "host", "--frozen", "2", "--steps", "100000"});
+  ASSERT_TRUE(stays->WaitForOutput("frozen put 32768", kLimit)) << stays->Output();
+  const Process on_gpu = TrainOnGpu({"--name", "gpu", "--frozen", "2"});
+  ASSERT_EQ(on_gpu->Wait(kLimit)->exit_code, 0) << on_gpu->Output();
+  EXPECT_NE(on_gpu->Output().find("frozen put 0"), std::string::npos) << on_gpu->Output();
+  const Process other = TrainOnGpu({"--name", "other", "--frozen", "2", "--frozen-seed", "2", "--steps", "4"});
+  ASSERT_EQ(other->Wait(kLimit)->exit_code, 0) << other->Output();
+  EXPECT_NE(other->Output().find("frozen put 32768"), std::string::npos) << other->Output();
+}
+
+TEST_F(GpuProcesses, AServerWithoutThatGpuRefusesByNameAndServesTheHost) {
+  const Process server = Serve({}, WithGpu({"FAKE_CUDA_GPUS=0"}));
+  ExpectRefused(TrainOnGpu().get(), 9, "TP2301");
+  const Process on_host = Train({"--pause-ms", "0"});
+  EXPECT_EQ(on_host->Wait(kLimit)->exit_code, 0) << on_host->Output();
+}
+
+TEST_F(GpuProcesses, TwoGpusServeTwoJobsAndAnUnknownOneIsNamedWithThoseThatThereAre) {
+  const Process server = Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_GPUS=2"}));
+  const Process first = TrainOnGpu({"--name", "a"}, {"FAKE_CUDA_GPUS=2", "CUDA_VISIBLE_DEVICES=0"});
+  const Process second = TrainOnGpu({"--name", "b"}, {"FAKE_CUDA_GPUS=2", "CUDA_VISIBLE_DEVICES=1"});
+  ExpectRefused(TrainOnGpu({"--name", "c"}, {"FAKE_CUDA_GPUS=3", "CUDA_VISIBLE_DEVICES=2"}).get(), 9, "it has ");
+  ASSERT_EQ(first->Wait(kLimit)->exit_code, 0) << first->Output();
+  ASSERT_EQ(second->Wait(kLimit)->exit_code, 0) << second->Output();
+  EXPECT_EQ(HashIn(first->Output()), HashIn(second->Output()));
+}
+
+TEST_F(GpuProcesses, AServerKilledAmongItsCopiesIsReplacedUnderARunningRankWithTheSameBits) {
+  const std::string expected = UndisturbedHash();
+  const Process first = Serve({}, WithGpu({"FAKE_CUDA_SLOW_US=200"}));
+  const Process trainer = TrainOnGpu({"--norms"});
+  SplitMix64 random(Seed());
+  SteadyClock clock;
+  for (int i = 1; i <= Kills(); ++i) {
+    ASSERT_TRUE(trainer->WaitForOutput("norm " + std::to_string(i * 56 / (Kills() + 1) + 1) + " ", kLimit)) << trainer->Output();
+    clock.SleepNs(static_cast<int64_t>(random.Next() % 5'000'000));
+    const pid_t server = ServerPid();
+    ASSERT_EQ(kill(server, SIGKILL), 0);
+    const int64_t end = clock.NowNs() + kLimit;
+    while (ServerPid() == server && clock.NowNs() < end) clock.SleepNs(kNsPerMs);
+  }
+  ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
+  EXPECT_EQ(HashIn(trainer->Output()), expected) << "seed " << Seed();
+}
+
+TEST_F(GpuProcesses, AHandOverGoesUnnoticed) {
+  const std::string expected = UndisturbedHash();
+  Process server = Serve({}, WithGpu());
+  const Process trainer = TrainOnGpu({"--norms"});
+  for (const char* step : {"norm 10 ", "norm 30 "}) {
+    ASSERT_TRUE(trainer->WaitForOutput(step, kLimit)) << trainer->Output();
+    HandOver(server.get());
+    server = Serve({}, WithGpu());
+  }
+  ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
+  EXPECT_EQ(HashIn(trainer->Output()), expected);
+}
+
+// Each is killed at another moment of its copies; the next one goes on from the last sealed step.
+TEST_F(GpuProcesses, TrainersKilledAmongTheirCopiesLeaveNothingBehindAndChangeNoBits) {
+  const std::string expected = UndisturbedHash();
+  const Process server = Serve({}, WithGpu({"FAKE_CUDA_SLOW_US=300"}));
+  const Process warm = TrainOnGpu({"--name", "warm", "--steps", "2"});
+  ASSERT_EQ(warm->Wait(kLimit)->exit_code, 0) << warm->Output();
+  ASSERT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+  const OpenDescriptors before = SettledDescriptorsOf(directory_.path());
+  SplitMix64 random(Seed());
+  SteadyClock clock;
+  for (int i = 0; i < Kills(); ++i) {
+    const Process trainer = TrainOnGpu({"--norms", "--persistent"});
+    ASSERT_TRUE(trainer->WaitForOutput("norm ", kLimit)) << trainer->Output();
+    clock.SleepNs(static_cast<int64_t>(random.Next() % 50'000'000));
+    trainer->Signal(SIGKILL);
+    ASSERT_TRUE(trainer->Wait(kLimit).has_value());
+  }
+  const Process last = TrainOnGpu({"--persistent"});
+  ASSERT_EQ(last->Wait(kLimit)->exit_code, 0) << last->Output();
+  EXPECT_EQ(HashIn(last->Output()), expected) << "seed " << Seed();
+  EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+  const OpenDescriptors after = WaitForDescriptors(directory_.path(), before, kLimit);
+  EXPECT_EQ(after, before) << before.Text() << "\nand then\n" << after.Text();
+}
+
+TEST_F(GpuProcesses, AFailedGpuEndsItsSessionsByNameAndOthersGoOn) {
+  const std::string expected = UndisturbedHash();
+  // The host's job needs none of its calls.
+  const Process server = Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:200:700"}));
+  const Process on_host = Train({"--name", "host"});
+  const Process on_gpu = TrainOnGpu({"--name", "gpu", "--steps", "100000"});
+  ExpectRefused(on_gpu.get(), 1, "TP2302");
+  ExpectRefused(TrainOnGpu({"--name", "again"}).get(), 1, "TP2302");
+  ASSERT_EQ(on_host->Wait(kLimit)->exit_code, 0) << on_host->Output();
+  EXPECT_EQ(HashIn(on_host->Output()), expected);
+  EXPECT_FALSE(server->Wait(0).has_value()) << server->Output();
+}
+
+}  // namespace gpu_test
+}  // namespace tidepool::testing
