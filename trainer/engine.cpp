@@ -2,12 +2,36 @@
 
 #include <utility>
 
+#include <ATen/ops/stack.h>
+#include <c10/core/AutogradState.h>
 #include <torch/utils.h>
 
 #include "base/point.h"
 #include "trainer/cache/weight_put.h"
+#include "trainer/torch_errors.h"
 
 namespace tidepool::trainer {
+namespace {
+
+// Backward on the calling thread, also for operators of a GPU: the engine of LibTorch has a thread for each device, and gives a node of the
+// graph to that of its device unless this flag of the calling thread is off; then Engine::ready_queue names the caller's own queue for
+// every device, and Engine::execute works it off before it returns. The flag is among what a GraphTask keeps of its caller's state
+// (ATen/ThreadLocalState.h), so a re-entrant backward (trainer/model/checkpoint.h) has it too. The device threads are made all the same,
+// and sleep.
+class BackwardOnThisThread {
+ public:
+  BackwardOnThisThread() : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  ~BackwardOnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
+  BackwardOnThisThread(const BackwardOnThisThread&) = delete;
+  BackwardOnThisThread& operator=(const BackwardOnThisThread&) = delete;
+
+ private:
+  const bool before_;
+};
+
+}  // namespace
 
 TrainingEngine::~TrainingEngine() {
   if (operators_) operators_->Remove();
@@ -27,12 +51,18 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   setup.clock = parts.clock;
   setup.options = options.cache;
   setup.policies = std::move(parts.policies);
+  setup.streams = parts.streams;
   TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
   std::vector<uint64_t> chunk_bytes;
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) chunk_bytes.push_back(layout.ChunkBytes(chunk));
   std::vector<BoundParameter> places;
   for (const ParameterPlace& place : layout.parameters) places.push_back({place.chunk, place.element_begin});
-  TP_ASSIGN_OR_RETURN(engine->binding_, StorageBinding::Bind(chunk_bytes, parts.parameters, places));
+  Status bound;
+  TP_RETURN_IF_ERROR(CatchTorch([&] {
+    auto made = StorageBinding::Bind(chunk_bytes, parts.parameters, places);
+    made.ok() ? void(engine->binding_ = std::move(made).value()) : void(bound = made.status());
+  }));
+  TP_RETURN_IF_ERROR(bound);
   engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
   engine->gradients_ = std::make_unique<GradientHooks>(engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
   return engine;
@@ -62,14 +92,11 @@ Status TrainingEngine::LoadWeights(const WeightSource& source) {
 }
 
 Status TrainingEngine::Guarded(const std::function<void()>& body) {
-  Status thrown;
+  const BackwardOnThisThread one_thread;
   operators_->Install();
-  try {
-    body();
-  } catch (const std::exception& error) {
-    thrown = Status(ErrorId::kLibraryFailed, std::string("LibTorch: ") + error.what());
-  }
+  Status thrown = CatchTorch(body);
   operators_->Remove();
+  operators_->CheckThreads();
   if (!operators_->status().ok()) {
     gradients_->DropAll();
     return operators_->status();
@@ -78,21 +105,38 @@ Status TrainingEngine::Guarded(const std::function<void()>& body) {
   return thrown;
 }
 
-Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
   if (Status frozen = CheckFrozen(); !frozen.ok()) operators_->Latch(std::move(frozen));
   TP_RETURN_IF_ERROR(operators_->status());
   if (micro_batch == 0) TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, version));
-  double value = 0;
   TP_RETURN_IF_ERROR(Guarded([&] {
     const at::Tensor result = loss();
-    value = result.item<double>();
+    losses_.push_back(result.detach());
     if (!operators_->status().ok()) return;  // a failed forward gave zeros: there is nothing to differentiate
     TP_POINT("trainer.forward_done");
     (result * gradient_scale).backward();
     TP_POINT("trainer.backward_done");
   }));
-  TP_RETURN_IF_ERROR(gradients_->FinishBackward(micro_batch));
-  return value;
+  return gradients_->FinishBackward(micro_batch);
+}
+
+Result<std::vector<double>> TrainingEngine::TakeLosses() {
+  std::vector<double> values;
+  TP_RETURN_IF_ERROR(CatchTorch([&] {
+    const torch::NoGradGuard no_grad;
+    if (losses_.empty()) return;
+    const at::Tensor all = at::stack(losses_).to(c10::Device(c10::DeviceType::CPU), at::kDouble).contiguous();
+    values.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel());
+  }));
+  losses_.clear();
+  return values;
+}
+
+Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+  losses_.clear();
+  TP_RETURN_IF_ERROR(RunMicroBatch(version, micro_batch, loss, gradient_scale));
+  TP_ASSIGN_OR_RETURN(const std::vector<double> values, TakeLosses());
+  return values.front();
 }
 
 Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end, const std::function<Status()>& before) {

@@ -4,6 +4,9 @@
 // One thread (the trainer's main thread). Any LibTorch module can be trained: the engine is given its parameter tensors and loss functions
 // and never looks at its code. After an error the step is abandoned unsealed, and every later call returns the same error.
 //
+// On a GPU the calling thread's current stream must be EngineParts::streams.compute from Create on (trainer/torch_device.h): operators are
+// put into it and end later; nothing here waits for it but TakeLosses and, for the server, EndStep.
+//
 // Data groups: every parameter belongs to one (ParameterNote::data_group; LayoutOptions::data_groups lists the ranks of each): dense ones
 // to that of all ranks, for example, and each expert to one of few ranks, or of one. All ranks give the same layout, and tensors for all of
 // its parameters; a parameter of a group in which a rank is no member takes no memory there, and must not be used there. A gradient is
@@ -47,9 +50,10 @@ struct EngineOptions {
 struct EngineParts {
   client::ChunkService* service = nullptr;
   std::vector<Collective*> groups;     // by data group; as RunSession::groups makes them of the layout's
-  std::vector<at::Tensor> parameters;  // by ParameterId: dense CPU leaves of the layout's dtype; the engine gives up their own memory
+  std::vector<at::Tensor> parameters;  // by ParameterId: dense leaves of the layout's dtype; the engine gives up their own memory
   const Clock* clock = nullptr;
   EvictionPolicies policies = {};  // of the rCache
+  CacheStreams streams = {};       // where the parameters are a device's
 };
 
 // Makes the loss of one micro-batch, a scalar with a graph behind it.
@@ -68,10 +72,14 @@ class TrainingEngine {
   // job.
   Status LoadWeights(const WeightSource& source);
 
-  // Forward and backward of one micro-batch of the step that starts from `version`; returns the loss before scaling. The gradient that is
-  // summed over micro-batches and ranks is that of loss x gradient_scale.
-  // Errors: kRcacheTooSmall (found in the first step; names the smallest --rcache that works), kLibraryFailed, kUsageError (a frozen
-  // parameter asks for a gradient), and what else the cache latched.
+  // Forward and backward of one micro-batch of the step that starts from `version`. The gradient that is summed over micro-batches and
+  // ranks is that of loss x gradient_scale.
+  // Errors: kRcacheTooSmall (found in the first step; names the smallest --rcache that works), kLibraryFailed, kDeviceMemoryShort,
+  // kCudaFailed, kUsageError (a frozen parameter asks for a gradient), and what else the cache latched.
+  Status RunMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
+  // The losses before scaling of the micro-batches run since the last call, in order; on a GPU it waits for them, once.
+  Result<std::vector<double>> TakeLosses();
+  // Both for one micro-batch: its loss.
   Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
   // Waits until all gradients are in and the step is sealed. `before` runs between the two; its error leaves the step unsealed.
   Result<client::Outcome> EndStep(const client::StepEnd& end, const std::function<Status()>& before = nullptr);
@@ -99,6 +107,7 @@ class TrainingEngine {
   std::unique_ptr<OperatorHook> operators_;
   std::unique_ptr<GradientHooks> gradients_;
   std::vector<std::pair<ParameterId, at::Tensor>> frozen_;
+  std::vector<at::Tensor> losses_;  // scalars, where the model made them
   std::optional<StepTraffic> planned_traffic_;
 };
 

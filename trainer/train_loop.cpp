@@ -34,7 +34,8 @@ class Run {
 
  private:
   Status Step(uint64_t step);
-  Status MicroBatches(double* loss);
+  Status MicroBatches();
+  Status TakeLoss(StepReport* report);
   Status Seal(StepReport* report);
   Status EndStep(StepReport* report, client::Outcome* sealed);
   Status ReportUnreported();
@@ -62,7 +63,7 @@ Status Run::MeanOverRanks(double* value) {
   return {};
 }
 
-Status Run::MicroBatches(double* loss) {
+Status Run::MicroBatches() {
   // A step's random numbers follow from the step alone, so a step that is done again sees the same ones.
   at::manual_seed(SplitMix64(random_ ^ task_.world->rank()).Next());
   // The gradients of all micro-batches and ranks are summed; this factor makes the sum a mean, times the loss scale.
@@ -71,11 +72,17 @@ Status Run::MicroBatches(double* loss) {
   for (uint32_t micro_batch = 0; micro_batch < task_.micro_batches; ++micro_batch) {
     TP_ASSIGN_OR_RETURN(const Batch batch, task_.batches->Next());
     summary_.tokens += batch.sequences * batch.tokens * task_.world->world();
-    TP_ASSIGN_OR_RETURN(const double value, task_.engine->TrainMicroBatch(
-                                                version_, micro_batch, [&] { return task_.loss(batch); }, factor));
-    *loss += value / task_.micro_batches;
+    TP_RETURN_IF_ERROR(task_.engine->RunMicroBatch(
+        version_, micro_batch, [&] { return task_.loss(batch); }, factor));
   }
   return {};
+}
+
+// Once a step, when a device has done all of it.
+Status Run::TakeLoss(StepReport* report) {
+  TP_ASSIGN_OR_RETURN(const std::vector<double> values, task_.engine->TakeLosses());
+  for (const double value : values) report->loss += value / task_.micro_batches;
+  return MeanOverRanks(&report->loss);
 }
 
 // The loss is noted before the step can be sealed: whoever goes on behind a sealed step can then report it.
@@ -87,7 +94,7 @@ Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
                             .scaler_steps = scaler_.state().good_steps,
                             .random_state = SplitMix64(random_).Next()};
   const auto note = [&]() -> Status {
-    TP_RETURN_IF_ERROR(MeanOverRanks(&report->loss));
+    TP_RETURN_IF_ERROR(TakeLoss(report));
     return task_.reports != nullptr ? task_.reports->Note(*report) : Status();
   };
   TP_ASSIGN_OR_RETURN(*sealed, task_.engine->EndStep(end, note));
@@ -163,7 +170,7 @@ Status Run::Step(uint64_t step) {
   const int64_t start = task_.clock->NowNs();
   const uint64_t tokens_before = summary_.tokens;
   before_ = task_.engine->cache().counters();
-  TP_RETURN_IF_ERROR(MicroBatches(&report.loss));
+  TP_RETURN_IF_ERROR(MicroBatches());
   report.tokens = summary_.tokens - tokens_before;
   TP_RETURN_IF_ERROR(Seal(&report));
   report.seconds = Seconds(task_.clock->NowNs() - start);

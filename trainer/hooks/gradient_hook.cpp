@@ -1,19 +1,26 @@
 #include "trainer/hooks/gradient_hook.h"
 
-#include <cstring>
+#include <thread>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace tidepool::trainer {
 namespace {
 
-// Copies a gradient to its place in the chunk. The dtype is the parameter's; LibTorch checks that before it accumulates.
+// Copies a gradient to its place in the chunk, on a device in the order of its current stream. The dtype is the parameter's; LibTorch
+// checks that before it accumulates. The device is named, because LibTorch would ask the driver for that of an address.
 void CopyGradient(const at::Tensor& gradient, std::byte* place) {
-  const at::Tensor dense = gradient.contiguous();
-  std::memcpy(place, dense.const_data_ptr(), dense.nbytes());
+  const at::NoGradGuard no_grad;
+  at::for_blob(place, gradient.sizes())
+      .options(gradient.options())
+      .target_device(gradient.device())
+      .make_tensor()
+      .copy_(gradient, /*non_blocking=*/true);
 }
 
 }  // namespace
@@ -26,7 +33,7 @@ struct GradientHooks::Hook final : torch::autograd::PostAccumulateGradHook {
 };
 
 GradientHooks::GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters)
-    : cache_(cache), operators_(operators), parameters_(std::move(parameters)) {
+    : cache_(cache), operators_(operators), owner_(std::this_thread::get_id()), parameters_(std::move(parameters)) {
   for (ParameterId id = 0; id < parameters_.size(); ++id) {
     if (!parameters_[id].requires_grad()) continue;
     torch::autograd::impl::set_post_acc_grad_hooks(parameters_[id], std::make_unique<Hook>(this, id));
@@ -40,6 +47,7 @@ GradientHooks::~GradientHooks() {
 }
 
 void GradientHooks::Arrived(ParameterId parameter) {
+  if (std::this_thread::get_id() != owner_) return operators_->NoteElsewhere();
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   if (!operators_->status().ok()) {
     gradient.reset();

@@ -1,10 +1,12 @@
 // GradientHooks: when LibTorch has accumulated a parameter's gradient, moves it over the parameter in the chunk's rCache block and gives
 // LibTorch's own copy up (Elixir v2, section 4.1: gradients overwrite parameters).
 //
-// One thread (the trainer's main thread). Chunks in separate-gradient mode keep LibTorch's copy until CollectSeparate.
+// One thread (that which made the object); a gradient that comes on another one is left where it is, and ends the step as
+// OperatorHook::CheckThreads says. Chunks in separate-gradient mode keep LibTorch's copy until CollectSeparate.
 #pragma once
 
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "base/status.h"
@@ -38,6 +40,7 @@ class GradientHooks {
 
   ParameterCache* cache_;
   OperatorHook* operators_;
+  const std::thread::id owner_;
   std::vector<at::Tensor> parameters_;
 };
 

@@ -13,6 +13,8 @@ namespace tidepool::trainer {
 namespace {
 
 thread_local OperatorHook* installed = nullptr;
+// Watched operators on threads that have no hook. The callback cannot know whose they are.
+std::atomic<uint64_t> stray_operators{0};
 
 }  // namespace
 
@@ -24,6 +26,7 @@ struct OperatorHook::Hold final : at::ObserverContext {
 struct OperatorCallbacks {
   static std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
     OperatorHook* hook = installed;
+    if (hook == nullptr) stray_operators.fetch_add(1, std::memory_order_relaxed);
     if (hook == nullptr || !hook->status_.ok()) return nullptr;
     ++hook->operators_seen_;
     std::vector<ParameterId> touched = ParametersRead(*hook->binding_, function);
@@ -45,6 +48,7 @@ OperatorHook::~OperatorHook() {
 void OperatorHook::Install() {
   TP_CHECK(installed == nullptr, "one operator hook per thread");
   installed = this;
+  strays_ = stray_operators.load(std::memory_order_relaxed);
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(&OperatorCallbacks::Start, &OperatorCallbacks::End).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
@@ -53,6 +57,13 @@ void OperatorHook::Remove() {
   if (installed != this) return;
   at::removeCallback(callback_);
   installed = nullptr;
+}
+
+void OperatorHook::CheckThreads() {
+  if (stray_operators.load(std::memory_order_relaxed) == strays_ && !elsewhere_.load(std::memory_order_relaxed)) return;
+  Latch(Status(ErrorId::kInternal, "operators of the model, or of its backward, ran on another thread than the trainer's")
+            .Why("chunks are brought for the operators of one thread; LibTorch's own threads of backward are switched off for it")
+            .Fix("do not start threads, and do not switch multithreaded backward on, inside the model"));
 }
 
 std::unique_ptr<OperatorHook::Hold> OperatorHook::Before(const char* name, std::vector<ParameterId> touched) {

@@ -1,7 +1,9 @@
 // OperatorHook: before every dispatched operator, forward and backward, brings the chunks of its parameter inputs into the rCache and
 // holds them there until the operator ends (the pre-op and post-op hook of Elixir v1, section III; PatrickStar, section 6.1).
 //
-// One thread: the hook watches the operators of the thread that installed it (on the host LibTorch runs backward on the calling thread).
+// One thread: the hook watches the operators of the thread that installed it. Backward runs on that thread too: on the host always, on a
+// GPU because the engine switches LibTorch's threads of backward off. An operator that runs elsewhere all the same, with this thread's
+// state, is counted there and ends the step (CheckThreads); it touches nothing else.
 // Invariants:
 //  1. it never throws: LibTorch swallows exceptions of such callbacks and runs the operator on. A failure is latched in status(), all
 //     chunks are pointed at readable zeros, and the caller abandons the step at its next boundary. While the cache is dry they lie there
@@ -11,6 +13,7 @@
 //  3. an operator that would read a gradient as a parameter fails (trainer/layout/tensor_state.h).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -37,6 +40,10 @@ class OperatorHook {
   const Status& status() const { return status_; }
   // For neighbours that find a failure outside an operator (the gradient hook): latches it in the same way.
   void Latch(Status status);
+  // Any thread: a part of the model, or of its backward, has run where it must not.
+  void NoteElsewhere() { elsewhere_.store(true, std::memory_order_relaxed); }
+  // Latches kInternal when one has since Install; called behind Remove.
+  void CheckThreads();
   // Applies the cache's moves to the storages; called after every call into the cache.
   void ApplyMoves();
 
@@ -57,6 +64,8 @@ class OperatorHook {
   std::vector<Move> moves_;     // reused
   Status status_;
   bool all_spare_ = false;
+  std::atomic<bool> elsewhere_ = false;
+  uint64_t strays_ = 0;  // operators that had run elsewhere, in the whole process, when the hook was installed
   uint64_t callback_ = 0;
   uint64_t operators_seen_ = 0;
 };

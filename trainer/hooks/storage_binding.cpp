@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/StorageImpl.h>
 
 #include "base/units.h"
@@ -36,8 +37,10 @@ struct StorageBinding::State {
     uint64_t element;
     uint32_t parameter;
   };
+  c10::Device device{c10::DeviceType::CPU};                     // of all parameters
   std::unique_ptr<Pages> fault;                                 // PROT_NONE: what evicted parameters point at
-  std::unique_ptr<Pages> spare;                                 // readable and writable, never touched before a failure
+  std::unique_ptr<Pages> host_spare;                            // readable and writable, never touched before a failure
+  at::Tensor device_spare;                                      // the same on a device, which has no pages that come by themselves
   std::vector<c10::Storage> storages;                           // by ChunkId
   std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
   std::vector<std::vector<Start>> starts;                       // by ChunkId, ascending
@@ -50,9 +53,10 @@ StorageBinding::~StorageBinding() = default;
 
 namespace {
 
-Status CheckFits(const at::Tensor& tensor, const BoundParameter& place, const std::vector<uint64_t>& chunk_bytes) {
-  if (!tensor.device().is_cpu() || !tensor.is_contiguous() || !tensor.has_storage()) {
-    return Status(ErrorId::kInternal, "only dense contiguous CPU parameters can be bound to chunks");
+Status CheckFits(const at::Tensor& tensor, c10::Device device, const BoundParameter& place, const std::vector<uint64_t>& chunk_bytes) {
+  if (tensor.device() != device || !tensor.is_contiguous() || !tensor.has_storage()) {
+    return Status(ErrorId::kInternal, "only dense contiguous parameters of the run's device (" + device.str() +
+                                          ") can be bound to chunks, not one of " + tensor.device().str());
   }
   const uint64_t end = (place.element_begin + static_cast<uint64_t>(tensor.numel())) * static_cast<uint64_t>(tensor.element_size());
   if (place.chunk >= chunk_bytes.size() || end > chunk_bytes[place.chunk]) {
@@ -69,17 +73,23 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<u
                                                              const std::vector<BoundParameter>& places) {
   auto state = std::make_unique<State>();
   const uint64_t largest = RoundUp(chunk_bytes.empty() ? 1 : *std::max_element(chunk_bytes.begin(), chunk_bytes.end()), kPageBytes);
+  if (!tensors.empty()) state->device = tensors.front().device();
   TP_ASSIGN_OR_RETURN(state->fault, State::Pages::Map(largest, PROT_NONE));
-  TP_ASSIGN_OR_RETURN(state->spare, State::Pages::Map(largest, PROT_READ | PROT_WRITE));
+  if (state->device.is_cpu()) {
+    TP_ASSIGN_OR_RETURN(state->host_spare, State::Pages::Map(largest, PROT_READ | PROT_WRITE));
+  } else {
+    // Now, because a run that has failed may have failed for want of memory.
+    state->device_spare = at::zeros({static_cast<int64_t>(largest)}, at::TensorOptions().dtype(at::kByte).device(state->device));
+  }
   state->starts.resize(chunk_bytes.size());
   for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     // No allocator and not resizable: LibTorch can never move or grow what we place.
-    state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk],
-                                 at::DataPtr(state->fault->address(), c10::Device(c10::DeviceType::CPU)), nullptr, /*resizable=*/false);
+    state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk], at::DataPtr(state->fault->address(), state->device),
+                                 nullptr, /*resizable=*/false);
     state->chunks.emplace(state->storages.back().unsafeGetStorageImpl(), chunk);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    TP_RETURN_IF_ERROR(CheckFits(tensors[i], places[i], chunk_bytes));
+    TP_RETURN_IF_ERROR(CheckFits(tensors[i], state->device, places[i], chunk_bytes));
     at::TensorImpl* impl = tensors[i].unsafeGetTensorImpl();
     impl->set_storage_keep_dtype(state->storages[places[i].chunk]);
     impl->set_storage_offset(static_cast<int64_t>(places[i].element_begin));
@@ -94,11 +104,12 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(const std::vector<u
 
 void StorageBinding::Place(ChunkId chunk, std::byte* block) {
   void* address = block != nullptr ? static_cast<void*>(block) : state_->fault->address();
-  state_->storages[chunk].unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(address, c10::Device(c10::DeviceType::CPU)));
+  state_->storages[chunk].unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(address, state_->device));
 }
 
 void StorageBinding::PlaceSpare(ChunkId chunk) {
-  Place(chunk, static_cast<std::byte*>(state_->spare->address()));
+  void* spare = state_->host_spare != nullptr ? state_->host_spare->address() : state_->device_spare.mutable_data_ptr();
+  Place(chunk, static_cast<std::byte*>(spare));
 }
 
 uint32_t StorageBinding::ParameterOf(const at::Tensor& tensor) const {

@@ -1,6 +1,9 @@
 // StorageBinding: gives all parameters of a chunk one LibTorch storage, and points that storage at the chunk's rCache block or, while the
 // chunk is not there, at pages that fault on every access.
 //
+// On a GPU these are the same pages of host addresses that nobody may touch: host and device have one address space there, in which a
+// device gives out no address that the process has reserved, and a kernel that reads them ends in an illegal-address error. The spare
+// memory is one chunk's bytes of the device, taken at once.
 // One thread (the trainer's main thread). Owns the storages; the parameters of the bound module share them until the binding ends, after
 // which the module's parameters must not be read. The model code knows nothing of this: parameters keep shape, stride and dtype.
 // Source: the pre-op and post-op hooks of Elixir v1 (section III) and PatrickStar (section 5), done below the tensor.
@@ -29,8 +32,9 @@ struct BoundParameter {
 
 class StorageBinding {
  public:
-  // `chunk_bytes[c]` is the size of chunk c; tensors[i] (dense CPU tensors of one dtype) is placed at places[i]. The tensors' own memory
-  // is given up at once. Errors: kMemoryMapFailed, kInternal (a tensor that is not dense or does not fit its chunk).
+  // `chunk_bytes[c]` is the size of chunk c; tensors[i] (dense tensors of one dtype on one device) is placed at places[i]. The tensors' own
+  // memory is given up at once. Errors: kMemoryMapFailed, kInternal (a tensor that is not dense, of another device than the first, or does
+  // not fit its chunk). LibTorch's exception where a device has no room for the spare memory.
   static Result<std::unique_ptr<StorageBinding>> Bind(const std::vector<uint64_t>& chunk_bytes, const std::vector<at::Tensor>& tensors,
                                                       const std::vector<BoundParameter>& places);
   ~StorageBinding();

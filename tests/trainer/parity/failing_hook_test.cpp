@@ -1,7 +1,11 @@
 // A failing hook: every failure inside an operator hook ends the step unsealed with its cause, never in a crash or a silent step.
 #include <cstring>
+#include <thread>
 #include <utility>
 
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/AutogradState.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -10,6 +14,7 @@
 #include "tests/fakes/memory_chunk_service.h"
 #include "trainer/engine.h"
 #include "trainer/layout/build_layout.h"
+#include "trainer/torch_errors.h"
 
 namespace tidepool::trainer {
 namespace failing_hook_test {
@@ -138,7 +143,10 @@ class FailingHook : public ::testing::Test {
   }
 
   void ExpectAbandoned(ErrorId cause) {
-    const Status first = Step(0);
+    ExpectAbandonedBy(cause, [this] { return Loss(); });
+  }
+  void ExpectAbandonedBy(ErrorId cause, const LossFunction& loss) {
+    const Status first = Step(0, loss);
     EXPECT_EQ(first.id(), cause) << first.Format();
     EXPECT_EQ(service_->steps_ended(), 0u) << "a failed step was ended";
     EXPECT_EQ(Step(0).id(), cause) << "a later step must say the same";
@@ -291,6 +299,102 @@ TEST_F(FailingHook, AFrozenParameterThatAsksForAGradientIsNamed) {
   Lay(1, 2);
   weights_[1].requires_grad_(true);
   ExpectSaysFrozen(TrainingEngine::Create(layout_, {}, {service_.get(), {nullptr}, tensors_, &clock_}).status());
+}
+
+void ExpectSaysThread(const Status& status) {
+  EXPECT_EQ(status.id(), ErrorId::kInternal) << status.Format();
+  EXPECT_NE(status.Format().find("ran on another thread than the trainer's"), std::string::npos) << status.Format();
+}
+
+// What LibTorch's device threads would do: run an operator with this thread's state.
+TEST_F(FailingHook, AnOperatorOnAnotherThreadIsNoticedAndTouchesNothing) {
+  Build(3);
+  const auto elsewhere = [this] {
+    const at::ThreadLocalState state;
+    std::thread([&state] {
+      const at::ThreadLocalStateGuard guard(state);
+      EXPECT_EQ((torch::ones({2}) + 1).sum().item<float>(), 4.0f);
+    }).join();
+    return Loss();
+  };
+  ExpectSaysThread(Step(0, elsewhere));
+  ExpectSaysThread(Step(0));
+  EXPECT_EQ(service_->steps_ended(), 0u);
+}
+
+TEST_F(FailingHook, AGradientOnAnotherThreadIsNoticed) {
+  Build(3);
+  const auto elsewhere = [this] {
+    std::thread([this] { weights_[1].view({-1}).select(0, 0).backward(); }).join();
+    return Loss();
+  };
+  ExpectSaysThread(Step(0, elsewhere));
+  EXPECT_EQ(service_->steps_ended(), 0u);
+}
+
+TEST_F(FailingHook, BackwardStaysOnThisThreadAndTheCallersSettingComesBack) {
+  Build(3);
+  c10::AutogradState& state = c10::AutogradState::get_tls_state();
+  ASSERT_TRUE(state.get_multithreading_enabled());
+  bool within = true;
+  const auto loss = [&] {
+    within = c10::AutogradState::get_tls_state().get_multithreading_enabled();
+    return Loss();
+  };
+  EXPECT_TRUE(Step(0, loss).ok());
+  EXPECT_FALSE(within);
+  EXPECT_TRUE(state.get_multithreading_enabled());
+}
+
+TEST_F(FailingHook, LossesAreReadWhenTheyAreAskedFor) {
+  EngineOptions options;
+  options.micro_batches = 2;
+  Build(3, options);
+  const auto half = [this] { return Loss() / 2; };
+  ASSERT_TRUE(engine_
+                  ->RunMicroBatch(
+                      0, 0, [this] { return Loss(); }, 1.0)
+                  .ok());
+  ASSERT_TRUE(engine_->RunMicroBatch(0, 1, half, 1.0).ok());
+  const Result<std::vector<double>> losses = engine_->TakeLosses();
+  ASSERT_TRUE(losses.ok()) << losses.status().Format();
+  ASSERT_EQ(losses.value().size(), 2u);
+  EXPECT_GT(losses.value()[0], 0);
+  EXPECT_EQ(losses.value()[0], 2 * losses.value()[1]);
+  EXPECT_TRUE(engine_->TakeLosses().value().empty());
+}
+
+TEST_F(FailingHook, ADevicesWantOfMemoryAndItsErrorsKeepTheirKind) {
+  EXPECT_TRUE(CatchTorch([] {}).ok());
+  const Status full = CatchTorch([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate 2.00 GiB."); });
+  EXPECT_EQ(full.id(), ErrorId::kDeviceMemoryShort);
+  EXPECT_EQ(full.what(), "LibTorch: CUDA out of memory. Tried to allocate 2.00 GiB.");
+  const Status broken = CatchTorch([] {
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700, "CUDA error: illegal\naddress");
+  });
+  EXPECT_EQ(broken.id(), ErrorId::kCudaFailed);
+  EXPECT_EQ(broken.what(), "LibTorch: CUDA error: illegal");
+  Build(3);
+  const auto loss = [this] {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory.");
+    return Loss();
+  };
+  ExpectAbandonedBy(ErrorId::kDeviceMemoryShort, loss);
+}
+
+// A device of LibTorch that has no memory at all: what the binding does beside memory is alike on all.
+TEST_F(FailingHook, ParametersOfADeviceKeepItWhereverTheyArePlaced) {
+  const auto options = torch::dtype(torch::kFloat32).device(torch::kMeta);
+  const std::vector<at::Tensor> tensors = {torch::empty({4, 4}, options), torch::empty({8}, options)};
+  auto binding = StorageBinding::Bind({64, 64}, tensors, {{.chunk = 0, .element_begin = 0}, {.chunk = 1, .element_begin = 8}});
+  ASSERT_TRUE(binding.ok()) << binding.status().Format();
+  std::byte block[64];
+  binding.value()->Place(1, block);
+  EXPECT_TRUE(tensors[1].is_meta());
+  EXPECT_EQ(tensors[1].storage().data(), block);
+  EXPECT_EQ(tensors[1].storage().device().type(), c10::DeviceType::Meta);
+  EXPECT_EQ(binding.value()->ParameterOf(tensors[1].slice(0, 2)), 1u);
+  EXPECT_EQ(StorageBinding::Bind({64, 64}, {tensors[0], torch::empty({8})}, {{0, 0}, {1, 0}}).status().id(), ErrorId::kInternal);
 }
 
 }  // namespace failing_hook_test
