@@ -11,23 +11,31 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Lets the autograd context keep the piece.
+// Lets the autograd context keep the piece, and its input where that waits in a store.
 struct PieceHolder : torch::CustomClassHolder {
-  explicit PieceHolder(CheckpointedPiece kept) : piece(std::move(kept)) {}
+  PieceHolder(CheckpointedPiece kept, std::shared_ptr<ActivationStore> where) : piece(std::move(kept)), store(std::move(where)) {}
+  ~PieceHolder() override {
+    if (slot != 0) store->Drop(slot);
+  }
   CheckpointedPiece piece;
+  std::shared_ptr<ActivationStore> store;  // null: the context has the input
+  ActivationStore::Slot slot = 0;
 };
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, c10::intrusive_ptr<PieceHolder> holder) {
-    context->save_for_backward({input});
+    if (holder->store == nullptr) context->save_for_backward({input});
     at::Tensor output = holder->piece(input);  // Function::apply has turned gradients off
+    if (holder->store != nullptr) holder->slot = holder->store->Put(input);
     context->saved_data["piece"] = c10::IValue::make_capsule(std::move(holder));
     return output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list output_gradients) {
     const auto holder = c10::static_intrusive_pointer_cast<PieceHolder>(context->saved_data["piece"].toCapsule());
-    at::Tensor input = context->get_saved_variables()[0].detach().requires_grad_(true);
+    const at::Tensor kept =
+        holder->store != nullptr ? holder->store->Take(std::exchange(holder->slot, 0)) : context->get_saved_variables()[0];
+    at::Tensor input = kept.detach().requires_grad_(true);
     at::Tensor output;
     {
       const at::AutoGradMode with_gradients(true);
@@ -40,9 +48,9 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
 
 }  // namespace
 
-at::Tensor Checkpoint(const CheckpointedPiece& piece, const at::Tensor& input) {
+at::Tensor Checkpoint(const CheckpointedPiece& piece, const at::Tensor& input, const std::shared_ptr<ActivationStore>& store) {
   if (!at::GradMode::is_enabled() || !input.requires_grad()) return piece(input);
-  return CheckpointFunction::apply(input, c10::make_intrusive<PieceHolder>(piece));
+  return CheckpointFunction::apply(input, c10::make_intrusive<PieceHolder>(piece, store));
 }
 
 }  // namespace tidepool::trainer

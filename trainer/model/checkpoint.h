@@ -7,15 +7,18 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include <ATen/ATen.h>
+
+#include "trainer/model/activation_store.h"
 
 namespace tidepool::trainer {
 
 using CheckpointedPiece = std::function<at::Tensor(const at::Tensor&)>;
 
 // piece(input). The piece is kept until backward has run; what it captures must live as long. When gradients are off, or `input` needs no
-// gradient (backward would then never reach the piece), it is simply run.
-at::Tensor Checkpoint(const CheckpointedPiece& piece, const at::Tensor& input);
+// gradient (backward would then never reach the piece), it is simply run. `store`: where the input waits meanwhile; null: where it is.
+at::Tensor Checkpoint(const CheckpointedPiece& piece, const at::Tensor& input, const std::shared_ptr<ActivationStore>& store = nullptr);
 
 }  // namespace tidepool::trainer

@@ -91,7 +91,8 @@ at::Tensor Gpt::Hidden(const at::Tensor& tokens) {
   const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
   at::Tensor x = at::embedding(wte_, tokens) + at::embedding(wpe_, positions);
   for (const Block& block : blocks_) {
-    x = checkpointing_ ? Checkpoint([this, &block](const at::Tensor& input) { return RunBlock(block, input); }, x) : RunBlock(block, x);
+    x = checkpointing_ ? Checkpoint([this, &block](const at::Tensor& input) { return RunBlock(block, input); }, x, store_)
+                       : RunBlock(block, x);
   }
   return Norm(ln_f_, x);
 }

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
 
+#include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/model/lora.h"
 
@@ -26,7 +28,11 @@ class Gpt : public torch::nn::Module {
   Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora = {});
 
   // Recompute each block in backward instead of keeping its activations. Same bits, about a third more work.
-  void SetCheckpointing(bool on) { checkpointing_ = on; }
+  // `store`: where the blocks' inputs wait for backward; null: where they are.
+  void SetCheckpointing(bool on, std::shared_ptr<ActivationStore> store = nullptr) {
+    checkpointing_ = on;
+    store_ = std::move(store);
+  }
 
   // tokens: int64 [B][T]. Returns logits [B][T][V].
   at::Tensor Forward(const at::Tensor& tokens);
@@ -57,6 +63,7 @@ class Gpt : public torch::nn::Module {
   GptShape shape_;
   LoraShape lora_;
   bool checkpointing_ = false;
+  std::shared_ptr<ActivationStore> store_;
   at::Tensor wte_, wpe_;  // [V][C], [context][C]
   std::vector<Block> blocks_;
   Affine ln_f_;

@@ -152,21 +152,23 @@ class CheckpointingOf : public ::testing::TestWithParam<at::ScalarType> {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, CheckpointingOf, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& param) { return std::string(c10::toString(param.param)); });
 
-TEST_P(CheckpointingOf, GivesTheSameBits) {
-  auto plain = MakeModel(kSmall, GetParam()), saving = MakeModel(kSmall, GetParam());
-  saving->SetCheckpointing(true);
-  for (int round = 0; round < 2; ++round) {  // the second round adds to the first one's gradients
-    const at::Tensor tokens = Tokens(3, 16, round), targets = Tokens(3, 16, round + 1);
-    const at::Tensor a = plain->Loss(tokens, targets), b = saving->Loss(tokens, targets);
-    ASSERT_TRUE(a.equal(b));
-    a.backward();
-    b.backward();
-  }
-  const auto expected = plain->named_parameters(), got = saving->named_parameters();
-  for (const auto& item : expected) {
-    ASSERT_TRUE(item.value().grad().defined()) << item.key();
-    EXPECT_GT(item.value().grad().abs().max().item<float>(), 0.F) << item.key();
-    EXPECT_TRUE(item.value().grad().equal(got[item.key()].grad())) << item.key();
+TEST_P(CheckpointingOf, GivesTheSameBitsWhereverInputsWait) {
+  for (const auto& store : {std::shared_ptr<ActivationStore>(), std::make_shared<ActivationStore>()}) {
+    auto plain = MakeModel(kSmall, GetParam()), saving = MakeModel(kSmall, GetParam());
+    saving->SetCheckpointing(true, store);
+    for (int round = 0; round < 2; ++round) {  // the second round adds to the first one's gradients
+      const at::Tensor tokens = Tokens(3, 16, round), targets = Tokens(3, 16, round + 1);
+      const at::Tensor a = plain->Loss(tokens, targets), b = saving->Loss(tokens, targets);
+      ASSERT_TRUE(a.equal(b));
+      a.backward();
+      b.backward();
+    }
+    const auto expected = plain->named_parameters(), got = saving->named_parameters();
+    for (const auto& item : expected) {
+      ASSERT_TRUE(item.value().grad().defined()) << item.key();
+      EXPECT_GT(item.value().grad().abs().max().item<float>(), 0.F) << item.key();
+      EXPECT_TRUE(item.value().grad().equal(got[item.key()].grad())) << item.key();
+    }
   }
 }
 
@@ -193,6 +195,39 @@ TEST(Checkpointing, RunsEachPieceTwiceAndKeepsNoInnerTensor) {
   EXPECT_EQ(runs, 2);
   EXPECT_TRUE(inner.expired());
   EXPECT_FLOAT_EQ(x.grad().item<float>(), 2 * std::cos(3.F));  // the second run multiplies by 2
+}
+
+// A chain of four pieces, as blocks are.
+TEST(Checkpointing, InputsWaitInAStoreAndComeBackAhead) {
+  constexpr int kPieces = 4;
+  auto store = std::make_shared<ActivationStore>();
+  std::vector<size_t> there;  // inputs on the device whenever a piece runs in backward
+  const auto run = [&](const std::shared_ptr<ActivationStore>& where, const at::Tensor& x) {
+    at::Tensor y = x.sin();
+    for (int i = 0; i < kPieces; ++i) {
+      y = Checkpoint(
+          [&](const at::Tensor& input) {
+            if (at::GradMode::is_enabled()) there.push_back(store->on_device());
+            return (input * 3).cos();
+          },
+          y, where);
+    }
+    return y.sum();
+  };
+  at::Tensor kept = at::linspace(-1, 1, 64).requires_grad_(true), stored = kept.detach().clone().requires_grad_(true);
+  run(nullptr, kept).backward();
+  there.clear();
+  const at::Tensor loss = run(store, stored);
+  EXPECT_EQ(store->size(), 4U);
+  EXPECT_EQ(store->on_device(), 1U) << "the last one is needed at once, the others are away";
+  loss.backward();
+  EXPECT_TRUE(kept.grad().equal(stored.grad()));
+  EXPECT_EQ(there, (std::vector<size_t>{1, 1, 1, 0})) << "beside the one that is used, the next one";
+  EXPECT_EQ(store->ahead(), 4U);
+  EXPECT_EQ(store->size(), 0U);
+  EXPECT_THROW(loss.backward(), c10::Error);
+  run(store, stored);  // given up before its backward
+  EXPECT_EQ(store->size(), 0U);
 }
 
 TEST(Checkpointing, IsLeftOutWhereBackwardWouldNotReach) {
