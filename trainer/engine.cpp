@@ -39,6 +39,7 @@ TrainingEngine::~TrainingEngine() {
 
 Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts) {
   std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, parts.service));
+  engine->trace_ = parts.trace;
   for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
     if (layout.IsFrozen(id)) engine->frozen_.emplace_back(id, parts.parameters[id]);
   }
@@ -110,11 +111,14 @@ Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch, cons
   TP_RETURN_IF_ERROR(operators_->status());
   if (micro_batch == 0) TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, version));
   TP_RETURN_IF_ERROR(Guarded([&] {
+    Computes("forward " + std::to_string(micro_batch));
     const at::Tensor result = loss();
     losses_.push_back(result.detach());
     if (!operators_->status().ok()) return;  // a failed forward gave zeros: there is nothing to differentiate
     TP_POINT("trainer.forward_done");
+    Computes("backward " + std::to_string(micro_batch));
     (result * gradient_scale).backward();
+    Computes("");
     TP_POINT("trainer.backward_done");
   }));
   return gradients_->FinishBackward(micro_batch);

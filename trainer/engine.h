@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@
 #include "trainer/hooks/storage_binding.h"
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/plan/replay.h"
+#include "trainer/step_trace.h"
 
 namespace tidepool::trainer {
 
@@ -54,6 +56,7 @@ struct EngineParts {
   const Clock* clock = nullptr;
   EvictionPolicies policies = {};  // of the rCache
   CacheStreams streams = {};       // where the parameters are a device's
+  StepTrace* trace = nullptr;      // told when forward and backward begin
 };
 
 // Makes the loss of one micro-batch, a scalar with a graph behind it.
@@ -95,6 +98,9 @@ class TrainingEngine {
       : layout_(layout), options_(options), service_(service) {}
   // Runs `body` with the hooks installed; c10's exceptions become a Status, and a cause latched by a hook takes precedence.
   Status Guarded(const std::function<void()>& body);
+  void Computes(const std::string& what) {
+    if (trace_ != nullptr) trace_->Compute(what);
+  }
   Status TraceTraining(const LossFunction& loss);
   // A model that tries to train what is frozen.
   Status CheckFrozen() const;
@@ -102,6 +108,7 @@ class TrainingEngine {
   const ChunkLayout layout_;
   const EngineOptions options_;
   client::ChunkService* const service_;
+  StepTrace* trace_ = nullptr;
   std::unique_ptr<ParameterCache> cache_;
   std::unique_ptr<StorageBinding> binding_;
   std::unique_ptr<OperatorHook> operators_;

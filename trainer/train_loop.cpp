@@ -170,6 +170,7 @@ Status Run::Step(uint64_t step) {
   const int64_t start = task_.clock->NowNs();
   const uint64_t tokens_before = summary_.tokens;
   before_ = task_.engine->cache().counters();
+  if (task_.trace != nullptr) task_.trace->BeginStep(step);
   TP_RETURN_IF_ERROR(MicroBatches());
   report.tokens = summary_.tokens - tokens_before;
   TP_RETURN_IF_ERROR(Seal(&report));

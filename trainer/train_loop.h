@@ -49,6 +49,7 @@ struct TrainTask {
   bool (*stop_wanted)() = nullptr;                      // asked between steps; null: never
   std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the loop
   const Clock* clock = nullptr;
+  StepTrace* trace = nullptr;  // told of each step's begin; null: nothing is traced
 };
 
 struct TrainSummary {
