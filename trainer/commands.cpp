@@ -1,7 +1,12 @@
 // The subcommands that start no training: estimate, launch, version.
 #include <iostream>
+#include <optional>
 
 #include "client/job_spec.h"
+#include "device/cuda_device.h"
+#include "device/gpu_list.h"
+#include "trainer/device_memory.h"
+#include "trainer/device_place.h"
 #include "trainer/launch/child_process.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/launch/spawn_ranks.h"
@@ -19,6 +24,28 @@ int Ended(const Status& status) {
   return status.exit_code();
 }
 
+// Bytes of the GPU with a context of ours on it; none where there is no GPU.
+std::optional<device::DeviceBytes> BytesNow(uint32_t ordinal) {
+  const auto cuda = device::CudaDevice::Open({.ordinal = static_cast<int>(ordinal)});
+  if (!cuda.ok()) return std::nullopt;
+  const auto bytes = cuda.value()->MemoryBytes();
+  return bytes.ok() ? std::optional(bytes.value()) : std::nullopt;
+}
+
+// As if all ranks were on this node, or on one with a GPU for each where none is here.
+Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, const RunPlan& plan) {
+  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device));
+  if (wish.kind == DeviceWish::Kind::kCpu) return std::optional<GpuEstimate>();
+  RankPlace place;
+  place.world = place.local_world = plan.layout.world;
+  const auto gpus = device::ListGpus();
+  if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return std::optional<GpuEstimate>();
+  if (!gpus.ok()) return std::optional(EstimateGpu(plan, wish.ordinal ? plan.layout.world : 1, std::nullopt));
+  TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
+  if (!chosen.gpu) return std::optional<GpuEstimate>();
+  return std::optional(EstimateGpu(plan, chosen.sharers, BytesNow(static_cast<uint32_t>(chosen.gpu->ordinal))));
+}
+
 Status Estimate(const RunOptions& options) {
   uint32_t world = options.ranks;
   if (world == 0) {
@@ -31,7 +58,8 @@ Status Estimate(const RunOptions& options) {
         .Fix("give at most 64");
   }
   TP_ASSIGN_OR_RETURN(const RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
-  std::cout << (options.json ? PlanJson(plan) + "\n" : DescribePlan(plan));
+  TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, plan));
+  std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n" : DescribePlan(plan) + (gpu ? DescribeGpu(*gpu) : ""));
   return {};
 }
 

@@ -31,6 +31,9 @@ void AddModelFlags(CLI::App* app, RunOptions* o) {
       ->capture_default_str();
   app->add_flag("--checkpoint-activations", o->activation_checkpointing, "recompute each block's forward in backward, to save activations")
       ->group("model");
+  app->add_flag("--offload-activations", o->offload_activations, "with --checkpoint-activations: keep each block's input in host memory")
+      ->group("model")
+      ->needs("--checkpoint-activations");
   app->add_option("--seed", o->seed, "seed of weights, batches and the first step's evictions")->group("model")->capture_default_str();
   app->add_option("--dtype", o->dtype, "parameters and gradients: fp32, bf16, or fp16 with dynamic loss scaling")
       ->group("model")
@@ -51,6 +54,13 @@ void AddAdapterFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--lora-targets", o->lora_targets, "which layers of each block: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj; or all")
       ->group(group)
       ->type_name("NAME,...")
+      ->capture_default_str();
+}
+
+void AddDeviceFlag(CLI::App* app, RunOptions* o) {
+  app->add_option("--device", o->device, "where to compute: cpu, cuda (the local rank's GPU), cuda:N, or auto: cuda where it can be used")
+      ->group("server")
+      ->type_name("DEVICE")
       ->capture_default_str();
 }
 
@@ -139,6 +149,8 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
       ->group(group)
       ->capture_default_str();
   app->add_option("--threads", o->threads, "compute threads of this rank; 0: cores / local ranks")->group(group)->capture_default_str();
+  app->add_flag("--deterministic", o->deterministic, "on a GPU: only operators that give the same bits in every run (slower)")
+      ->group(group);
   app->add_flag("!--no-prefetch", o->prefetch, "fetch chunks only when they are needed")->group("memory");
 }
 
@@ -148,6 +160,9 @@ void AddOutputFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--save", o->save_dir, "directory for the fp32 weights, or adapters, after the last step (safetensors)")
       ->group(group)
       ->type_name("DIR");
+  app->add_option("--trace", o->trace_file, "where the time of the last step goes, as a Chrome trace (ui.perfetto.dev opens it)")
+      ->group(group)
+      ->type_name("FILE");
   app->add_option("--log-every", o->log_every, "steps between progress lines off a terminal")->group(group)->capture_default_str();
   app->add_flag("--quiet", o->quiet, "no progress lines")->group(group);
   app->add_flag("--dry-run", o->dry_run, "check everything and show the plan; train nothing")->group(group);
@@ -192,7 +207,7 @@ int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string&
   return kExitUsage;
 }
 
-constexpr std::array<std::string_view, 6> kCommands{"run", "estimate", "sample", "launch", "version", "completion"};
+constexpr std::array<std::string_view, 7> kCommands{"run", "estimate", "sample", "launch", "doctor", "version", "completion"};
 
 std::string CompletionText(const CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;
@@ -217,6 +232,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   CLI::App* estimate = app.add_subcommand("estimate", "memory by tier for a model; nothing is started");
   CLI::App* sample = app.add_subcommand("sample", "generate text from saved weights");
   CLI::App* launch = app.add_subcommand("launch", "start N ranks on this machine: launch -n 2 -- run ...");
+  CLI::App* doctor = app.add_subcommand("doctor", "what this machine has for --device (default here: auto), and why not more");
   app.add_subcommand("version", "versions of trainer, protocol and LibTorch");
   std::string shell;
   CLI::App* completion =
@@ -229,6 +245,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
     AddMemoryFlags(command, o);
     AddDataFlags(command, o);
     AddOptimizerFlags(command, o);
+    AddDeviceFlag(command, o);
   }
   AddTrainingFlags(run, o);
   AddPlaceFlags(run, o);
@@ -236,6 +253,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   run->footer(kExamples);
   estimate->add_option("--ranks", o->ranks, "for so many ranks")->capture_default_str();
   for (CLI::App* command : {run, estimate}) command->add_flag("--json", o->json, "the plan as JSON on stdout");
+  AddDeviceFlag(doctor, o);
   AddSampleFlags(sample, o);
   launch->add_option("-n,--ranks", line->launch_ranks, "ranks to start")->required()->check(CLI::Range(1u, 64u));
   launch
@@ -262,7 +280,9 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
     *exit_code = kExitOk;
     return false;
   }
+  if (doctor->parsed() && doctor->count("--device") == 0) o->device = "auto";
   line->command = run->parsed()        ? Command::kRun
+                  : doctor->parsed()   ? Command::kDoctor
                   : estimate->parsed() ? Command::kEstimate
                   : sample->parsed()   ? Command::kSample
                   : launch->parsed()   ? Command::kLaunch

@@ -8,7 +8,7 @@
 
 namespace tidepool::trainer {
 
-enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion };
+enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor };
 
 struct CommandLine {
   Command command = Command::kRun;

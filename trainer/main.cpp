@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
     case Command::kSample: return RunSample(line.options);
     case Command::kLaunch: return RunLaunch(line.launch_ranks, line.launch_restarts, line.launch_arguments);
     case Command::kVersion: return RunVersion();
+    case Command::kDoctor: return RunDoctor(line.options);
   }
   return tidepool::kExitUsage;
 }

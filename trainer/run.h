@@ -13,5 +13,6 @@ int RunEstimate(const RunOptions& options);
 int RunSample(const RunOptions& options);
 int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments);
 int RunVersion();
+int RunDoctor(const RunOptions& options);
 
 }  // namespace tidepool::trainer

@@ -14,6 +14,7 @@ struct RunOptions {
   // model
   std::string preset = "quickstart";
   bool activation_checkpointing = false;
+  bool offload_activations = false;  // with checkpointing: what it keeps goes to host memory
   uint64_t seed = 1;
   // adapters over a base
   std::string base;        // file or directory of a saved model, whose shape is taken; empty: the model itself is trained
@@ -46,9 +47,11 @@ struct RunOptions {
   std::string chunk_size = "auto";
   bool prefetch = true;
   // place
-  std::string job;         // empty: from the launcher, or made of preset and process id
-  std::string socket_dir;  // empty: the default place
-  std::string resume;      // auto, never; empty: auto where torchrun has started the ranks again, else never
+  std::string device = "cpu";  // cpu, cuda, cuda:N, auto
+  bool deterministic = false;  // on a GPU: only operators whose sums have a fixed order
+  std::string job;             // empty: from the launcher, or made of preset and process id
+  std::string socket_dir;      // empty: the default place
+  std::string resume;          // auto, never; empty: auto where torchrun has started the ranks again, else never
   std::string server_timeout = "120s";
   std::string queue_timeout = "0s";     // for room in the server's queue; empty: a day
   std::string rejoin_timeout = "120s";  // with resume: for ranks that died
@@ -56,8 +59,9 @@ struct RunOptions {
   std::string pool;      // of the private server; empty: as small as the job allows
   uint32_t threads = 0;  // compute threads of this rank; 0: cores / local ranks
   // output
-  std::string out_dir;   // metrics.jsonl and TensorBoard events; empty: none
-  std::string save_dir;  // weights after the last step; empty: none
+  std::string out_dir;     // metrics.jsonl and TensorBoard events; empty: none
+  std::string save_dir;    // weights after the last step; empty: none
+  std::string trace_file;  // where the last step's time goes; empty: nowhere
   uint64_t log_every = 1;
   bool quiet = false;
   bool dry_run = false;

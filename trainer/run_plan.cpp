@@ -145,7 +145,7 @@ std::string DescribePlan(const RunPlan& plan) {
   return text;
 }
 
-std::string PlanJson(const RunPlan& plan) {
+std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   const MemoryEstimate& m = plan.memory;
   const client::StateBytes states = client::StateBytesOf(plan.spec);
   JsonWriter json;
@@ -169,6 +169,12 @@ std::string PlanJson(const RunPlan& plan) {
   if (client::MaySpill(plan.spec)) {
     json.Key("states_on_nvme").BeginObject().Field("pool_bytes", RoundUp(client::HostStateBytesOf(plan.spec, 0).total(), kMiB));
     json.Field("nvme_bytes", RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB)).EndObject();
+  }
+  if (gpu != nullptr) {
+    json.Key("gpu").BeginObject().Field("rank_bytes", gpu->rank_bytes).Field("ranks", gpu->sharers);
+    json.Field("bytes", gpu->rank_bytes * gpu->sharers);
+    if (gpu->now) json.Field("total_bytes", gpu->now->total).Field("used_bytes_with_a_context", gpu->now->total - gpu->now->free);
+    json.EndObject();
   }
   // What `memserver run` must be given for this job alone.
   json.Field("pool_bytes", RoundUp(states.total() + m.frozen, kMiB))

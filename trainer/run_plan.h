@@ -5,10 +5,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
 #include "client/job_spec.h"
+#include "device/cuda_device.h"
 #include "trainer/frozen_base.h"
 #include "trainer/job.h"
 #include "trainer/layout/chunk_layout.h"
@@ -29,6 +31,13 @@ struct RunPlan {
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
 };
 
+// What one GPU that `sharers` ranks use has to hold, beside activations.
+struct GpuEstimate {
+  uint64_t rank_bytes = 0;  // rCache with resident chunks, and the block that stands in after a failure
+  uint32_t sharers = 1;
+  std::optional<device::DeviceBytes> now;  // of the GPU of this machine, with a context on it
+};
+
 // `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the shape is the preset's.
 // Errors: kUsageError (preset, dtype, context, adapters), kConfigBadValue (sizes), kParameterTooLarge, kRcacheTooSmall; of the base those
 // of ReadModelConfig and FrozenBase::Open.
@@ -42,7 +51,7 @@ Status NameFrozenChunks(RunPlan* plan);
 
 // Several lines for people, with the reason of every choice.
 std::string DescribePlan(const RunPlan& plan);
-// One JSON object.
-std::string PlanJson(const RunPlan& plan);
+// One JSON object. `gpu`: null where the run is on the host.
+std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu = nullptr);
 
 }  // namespace tidepool::trainer

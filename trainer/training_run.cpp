@@ -34,10 +34,6 @@ void UseThreads(const RunOptions& options, const RankPlace& place) {
   at::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : std::max(1u, cores / place.local_world)));
 }
 
-at::ScalarType TorchType(DType dtype) {
-  return dtype == DType::kF32 ? torch::kFloat32 : dtype == DType::kBF16 ? torch::kBFloat16 : torch::kFloat16;
-}
-
 // The module's tensors in the order of the layout's ParameterIds.
 Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
   std::unordered_map<std::string, at::Tensor> by_name;
@@ -49,10 +45,6 @@ Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& l
     tensors.push_back(found->second);
   }
   return tensors;
-}
-
-at::Tensor TokensOf(const std::vector<int64_t>& tokens, const Batch& batch) {
-  return torch::tensor(tokens, torch::kInt64).view({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens)});
 }
 
 // `flag`: that named it.
@@ -84,7 +76,18 @@ Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(corpus_, OpenData(options_.data.empty() ? kDefaultData : options_.data, plan_.shape.vocab));
   Say("tidepool trainer  job " + plan_.spec.name + ", " + std::to_string(place_.world) + (place_.world == 1 ? " rank" : " ranks") +
       " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + corpus_->description + "\n");
+  TP_RETURN_IF_ERROR(OpenDevice());
   return plan_.lora.on() ? NameBase() : Status();
+}
+
+Status TrainingRun::OpenDevice() {
+  TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_, place_));
+  // Every rank, where GPUs are in play: each may have another.
+  if (device_->is_gpu() && place_.rank != 0 && !options_.quiet) {
+    std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() + "\n" << std::flush;
+  }
+  Say("device    " + device_->description() + "\n");
+  return {};
 }
 
 // What the base is called: chunk by chunk for the server, and as a file for those who use the adapters later.
@@ -121,7 +124,10 @@ Status TrainingRun::PrepareDirectories() const {
 }
 
 Status TrainingRun::TakeSeat() {
+  // Before LibTorch takes any memory of the device.
+  TP_RETURN_IF_ERROR(device_->MakeRcache(plan_.spec.rcache_bytes));
   TP_RETURN_IF_ERROR(session_->Attach());
+  TP_RETURN_IF_ERROR(device_->TakeFlags(session_->service()->attachment()));
   const client::Attachment& seat = session_->service()->attachment();
   start_ = StartPointOf(seat);
   sealed_ = std::max(sealed_, start_.version);
@@ -137,9 +143,9 @@ Status TrainingRun::Continue() {
 }
 
 Status TrainingRun::BuildEngine() {
-  // The module's own memory is never touched: LibTorch reserves it, and the engine gives it back when it places the storages.
-  model_ = std::make_unique<Gpt>(plan_.shape, torch::TensorOptions().dtype(TorchType(plan_.layout.dtype)), plan_.lora);
-  model_->SetCheckpointing(options_.activation_checkpointing);
+  // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it back when it places the storages.
+  model_ = std::make_unique<Gpt>(plan_.shape, device_->MakerOf(plan_.layout.dtype), plan_.lora);
+  model_->SetCheckpointing(options_.activation_checkpointing, options_.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
   TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, plan_.layout));
   EngineOptions engine;
   engine.rank = place_.rank;
@@ -148,6 +154,13 @@ Status TrainingRun::BuildEngine() {
   engine.cache.separate_while_recording = false;  // the model declares which parameters are used several times
   engine.cache.seed = options_.seed;
   EngineParts parts{.service = session_->service(), .groups = session_->groups(), .parameters = std::move(tensors), .clock = &clock_};
+  parts.streams = device_->streams();
+  if (!options_.trace_file.empty() && place_.rank == 0) {
+    trace_ = std::make_unique<RunTrace>(&clock_, device_->Timer(), parts.service, parts.groups);
+    parts.service = trace_->service();
+    parts.groups = trace_->groups();
+    parts.trace = trace_->step();
+  }
   TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
   return {};
 }
@@ -155,7 +168,7 @@ Status TrainingRun::BuildEngine() {
 Status TrainingRun::ProvideBase() {
   if (plan_.base == nullptr) return {};
   const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) { return plan_.base->Read(index, begin, bytes); };
-  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
+  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(device_->Staged(read)));
   Say("base      " + plan_.base->file().path() + ": " +
       (put > 0 ? FormatBytes(put) + " of it put by this rank\n" : std::string("the server has it already\n")));
   return {};
@@ -186,7 +199,10 @@ Result<TrainTask> TrainingRun::MakeTask(const BatchShape& shape) {
   TP_ASSIGN_OR_RETURN(task.held_out, ReadHeldOut(shape));
   task.engine = engine_.get();
   task.world = session_->world();
-  task.loss = [this](const Batch& batch) { return model_->Loss(TokensOf(batch.inputs, batch), TokensOf(batch.targets, batch)); };
+  task.loss = [this](const Batch& batch) {
+    const at::Tensor inputs = device_->Tokens(batch.inputs, batch.sequences, batch.tokens);
+    return model_->Loss(inputs, device_->Tokens(batch.targets, batch.sequences, batch.tokens));
+  };
   TP_ASSIGN_OR_RETURN(task.schedule.kind, optim::ScheduleFromName(options_.schedule));
   task.schedule.base_lr = options_.learning_rate;
   task.schedule.min_lr = std::min(options_.min_learning_rate, options_.learning_rate);
@@ -205,6 +221,7 @@ Result<TrainTask> TrainingRun::MakeTask(const BatchShape& shape) {
     return setup_.after_step ? setup_.after_step(version) : Status();
   };
   task.clock = &clock_;
+  if (trace_ != nullptr) task.trace = trace_->step();
   return task;
 }
 
@@ -217,8 +234,11 @@ Status TrainingRun::Train() {
   TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask(shape));
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
-  TP_ASSIGN_OR_RETURN(summary_, TrainLoop(task));
-  return {};
+  device_->ResetPeak();
+  Result<TrainSummary> trained = TrainLoop(task);
+  if (!trained.ok()) return WithShares(trained.status());
+  summary_ = trained.value();
+  return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
 }
 
 Status TrainingRun::Save() {
@@ -259,12 +279,15 @@ Status TrainingRun::Attempt() {
     }
   }
   TP_RETURN_IF_ERROR(Save());
+  device_->GiveUpFlags();
   return session_->Close();
 }
 
 void TrainingRun::Leave() {
   engine_.reset();
+  trace_.reset();
   model_.reset();
+  device_->GiveUpFlags();
   session_->Leave();
 }
 
@@ -289,6 +312,19 @@ void TrainingRun::LeaveStuck(const Status& ended) {
   }
   std::cerr << "\n" << Explained(ended).Format() << "\n" << std::flush;
   EndAtOnce(ended.exit_code());
+}
+
+Status TrainingRun::WithShares(Status ended) const {
+  if (ended.id() != ErrorId::kDeviceMemoryShort || !device_->is_gpu()) return ended;
+  Result<DeviceShares> shares = device_->Shares();
+  if (!shares.ok()) return ended;
+  shares->resident = plan_.rcache.resident_bytes;
+  shares->rcache = plan_.rcache.bytes - std::min(plan_.rcache.bytes, plan_.rcache.resident_bytes);
+  shares->outside = SpareBytes(plan_.layout);
+  // Only an order that was followed to its end says what it needs.
+  const uint64_t smallest = engine_->cache().following() ? engine_->cache().SmallestRcacheBytes() : 0;
+  const uint64_t wanted = WantedBytes(ended.what());
+  return ExplainShortage(std::move(ended), {*shares, wanted, smallest}, plan_, options_);
 }
 
 Status TrainingRun::Explained(Status ended) const {

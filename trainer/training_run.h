@@ -21,9 +21,11 @@
 #include "trainer/engine.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/model/gpt.h"
+#include "trainer/run_device.h"
 #include "trainer/run_options.h"
 #include "trainer/run_plan.h"
 #include "trainer/run_session.h"
+#include "trainer/traced_seams.h"
 #include "trainer/train_loop.h"
 
 namespace tidepool::trainer {
@@ -47,6 +49,7 @@ class TrainingRun {
 
  private:
   Status Plan();
+  Status OpenDevice();
   Status MakeSession();
   Status NameBase();
   Status PrepareDirectories() const;
@@ -66,6 +69,8 @@ class TrainingRun {
   bool MayGoOn(const Status& ended);
   void LeaveStuck(const Status& ended);
   Status Explained(Status ended) const;
+  // kDeviceMemoryShort with who has the GPU's memory, and what would fit; other errors as they are.
+  Status WithShares(Status ended) const;
   bool trained_already() const { return start_.version > 0 && start_.version >= options_.steps; }
   bool NothingToDoTogether() const;
   void Say(const std::string& text) const;
@@ -78,11 +83,13 @@ class TrainingRun {
   bool resume_ = false;
   uint32_t fruitless_ = 0;  // attempts in a row that sealed nothing
   RunPlan plan_;
-  std::string base_hash_;  // of the base's file, where adapters will be saved beside it
+  std::unique_ptr<RunDevice> device_;  // outlives all that uses its streams
+  std::string base_hash_;              // of the base's file, where adapters will be saved beside it
   std::optional<Corpus> corpus_;
   // Of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;
   StartPoint start_;
+  std::unique_ptr<RunTrace> trace_;  // with --trace, on rank 0
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<TrainingEngine> engine_;
   Version sealed_ = 0;  // as far as this process knows

@@ -181,5 +181,24 @@ TEST_F(FlagsTest, AnUnknownCommandSuggestsTheNearest) {
   EXPECT_THAT(err_, ::testing::Not(HasSubstr("did you mean")));
 }
 
+TEST_F(FlagsTest, TheDeviceIsTheHostUnlessAskedForOtherwise) {
+  EXPECT_EQ(Parse({"run"})->options.device, "cpu");
+  EXPECT_EQ(Parse({"estimate", "--device", "cuda:1"})->options.device, "cuda:1");
+  const auto doctor = Parse({"doctor"});
+  ASSERT_TRUE(doctor) << err_;
+  EXPECT_EQ(doctor->command, Command::kDoctor);
+  EXPECT_EQ(doctor->options.device, "auto");
+  EXPECT_EQ(Parse({"doctor", "--device", "cpu"})->options.device, "cpu");
+}
+
+TEST_F(FlagsTest, OffloadingIsOfWhatCheckpointingKeeps) {
+  EXPECT_FALSE(Parse({"run", "--offload-activations"}));
+  EXPECT_EQ(exit_code_, kExitUsage);
+  const auto line = Parse({"run", "--checkpoint-activations", "--offload-activations", "--trace", "step.json"});
+  ASSERT_TRUE(line) << err_;
+  EXPECT_TRUE(line->options.offload_activations);
+  EXPECT_EQ(line->options.trace_file, "step.json");
+}
+
 }  // namespace flags_test
 }  // namespace tidepool::trainer

@@ -1,0 +1,108 @@
+// A GPU whose memory is used up: the error names the shares, and changes whose predictions add up.
+#include "trainer/device_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace device_memory_test {
+
+class DeviceMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.preset = "gpt2-1.5b";
+    options_.dtype = "bf16";
+    options_.batch = 16;
+    Result<RunPlan> plan = MakeRunPlan(options_, /*world=*/2, 0, "short");
+    ASSERT_TRUE(plan.ok()) << plan.status().Format();
+    plan_ = std::move(plan).value();
+    // 80 GiB: 8 of rCache, 1 resident, 60 of tensors, 2 unused, 1 free; 8 are left for contexts and others.
+    run_.shares = {.total = 80 * kGiB, .free = kGiB, .rcache = 8 * kGiB, .resident = kGiB, .outside = kGiB / 2};
+    run_.shares.allocated = 60 * kGiB;
+    run_.shares.reserved = 62 * kGiB;
+    run_.wanted = 4 * kGiB;
+  }
+
+  std::vector<std::string> Flags() const {
+    std::vector<std::string> flags;
+    for (const MemoryChange& change : ChangesThatFit(run_, plan_, options_)) flags.push_back(change.flags);
+    return flags;
+  }
+
+  RunOptions options_;
+  RunPlan plan_;
+  ShortRun run_;
+};
+
+TEST_F(DeviceMemory, SharesAddUpToTheWhole) {
+  const DeviceShares& s = run_.shares;
+  EXPECT_EQ(s.activations(), 60 * kGiB - kGiB / 2);
+  EXPECT_EQ(s.unused(), 2 * kGiB);
+  EXPECT_EQ(s.framework(), 8 * kGiB);
+  EXPECT_EQ(s.free + s.rcache + s.resident + s.outside + s.activations() + s.unused() + s.framework(), s.total);
+}
+
+TEST_F(DeviceMemory, ChangesThatFitComeWithTheirPredictions) {
+  run_.rcache_smallest = 4 * kGiB;
+  const std::vector<MemoryChange> changes = ChangesThatFit(run_, plan_, options_);
+  ASSERT_EQ(changes.size(), 3U);
+  EXPECT_EQ(changes[0].flags, "--rcache " + std::to_string(4 * kGiB));
+  EXPECT_EQ(changes[0].bytes, (79 + 4 - 5) * kGiB);
+  // 63.5 GiB of activations on 8 sequences: one fewer is enough.
+  EXPECT_EQ(changes[1].flags, "--batch 14");
+  EXPECT_EQ(changes[1].bytes, 83 * kGiB - (127 * kGiB / 2) / 8);
+  EXPECT_EQ(changes[2].flags, "--checkpoint-activations");
+  EXPECT_LT(changes[2].bytes, 40 * kGiB);
+}
+
+TEST_F(DeviceMemory, WhatWouldNotFitIsNotOffered) {
+  run_.rcache_smallest = 8 * kGiB;  // 1 GiB less, where 3 are missing
+  options_.activation_checkpointing = true;
+  EXPECT_EQ(Flags(), (std::vector<std::string>{"--batch 14", "--context 512"}));
+  run_.wanted = 40 * kGiB;
+  EXPECT_EQ(Flags(), (std::vector<std::string>{"--batch 8 --accumulate 2", "--context 512"}))
+      << "half the batch keeps the tokens of a step";
+  run_.wanted = 0;
+  run_.shares.allocated = run_.shares.outside;
+  run_.shares.free = 0;
+  EXPECT_EQ(Flags(), std::vector<std::string>{"--rcache " + std::to_string(8 * kGiB)});
+}
+
+TEST_F(DeviceMemory, TheErrorNamesSharesAndChanges) {
+  run_.rcache_smallest = 4 * kGiB;
+  const Status ended = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "LibTorch: out of memory"), run_, plan_, options_);
+  EXPECT_EQ(ended.exit_code(), kExitDeviceMemory);
+  const std::string text = ended.Format();
+  for (const char* part : {"another 4.00 GiB", "of 80.0 GiB: rCache 8.00 GiB, resident chunks 1.00 GiB, parameters outside 512 MiB",
+                           "activations 59.5 GiB", "framework (contexts, kernels) and other processes 8.00 GiB, free 1.00 GiB",
+                           "each of these alone would have fitted so far: --rcache 4294967296 (78.0 GiB in use), or --batch 14"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  }
+  // The rCache alone fills it, and the order of the run needs all of it.
+  run_.shares = {.total = 80 * kGiB, .free = 0, .rcache = 80 * kGiB};
+  run_.rcache_smallest = 80 * kGiB;
+  run_.wanted = 2 * kGiB;
+  EXPECT_NE(ExplainShortage(ended, run_, plan_, options_).fix().find("no single change would fit"), std::string::npos);
+}
+
+TEST_F(DeviceMemory, WhatLibTorchAskedForIsRead) {
+  EXPECT_EQ(WantedBytes("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"), 5 * kGiB / 2);
+  EXPECT_EQ(WantedBytes("Tried to allocate 20.00 MiB."), 20 * kMiB);
+  EXPECT_EQ(WantedBytes("Tried to allocate 512 bytes."), 512U);
+  EXPECT_EQ(WantedBytes("CUDA out of memory. Tried to allocate more than 1EB memory."), 0U);
+  EXPECT_EQ(WantedBytes("no such words"), 0U);
+}
+
+TEST_F(DeviceMemory, AnEstimateCountsEveryRankOfAGpu) {
+  const GpuEstimate one = EstimateGpu(plan_, 1, std::nullopt);
+  EXPECT_EQ(one.rank_bytes, plan_.rcache.bytes + SpareBytes(plan_.layout));
+  EXPECT_NE(DescribeGpu(one).find("measured where a GPU is; none is here"), std::string::npos);
+  const GpuEstimate two = EstimateGpu(plan_, 2, device::DeviceBytes{.free = 78 * kGiB, .total = 80 * kGiB});
+  EXPECT_NE(DescribeGpu(two).find(FormatBytes(2 * one.rank_bytes) + " of each GPU that is used, for 2 ranks"), std::string::npos);
+  EXPECT_NE(DescribeGpu(two).find("2.00 GiB of 80.0 GiB"), std::string::npos) << DescribeGpu(two);
+  EXPECT_NE(PlanJson(plan_, &two).find("\"bytes\":" + std::to_string(2 * one.rank_bytes)), std::string::npos);
+}
+
+}  // namespace device_memory_test
+}  // namespace tidepool::trainer

@@ -1,0 +1,152 @@
+#include "trainer/device_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "base/units.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr size_t kChangesShown = 3;
+
+// What all changes are weighed against.
+struct Need {
+  uint64_t total, used;  // used: with what there was no room for
+  uint64_t activations;  // of it
+  uint64_t sequences;    // of this rank
+  uint64_t tokens;       // of a sequence
+  uint64_t boundaries;   // bytes of the blocks' inputs, all layers
+
+  bool Fits(uint64_t less) const { return used - std::min(used, less) <= total; }
+};
+
+Need NeedOf(const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
+  Need need{};
+  need.total = run.shares.total;
+  need.used = run.shares.total - std::min(run.shares.total, run.shares.free) + run.wanted;
+  need.activations = run.shares.activations() + run.wanted;
+  need.sequences = std::max<uint64_t>(1, options.batch / std::max(1U, plan.layout.world));
+  need.tokens = options.context > 0 ? options.context : plan.shape.context;
+  need.boundaries = uint64_t{plan.shape.layers} * need.sequences * need.tokens * plan.shape.hidden * BytesOf(plan.layout.dtype);
+  return need;
+}
+
+// With checkpointing: the blocks' inputs, one block's share of the rest, and the logits with their fp32 copy, which no block has.
+uint64_t CheckpointedActivations(const Need& need, const RunPlan& plan) {
+  const uint64_t logits = need.sequences * need.tokens * plan.shape.vocab * (BytesOf(plan.layout.dtype) + sizeof(float));
+  const uint64_t blocks = need.activations - std::min(need.activations, logits);
+  return std::min(need.activations, need.boundaries + blocks / std::max(1U, plan.shape.layers) + logits);
+}
+
+class Changes {
+ public:
+  explicit Changes(const Need& need) : need_(need) {}
+  void Offer(const std::string& flags, uint64_t less) {
+    if (less > 0 && need_.Fits(less) && list_.size() < kChangesShown) list_.push_back({flags, need_.used - std::min(need_.used, less)});
+  }
+  std::vector<MemoryChange> Take() { return std::move(list_); }
+
+ private:
+  const Need& need_;
+  std::vector<MemoryChange> list_;
+};
+
+// The largest batch that fits; where it divides the one that did not, accumulation keeps the tokens of a step.
+void OfferBatch(const Need& need, const RunPlan& plan, const RunOptions& options, Changes* changes) {
+  for (uint64_t fewer = need.sequences - 1; fewer > 0; --fewer) {
+    const uint64_t less = need.activations / need.sequences * (need.sequences - fewer);
+    if (!need.Fits(less)) continue;
+    std::string flags = "--batch " + std::to_string(fewer * plan.layout.world);
+    if (need.sequences % fewer == 0) flags += " --accumulate " + std::to_string(options.micro_batches * (need.sequences / fewer));
+    return changes->Offer(flags, less);
+  }
+}
+
+}  // namespace
+
+uint64_t SpareBytes(const ChunkLayout& layout) {
+  uint64_t largest = 0;
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) largest = std::max(largest, layout.ChunkBytes(chunk));
+  return RoundUp(largest, kPageBytes);
+}
+
+std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
+  const Need need = NeedOf(run, plan, options);
+  Changes changes(need);
+  const uint64_t rcache = run.shares.rcache + run.shares.resident;
+  if (run.rcache_smallest > 0 && run.rcache_smallest < rcache) {
+    changes.Offer("--rcache " + std::to_string(run.rcache_smallest), rcache - run.rcache_smallest);
+  }
+  OfferBatch(need, plan, options, &changes);
+  if (!options.activation_checkpointing) {
+    changes.Offer("--checkpoint-activations", need.activations - CheckpointedActivations(need, plan));
+  } else if (!options.offload_activations && plan.shape.layers > 2) {
+    // Two blocks' inputs are on the GPU at a time.
+    changes.Offer("--offload-activations", std::min(need.activations, need.boundaries / plan.shape.layers * (plan.shape.layers - 2)));
+  }
+  for (uint64_t tokens = need.tokens / 2; tokens >= 64; tokens /= 2) {
+    const uint64_t less = need.activations / need.tokens * (need.tokens - tokens);
+    if (!need.Fits(less)) continue;
+    changes.Offer("--context " + std::to_string(tokens), less);
+    break;
+  }
+  return changes.Take();
+}
+
+Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
+  const DeviceShares& s = run.shares;
+  std::string fix;
+  for (const MemoryChange& change : ChangesThatFit(run, plan, options)) {
+    fix += (fix.empty() ? "each of these alone would have fitted so far: " : ", or ") + change.flags + " (" + FormatBytes(change.bytes) +
+           " in use)";
+  }
+  if (fix.empty()) {
+    fix =
+        "no single change would fit: take a smaller --batch, --checkpoint-activations, a shorter --context and a smaller --rcache together";
+  }
+  return std::move(ended)
+      .Where(run.wanted > 0 ? "another " + FormatBytes(run.wanted) + " for tensors of LibTorch" : "tensors of LibTorch")
+      .Why("of " + FormatBytes(s.total) + ": rCache " + FormatBytes(s.rcache) + ", resident chunks " + FormatBytes(s.resident) +
+           ", parameters outside " + FormatBytes(s.outside) + ", activations " + FormatBytes(s.activations()) +
+           ", held by LibTorch unused " + FormatBytes(s.unused()) + ", framework (contexts, kernels) and other processes " +
+           FormatBytes(s.framework()) + ", free " + FormatBytes(s.free))
+      .Fix(fix);
+}
+
+uint64_t WantedBytes(const std::string& text) {
+  constexpr std::string_view kTold = "Tried to allocate ";
+  constexpr std::array<std::pair<std::string_view, uint64_t>, 4> kUnits{{{"bytes", 1}, {"KiB", kKiB}, {"MiB", kMiB}, {"GiB", kGiB}}};
+  const size_t found = text.find(kTold);
+  if (found == std::string::npos) return 0;
+  const char* begin = text.c_str() + found + kTold.size();
+  char* end = nullptr;
+  const double number = std::strtod(begin, &end);
+  if (end == begin || *end != ' ' || number < 0) return 0;
+  const std::string_view unit = std::string_view(end + 1);
+  for (const auto& [name, bytes] : kUnits) {
+    if (unit.starts_with(name)) return static_cast<uint64_t>(number * static_cast<double>(bytes));
+  }
+  return 0;
+}
+
+GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<device::DeviceBytes> now) {
+  return {.rank_bytes = plan.rcache.bytes + SpareBytes(plan.layout), .sharers = sharers, .now = now};
+}
+
+std::string DescribeGpu(const GpuEstimate& estimate) {
+  std::string text =
+      "gpu       " + FormatBytes(estimate.rank_bytes * estimate.sharers) + " of each GPU that is used, for " +
+      std::to_string(estimate.sharers) + (estimate.sharers == 1 ? " rank" : " ranks") +
+      ": rCache with resident chunks, and one chunk that stands in after a failure; beside it activations, and a context of " +
+      "the trainer for each rank and one of memserver (";
+  if (!estimate.now) return text + "measured where a GPU is; none is here)\n";
+  return text + "in use on that GPU now, one context included: " +
+         FormatBytes(estimate.now->total - std::min(estimate.now->total, estimate.now->free)) + " of " + FormatBytes(estimate.now->total) +
+         ")\n";
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,98 @@
+// RunDevice: where one rank computes: the host, or one GPU, through LibTorch and through the driver's own streams.
+//
+// One thread (the trainer's main thread), from Open to the end: on a GPU it makes a side stream of LibTorch's pool this thread's current
+// one, so that everything LibTorch does on this thread, forward, backward and the allocator's reuse of memory, is in the order of one
+// stream; work of other streams (the server's copies, the groups) is ordered with it by flags and events (trainer/cache), never by the CPU.
+//
+// LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), which nothing here is linked with: Open loads it
+// when a GPU is used, before anything else asks LibTorch for CUDA (LibTorch remembers the answer for good). What is called of it goes
+// through c10's interfaces for devices of any kind.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "client/chunk_service.h"
+#include "client/provide_frozen.h"
+#include "device/cuda_device.h"
+#include "trainer/cache/parameter_cache.h"
+#include "trainer/device_memory.h"
+#include "trainer/device_place.h"
+#include "trainer/model/gpt.h"
+#include "trainer/run_options.h"
+#include "trainer/step_trace.h"
+
+namespace tidepool::trainer {
+
+class RunDevice {
+ public:
+  // What --device asks for, as far as this machine has it. Errors: kUsageError, kCudaUnavailable (also: LibTorch's CUDA part cannot be
+  // loaded; the text has the loader's words and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a context).
+  static Result<std::unique_ptr<RunDevice>> Open(const RunOptions& options, const RankPlace& place);
+  ~RunDevice();
+
+  bool is_gpu() const { return cuda_ != nullptr; }
+  // One line for the start of a run: which device, and why.
+  const std::string& description() const { return description_; }
+
+  // The rCache of a GPU: exportable, made once for all attempts of the run. Errors: kDeviceMemoryShort, kCudaFailed.
+  Status MakeRcache(uint64_t bytes);
+  device::Memory* rcache() { return rcache_.get(); }
+  const UniqueFd& rcache_fd() const { return rcache_fd_; }
+  const device::CudaDevice* cuda() const { return cuda_.get(); }
+  // The session's flag words become reachable for the GPU's streams; given up before the session is. Nothing to do on the host.
+  // Errors: kCudaFailed.
+  Status TakeFlags(const client::Attachment& attachment);
+  void GiveUpFlags();
+  // Null pointers on the host.
+  CacheStreams streams();
+
+  // Parameters that take no memory until an engine places them.
+  ParameterMaker MakerOf(DType dtype) const;
+  // int64 [sequences][tokens] there; a GPU's is on its way when this returns (from pinned memory).
+  at::Tensor Tokens(const std::vector<int64_t>& tokens, uint64_t sequences, uint64_t length) const;
+  // `read` for a client whose rCache is the GPU's: reads into host memory, and copies it over before it returns.
+  client::ReadFrozen Staged(client::ReadFrozen read);
+
+  // Moments of the current stream, for a trace; null functions on the host.
+  DeviceTimer Timer();
+  // A new step of measuring: DeviceShares::allocated is the largest since.
+  void ResetPeak();
+  // The shares of this run's GPU; those that only the plan knows are left 0. Errors: kCudaFailed.
+  Result<DeviceShares> Shares() const;
+
+ private:
+  explicit RunDevice(std::string description) : description_(std::move(description)) {}
+  Status OpenGpu(const device::Gpu& gpu);
+  // Waits until both streams have done what was put into them, up to a deadline.
+  void Drain();
+
+  std::string description_;
+  SteadyClock clock_;
+  c10::Device torch_device_{c10::DeviceType::CPU};
+  // Of a GPU.
+  std::unique_ptr<device::CudaDevice> cuda_;
+  std::optional<c10::StreamGuard> current_;
+  std::unique_ptr<device::Stream> compute_, recycle_;
+  UniqueFd rcache_fd_;
+  std::unique_ptr<device::Memory> rcache_;
+  std::unique_ptr<device::Registration> flags_;
+  at::Tensor staging_;             // pinned
+  std::vector<c10::Event> marks_;  // of a step that is traced
+};
+
+// Loads LibTorch's CUDA part, once in a process. Errors: kCudaUnavailable.
+Status LoadTorchCuda();
+
+}  // namespace tidepool::trainer
