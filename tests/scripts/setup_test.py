@@ -79,6 +79,13 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.setup("--no-torch", "--browser").returncode, 0)
         self.assertRegex(self.apt_calls()[-1], r"install -y --no-install-recommends --no-remove chromium$")
 
+    def test_packages_of_a_gpu_are_looked_for_where_they_are_asked_for(self):
+        self.assertNotIn("NVIDIA", self.setup("--check").stdout)
+        asked = self.setup("--check", "--gpu")
+        self.assertEqual(asked.returncode, 9)
+        self.assertIn("missing NVIDIA packages of torch 2.11.0", asked.stdout)
+        self.assertNotIn("NVIDIA", self.setup("--check", "--gpu", "--no-torch").stdout)
+
     def as_anybody(self, *arguments):
         """Setup with the tests for root made blind: what a user without rights meets."""
         with open(SETUP, encoding="utf-8") as file:
