@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -21,9 +20,6 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr const char* kTorchCuda = "libtorch_cuda.so";
-// One hardware queue a stream, so that a stream that waits for a flag never holds up another one behind which that flag would be set.
-constexpr const char* kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
-constexpr const char* kConnectionsWanted = "32";
 constexpr int64_t kDrainNs = 5 * kNsPerSecond;
 constexpr int64_t kPollNs = 20'000;
 
@@ -32,10 +28,13 @@ c10::ScalarType TorchType(DType dtype) {
 }
 
 Status NoTorchCuda(const std::string& what) {
-  return Status(ErrorId::kCudaUnavailable, "LibTorch's CUDA part cannot be used: " + what)
-      .Fix(
-          "the CUDA build of torch 2.11.0 needs its NVIDIA packages beside it: `scripts/setup --gpu` brings them, or point TIDEPOOL_DEPS "
-          "at an environment in which torch.cuda.is_available() is true, and build again; --device cpu needs none of them");
+  return Status(ErrorId::kCudaUnavailable, "LibTorch's CUDA part cannot be used: " + what);
+}
+
+Status NotLoaded(const std::string& why) {
+  return NoTorchCuda(why).Fix(
+      "the CUDA build of torch 2.11.0 needs its NVIDIA packages beside it: `scripts/setup --gpu` brings them, or point TIDEPOOL_DEPS at an "
+      "environment in which torch.cuda.is_available() is true, and build again; --device cpu needs none of them");
 }
 
 // The file beside the library that at::globalContext lies in.
@@ -48,7 +47,6 @@ std::string TorchCudaPath() {
 Result<DevicePlace> PlaceOf(const RunOptions& options, const RankPlace& place) {
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device));
   if (wish.kind == DeviceWish::Kind::kCpu) return ChooseDevice(wish, place, std::vector<device::Gpu>{});
-  setenv(kConnections, kConnectionsWanted, /*overwrite=*/0);  // read when a context is made
   TP_ASSIGN_OR_RETURN(DevicePlace chosen, ChooseDevice(wish, place, device::ListGpus()));
   if (!chosen.gpu) return chosen;
   const Status loaded = LoadTorchCuda();
@@ -64,10 +62,12 @@ Status LoadTorchCuda() {
   // Its symbols are seen by what it loads itself later (linear algebra, kernels made at run time).
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* why = dlerror();
-    return NoTorchCuda(why != nullptr ? why : path + " was refused");
+    return NotLoaded(why != nullptr ? why : path + " was refused");
   }
   if (at::globalContext().hasCUDA()) return {};
-  return NoTorchCuda(path + " is loaded, but finds no GPU, or was loaded after LibTorch had been asked for one");
+  return NoTorchCuda(path + " is loaded, but its CUDA runtime finds no GPU where the driver shows one")
+      .Why("a warning of LibTorch above says more; the driver may be too old for this CUDA, or LibTorch was asked for a GPU before")
+      .Fix("`nvidia-smi` shows the driver's version (CUDA 13 needs 580 or newer); run on the host with --device cpu");
 }
 
 Result<std::unique_ptr<RunDevice>> RunDevice::Open(const RunOptions& options, const RankPlace& place) {

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error_catalog.h"
+#include "tests/fakes/fake_cuda/fake_cuda.h"
 #include "tests/process/child_process.h"
 
 namespace tidepool::testing {
@@ -100,6 +101,14 @@ TEST_F(TrainerBadUse, NoServerNoRoomAndNoPlaceForResultsAreFoundBeforeTheFirstSt
 TEST_F(TrainerBadUse, AnEnvironmentThatNoLauncherMakesIsNamed) {
   Expect({{"run"}, kExitUsage, {"TP1001", "rank 3 of 2", "RANK and WORLD_SIZE"}, {"RANK=3", "WORLD_SIZE=2"}});
   Expect({{"run"}, kExitUsage, {"TP1001", "MASTER_ADDR is not set", "trainer launch"}, {"RANK=0", "WORLD_SIZE=2"}});
+}
+
+// The stand-in for the driver is enough to choose a GPU, and too little for LibTorch, whose CUDA part may not even have its libraries here.
+TEST_F(TrainerBadUse, AGpuThatLibTorchCannotUseIsNamed) {
+  const std::string driver = "LD_LIBRARY_PATH=" + fake_cuda::FakeCuda::Folder();
+  Expect({{"run", "--preset", "tiny", "--device", "gpu"}, kExitUsage, {"TP1001", "--device \"gpu\"", "cuda:0"}});
+  Expect({{"run", "--preset", "tiny", "--device", "cuda"}, kExitHostUnfit, {"TP2301", "LibTorch's CUDA part cannot be used"}, {driver}});
+  Expect({{"doctor", "--device", "cuda"}, kExitHostUnfit, {"TP2301", "Fake GPU", "LibTorch's CUDA part cannot be used"}, {driver}});
 }
 
 }  // namespace bad_use_test
