@@ -40,6 +40,7 @@ TrainingEngine::~TrainingEngine() {
 Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts) {
   std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, parts.service));
   engine->trace_ = parts.trace;
+  engine->streams_ = parts.streams;
   for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
     if (layout.IsFrozen(id)) engine->frozen_.emplace_back(id, parts.parameters[id]);
   }
@@ -81,7 +82,7 @@ Status TrainingEngine::CheckFrozen() const {
 }
 
 Status TrainingEngine::LoadWeights(const WeightSource& source) {
-  WeightPut put(&layout_, options_.rank, service_);
+  WeightPut put(&layout_, options_.rank, service_, streams_);
   std::vector<float> values;
   for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
     if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id)) continue;
@@ -126,6 +127,8 @@ Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch, cons
 
 Result<std::vector<double>> TrainingEngine::TakeLosses() {
   std::vector<double> values;
+  // LibTorch's own wait would look after nothing: a peer that is lost would not end it.
+  TP_RETURN_IF_ERROR(cache_->AwaitOperators());
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     const torch::NoGradGuard no_grad;
     if (losses_.empty()) return;
@@ -161,13 +164,16 @@ Status TrainingEngine::TraceTraining(const LossFunction& loss) {
 
 Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& loss) {
   TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kEvaluation, version));
-  double value = 0;
   TP_RETURN_IF_ERROR(Guarded([&] {
     const torch::NoGradGuard no_grad;
-    value = loss().item<double>();
+    losses_.assign(1, loss().detach());
   }));
-  if (cache_->dry()) return TraceTraining(loss);
-  return value;
+  if (cache_->dry()) {
+    losses_.clear();
+    return TraceTraining(loss);
+  }
+  TP_ASSIGN_OR_RETURN(const std::vector<double> values, TakeLosses());
+  return values.front();
 }
 
 }  // namespace tidepool::trainer

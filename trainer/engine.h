@@ -109,6 +109,7 @@ class TrainingEngine {
   const EngineOptions options_;
   client::ChunkService* const service_;
   StepTrace* trace_ = nullptr;
+  CacheStreams streams_;
   std::unique_ptr<ParameterCache> cache_;
   std::unique_ptr<StorageBinding> binding_;
   std::unique_ptr<OperatorHook> operators_;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -74,6 +75,8 @@ Result<std::unique_ptr<RunDevice>> RunDevice::Open(const RunOptions& options, co
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, PlaceOf(options, place));
   std::unique_ptr<RunDevice> device(new RunDevice(Describe(chosen)));
   if (!chosen.gpu) return device;
+  device->shared_ = chosen.sharers > 1;
+  if (options.deterministic) (void)setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS begins
   Status opened;
   const Status thrown = CatchTorch([&] {
     opened = device->OpenGpu(*chosen.gpu);
@@ -99,6 +102,7 @@ Status RunDevice::OpenGpu(const device::Gpu& gpu) {
   current_.emplace(torch.getStreamFromGlobalPool(torch_device_));
   compute_ = cuda_->Borrow(torch.getStreamNativeHandle(current_->current_stream()));
   TP_ASSIGN_OR_RETURN(recycle_, cuda_->OpenStream());
+  TP_ASSIGN_OR_RETURN(group_, cuda_->OpenStream());
   description_ += "; rCache " + cuda_->form_note();
   return {};
 }
@@ -113,8 +117,26 @@ Status RunDevice::MakeRcache(uint64_t bytes) {
   return {};
 }
 
-Status RunDevice::TakeFlags(const client::Attachment& attachment) {
+SessionDevice RunDevice::ForSession() {
   if (!is_gpu()) return {};
+  SessionDevice session;
+  session.device = cuda_.get();
+  if (rcache_ != nullptr) {
+    session.brought = client::BroughtMemory{.form = static_cast<uint32_t>(cuda_->export_form()),
+                                            .uuid = cuda_->uuid(),
+                                            .descriptor = rcache_fd_.get(),
+                                            .data = rcache_->data(),
+                                            .bytes = rcache_->bytes()};
+  }
+  session.group = group_.get();
+  session.native_group = device::CudaDevice::NativeOf(*group_);
+  session.shared = shared_;
+  session.take_flags = [this](const client::Attachment& attachment) { return TakeFlags(attachment); };
+  session.give_up_flags = [this] { GiveUpFlags(); };
+  return session;
+}
+
+Status RunDevice::TakeFlags(const client::Attachment& attachment) {
   if (attachment.flags == nullptr) {
     return Status(ErrorId::kCudaUnavailable, "memserver gave this rank no flags to order copies by: its rCache is not that of a GPU")
         .Fix("run on the host with --device cpu, or use a memserver that knows GPUs");
@@ -132,7 +154,7 @@ void RunDevice::GiveUpFlags() {
 // What waits for flags ends when they are reached or poisoned; after a deadline the driver may wait, with its words.
 void RunDevice::Drain() {
   const int64_t until_ns = clock_.NowNs() + kDrainNs;
-  for (device::Stream* stream : {recycle_.get(), compute_.get()}) {
+  for (device::Stream* stream : {recycle_.get(), group_.get(), compute_.get()}) {
     const device::Stream::Marker marker = stream->Record();
     while (!stream->Passed(marker) && stream->status().ok()) {
       if (clock_.NowNs() > until_ns) return LogWarn("a stream of the GPU still waits for the server while its flags are given up", {});

@@ -23,7 +23,6 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "client/chunk_service.h"
 #include "client/provide_frozen.h"
 #include "device/cuda_device.h"
 #include "trainer/cache/parameter_cache.h"
@@ -31,6 +30,7 @@
 #include "trainer/device_place.h"
 #include "trainer/model/gpt.h"
 #include "trainer/run_options.h"
+#include "trainer/run_session.h"
 #include "trainer/step_trace.h"
 
 namespace tidepool::trainer {
@@ -46,15 +46,10 @@ class RunDevice {
   // One line for the start of a run: which device, and why.
   const std::string& description() const { return description_; }
 
-  // The rCache of a GPU: exportable, made once for all attempts of the run. Errors: kDeviceMemoryShort, kCudaFailed.
+  // Makes the rCache of a GPU, exportable, once for all attempts of the run. Nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
   Status MakeRcache(uint64_t bytes);
-  device::Memory* rcache() { return rcache_.get(); }
-  const UniqueFd& rcache_fd() const { return rcache_fd_; }
-  const device::CudaDevice* cuda() const { return cuda_.get(); }
-  // The session's flag words become reachable for the GPU's streams; given up before the session is. Nothing to do on the host.
-  // Errors: kCudaFailed.
-  Status TakeFlags(const client::Attachment& attachment);
-  void GiveUpFlags();
+  // For a session that brings it, and whose flags become reachable for the GPU's streams.
+  SessionDevice ForSession();
   // Null pointers on the host.
   CacheStreams streams();
 
@@ -75,7 +70,9 @@ class RunDevice {
  private:
   explicit RunDevice(std::string description) : description_(std::move(description)) {}
   Status OpenGpu(const device::Gpu& gpu);
-  // Waits until both streams have done what was put into them, up to a deadline.
+  Status TakeFlags(const client::Attachment& attachment);
+  void GiveUpFlags();
+  // Waits until all streams have done what was put into them, up to a deadline.
   void Drain();
 
   std::string description_;
@@ -84,7 +81,8 @@ class RunDevice {
   // Of a GPU.
   std::unique_ptr<device::CudaDevice> cuda_;
   std::optional<c10::StreamGuard> current_;
-  std::unique_ptr<device::Stream> compute_, recycle_;
+  std::unique_ptr<device::Stream> compute_, recycle_, group_;
+  bool shared_ = false;
   UniqueFd rcache_fd_;
   std::unique_ptr<device::Memory> rcache_;
   std::unique_ptr<device::Registration> flags_;

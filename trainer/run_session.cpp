@@ -5,9 +5,11 @@
 #include <cstring>
 #include <utility>
 
-#include "base/clock.h"
+#include "base/log.h"
 #include "base/point.h"
 #include "base/units.h"
+#include "trainer/comm/nccl_collective.h"
+#include "trainer/comm/staged_collective.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/stop_flag.h"
 
@@ -126,6 +128,7 @@ Status RunSession::Attach() {
   client.on_wait = task_.say;
   client.queue_timeout_ns = queue_timeout_ns_;
   client.give_up = StopFlag::Requested;
+  client.brought = task_.device.brought;
   if (task_.resumes) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, server_timeout_ns_));
   return TakeSeat(client);
 }
@@ -140,7 +143,7 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
     const int64_t waited_ns = clock.NowNs() - start_ns;
     if (made.ok()) {
       client_ = std::move(made).value();
-      return {};
+      return task_.device.take_flags ? task_.device.take_flags(client_->attachment()) : Status();
     }
     const bool taken = made.status().id() == ErrorId::kRankTaken;
     if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) {
@@ -182,16 +185,55 @@ Status RunSession::MeetWorld() {
   return {};
 }
 
+Result<bool> RunSession::AgreeOnNccl() {
+  if (task_.device.device == nullptr || place_.world == 1) return false;
+  const Result<const NcclTable*> nccl = LoadNccl();
+  if (!nccl.ok()) LogWarn("no NCCL for this rank: blocks go through host memory, which is slower", {{"why", nccl.status().what()}});
+  double without = task_.device.shared || !nccl.ok() ? 1 : 0;
+  TP_RETURN_IF_ERROR(world_->SumDoubles(&without, 1));
+  if (without > 0 && place_.rank == 0) {
+    LogWarn("blocks go from GPU to GPU through host memory, which is slower: ranks share a GPU, or have no NCCL",
+            {{"ranks", static_cast<uint64_t>(without)}});
+  }
+  return without == 0;
+}
+
+Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group, bool nccl) {
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, store_->MakeGroup(group));
+  if (group.ranks.size() == 1) return host;
+  if (!nccl) {
+    TP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCollective> staged, StagedCollective::Open(std::move(host), task_.device.device));
+    return std::unique_ptr<Collective>(std::move(staged));
+  }
+  NcclSetup setup;
+  setup.name = group.name;
+  TP_ASSIGN_OR_RETURN(setup.nccl, LoadNccl());
+  setup.host = std::move(host);
+  setup.stream = task_.device.group;
+  setup.native_stream = task_.device.native_group;
+  setup.clock = &clock_;
+  setup.doomed = [this] { return SeatLost(); };
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> fast, NcclCollective::Open(std::move(setup)));
+  return std::unique_ptr<Collective>(std::move(fast));
+}
+
+Status RunSession::MakeGroup(size_t index, bool nccl) {
+  const std::vector<Rank>& ranks = task_.groups[index];
+  const bool on_device = task_.device.device != nullptr;
+  const bool member = std::find(ranks.begin(), ranks.end(), place_.rank) != ranks.end();
+  // The group of the whole run is there already, for the host's memory.
+  group_is_world_.push_back(!on_device && ranks.size() == place_.world);
+  group_storage_.emplace_back();
+  if (group_is_world_.back() || !member) return {};
+  const GroupSpec spec{"data" + std::to_string(index), ranks};
+  TP_ASSIGN_OR_RETURN(group_storage_.back(), on_device ? OnDevice(spec, nccl) : store_->MakeGroup(spec));
+  return {};
+}
+
 Status RunSession::Meet() {
   TP_RETURN_IF_ERROR(MeetWorld());
-  const std::vector<std::vector<Rank>>& groups = task_.groups;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const bool member = std::find(groups[i].begin(), groups[i].end(), place_.rank) != groups[i].end();
-    group_is_world_.push_back(groups[i].size() == place_.world);
-    group_storage_.emplace_back();
-    if (group_is_world_.back() || !member) continue;
-    TP_ASSIGN_OR_RETURN(group_storage_.back(), store_->MakeGroup({"data" + std::to_string(i), groups[i]}));
-  }
+  TP_ASSIGN_OR_RETURN(const bool nccl, AgreeOnNccl());
+  for (size_t i = 0; i < task_.groups.size(); ++i) TP_RETURN_IF_ERROR(MakeGroup(i, nccl));
   return {};
 }
 
@@ -214,6 +256,7 @@ void RunSession::Leave() {
   // Groups first: what they still have in flight reads and writes the client's rCache. It fails at once where a peer has died or left.
   group_storage_.clear();
   group_is_world_.clear();
+  if (task_.device.give_up_flags) task_.device.give_up_flags();
   world_.reset();
   // The meeting is over before the server can seat anybody for the next one.
   if (store_) store_->Disband();
@@ -228,6 +271,7 @@ Status RunSession::Close() {
   if (!standalone() && !place_.done_mark.empty()) SetDoneMark(place_.done_mark, place_.rank);
   if (place_.agent_serves_store) MakeDoneKeys().Set();
   TP_POINT("trainer.run_done");
+  if (task_.device.give_up_flags) task_.device.give_up_flags();
   Status detached = client_ ? client_->Detach() : Status();
   client_.reset();
   TP_POINT("trainer.detached");

@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "client/mem_client.h"
 #include "client/provide_frozen.h"
+#include "device/device.h"
 #include "trainer/comm/done_keys.h"
 #include "trainer/comm/gloo_collective.h"
 #include "trainer/job.h"
@@ -24,6 +26,18 @@
 #include "trainer/run_options.h"
 
 namespace tidepool::trainer {
+
+// What a run on a GPU brings; nothing on the host. Its owner (trainer/run_device.h) outlives the session.
+struct SessionDevice {
+  device::Device* device = nullptr;              // null: the host
+  std::optional<client::BroughtMemory> brought;  // the rCache
+  device::Stream* group = nullptr;               // in whose order ranks exchange blocks
+  void* native_group = nullptr;                  // the same for NCCL
+  bool shared = false;                           // with another rank of the run: NCCL has no group of two ranks on one GPU
+  // The session's flags are there; they are about to go, and no group has anything in flight.
+  std::function<Status(const client::Attachment&)> take_flags = nullptr;
+  std::function<void()> give_up_flags = nullptr;
+};
 
 // What a session is for.
 struct SessionTask {
@@ -36,6 +50,7 @@ struct SessionTask {
   std::function<void(const std::string&)> say = nullptr;  // one line when a wait begins, one when it is over
   std::function<void(const Status&)> stuck = nullptr;     // see Rendezvous::stuck
   std::function<Status()> interrupted = nullptr;          // asked while other ranks are waited for; an error ends the wait
+  SessionDevice device = {};
 };
 
 class RunSession {
@@ -84,6 +99,11 @@ class RunSession {
   Status ShareSocketDir();
   Status TakeSeat(const client::ClientOptions& options);
   Status MeetWorld();
+  // True when the ranks of this run exchange blocks by NCCL; all ranks say the same.
+  Result<bool> AgreeOnNccl();
+  // A group for blocks of the device, over one of the host's.
+  Result<std::unique_ptr<Collective>> OnDevice(const GroupSpec& group, bool nccl);
+  Status MakeGroup(size_t index, bool nccl);
   // Ends a wait for other ranks when the seat is lost or a signal came.
   Status Interrupted();
   // What ended the seat; ok while it is held.
@@ -91,6 +111,7 @@ class RunSession {
 
   const RankPlace place_;
   const SessionTask task_;
+  SteadyClock clock_;
   std::optional<uint64_t> pool_bytes_;  // as asked for
   int64_t server_timeout_ns_ = 0, rejoin_timeout_ns_ = 0, queue_timeout_ns_ = 0;
   std::unique_ptr<StandaloneServer> server_;

@@ -105,6 +105,9 @@ Status TrainingRun::MakeSession() {
   task.resumes = resume_;
   task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
   task.say = [this](const std::string& line) { SayWait(line); };
+  // Before LibTorch takes any memory of the device.
+  if (!options_.dry_run) TP_RETURN_IF_ERROR(device_->MakeRcache(plan_.spec.rcache_bytes));
+  task.device = device_->ForSession();
   if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
   TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
   return {};
@@ -124,10 +127,7 @@ Status TrainingRun::PrepareDirectories() const {
 }
 
 Status TrainingRun::TakeSeat() {
-  // Before LibTorch takes any memory of the device.
-  TP_RETURN_IF_ERROR(device_->MakeRcache(plan_.spec.rcache_bytes));
   TP_RETURN_IF_ERROR(session_->Attach());
-  TP_RETURN_IF_ERROR(device_->TakeFlags(session_->service()->attachment()));
   const client::Attachment& seat = session_->service()->attachment();
   start_ = StartPointOf(seat);
   sealed_ = std::max(sealed_, start_.version);
@@ -279,7 +279,6 @@ Status TrainingRun::Attempt() {
     }
   }
   TP_RETURN_IF_ERROR(Save());
-  device_->GiveUpFlags();
   return session_->Close();
 }
 
@@ -287,7 +286,6 @@ void TrainingRun::Leave() {
   engine_.reset();
   trace_.reset();
   model_.reset();
-  device_->GiveUpFlags();
   session_->Leave();
 }
 
