@@ -11,6 +11,7 @@
 #include "bench/gpu_beside.h"
 #include "bench/gpu_copies.h"
 #include "bench/gpu_peer.h"
+#include "bench/gpu_push.h"
 #include "bench/row.h"
 #include "device/gpu_list.h"
 
@@ -19,9 +20,9 @@ namespace {
 
 constexpr const char* kHelp =
     "bench_gpu [--json FILE] [--only PART] [--rounds N] [--copy-mebibytes N] [--pool-mebibytes N] [--adam-mebi-elements N] [--trips N]\n"
-    "PART is copies (sizes of 64 KiB to 256 MiB, both ways), pool (its start), beside (host memory while both engines copy), peer "
-    "(imports\n"
-    "and flags between two processes) or adam (the kernel); all of them without --only.\n"
+    "PART is copies (sizes of 64 KiB to 256 MiB, both ways), pool (its start), beside (host memory while both engines copy), peer\n"
+    "(imports and flags between two processes), push (chunks through a memserver, alone and beside matrix products) or adam (the\n"
+    "kernel); all of them without --only.\n"
     "Takes about a minute and, with the defaults, 3 GiB of the GPU and 9 GiB of the host. On the first GPU of CUDA_VISIBLE_DEVICES.\n"
     "Exit codes: 0 every target holds, 1 a failure, 3 a target does not hold, 9 there is no GPU that can be used.\n";
 
@@ -36,7 +37,7 @@ int Main(int argc, char** argv) {
   const uint64_t trips = printer.Number("--trips", 20'000);
   printer.NoMoreArguments();
   const auto wanted = [&only](std::string_view part) { return only.empty() || only == part; };
-  if (!only.empty() && only != "copies" && only != "pool" && only != "beside" && only != "peer" && only != "adam") {
+  if (!only.empty() && only != "copies" && only != "pool" && only != "beside" && only != "peer" && only != "push" && only != "adam") {
     Die("error[TP1001]: there is no part '" + only + "' (see --help)");
   }
   // Before the driver is started.
@@ -58,6 +59,7 @@ int Main(int argc, char** argv) {
     peer->MeasureImport(std::min(setup.copy_bytes, 256 * kMiB), 5 * setup.rounds, &printer);
     peer->MeasureFlags(device.get(), trips, &printer);
   }
+  if (wanted("push")) MeasurePush(setup, &printer);
   if (wanted("adam")) MeasureAdam(setup, &printer);
   return printer.Finish();
 }

@@ -215,7 +215,8 @@ class BenchGpu(unittest.TestCase):
         import bench_report  # pylint: disable=import-outside-toplevel
 
         rows = bench_report.parse_rows(ended.stdout)[0]
-        for part in ("copies of 4 MiB both ways", "pool registered", "host memory changed", "import of 8 MiB by an IPC", "flags, round trip: processor"):
+        for part in ("copies of 4 MiB both ways", "pool registered", "host memory changed", "import of 8 MiB by an IPC", "flags, round trip: processor",
+                     "push of 4 MiB chunks through memserver, both ways"):
             self.assertTrue(any(row["row"].startswith(part) for row in rows), part)
         unregistered = [row["value"] for row in rows if row["row"] == "copies of memory that was not registered"]
         self.assertEqual(unregistered, [0])
