@@ -81,7 +81,18 @@ AheadPipeline::Word AheadPipeline::MarkCompute() {
 }
 
 UseMark AheadPipeline::Used() {
-  return MarkCompute().value;
+  const UseMark mark = MarkCompute().value;
+  if (mark > kMarksAhead) HoldBack({PlaceInWords(0).flag, mark - kMarksAhead});
+  return mark;
+}
+
+void AheadPipeline::HoldBack(const Word& at) {
+  if (at.Reached()) return;
+  const Ends ends = RecordEnds();
+  while (Progress().ok() && !at.Reached()) {
+    LookAt(ends);
+    SteadyClock().SleepNs(kPollNs);
+  }
 }
 
 AheadPipeline::Word AheadPipeline::FreeAt(const BlockPast& past) const {

@@ -2,8 +2,10 @@
 // it, and the CPU goes on. Same calls, same order of requests and collectives as TransferPipeline.
 //
 // One thread (the trainer's main thread). Only WaitAll and AwaitOperators block, and Fetch and Submit where kTicketsUsed transfers are
-// under way. Streams and flags of one transfer (T: a word of the service's ticket; P: this process's word of the compute stream; G: of the
-// group's):
+// under way. Used holds the CPU back where it is kMarksAhead points of the compute stream ahead: a CPU that fills the driver's queue (about
+// a thousand operations) stands in the driver, where nobody looks after a server or a peer that is lost.
+//
+// Streams and flags of one transfer (T: a word of the service's ticket; P: this process's word of the compute stream; G: of the group's):
 //
 //   fetch, alone     recycle: wait P or T.done of the block's past, write T.ready  |  compute, before the first use: wait T.done
 //   fetch, in group  the same, and group: wait T.done, all-gather, write G         |  compute, before the first use: wait G
@@ -23,7 +25,8 @@
 //     the done words of a session that is over, this object that of a transfer that failed alone, so that no stream stays.
 // The service's flag words are registered with the device, again when a new session brought others; its memory outlives this object.
 // Counted: `late` transfers are prefetches at which a look of the CPU (Progress, Wait) found the compute stream standing: no more than
-// there were. wait_ns is time for which the CPU itself stood still; the stream's waits are not in it.
+// there were. wait_ns is time for which the CPU itself stood still for transfers; the stream's waits are not in it, nor is time held back,
+// when the device has work.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +41,9 @@
 
 namespace tidepool::trainer {
 
+// Some thirty operators with a few kernels each, and their flags.
+inline constexpr UseMark kMarksAhead = 64;
+
 class AheadPipeline {
  public:
   // Requires compute and recycle streams, a service with flags, and a stream of every group. Errors: kMemoryMapFailed, kCudaFailed.
@@ -49,7 +55,7 @@ class AheadPipeline {
   OpId Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past);
   // Behind all that is in the compute stream the block is reduced over the group, then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
-  // What is in the compute stream up to here used some blocks; no later operator does before the next Wait.
+  // What is in the compute stream up to here used some blocks; no later operator does before the next Wait. May hold the CPU back.
   UseMark Used();
 
   bool Done(OpId id) const;
@@ -93,6 +99,8 @@ class AheadPipeline {
   Word PlaceInWords(size_t index) const;
   // A point of the compute stream.
   Word MarkCompute();
+  // Until the compute stream has come to `at`.
+  void HoldBack(const Word& at);
   Word FreeAt(const BlockPast& past) const;
   OpId Start(Op op, const Result<client::Ticket>& ticket);
   // Takes what the oldest transfer has to say; true when it has ended and left.

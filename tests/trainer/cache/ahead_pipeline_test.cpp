@@ -166,6 +166,23 @@ TEST_F(AheadPipelineTest, AfterAnErrorNothingIsRequestedAndNoStreamStays) {
   EXPECT_EQ(server_->submits, 0u);
 }
 
+TEST_F(AheadPipelineTest, TheCpuIsHeldBackBeforeItFillsTheDriversQueueAndStillHearsOfTheServersEnd) {
+  Open(2);
+  const OpId parked = pipeline_->Fetch(0, Block(0), 1, {});  // of a version that never comes
+  ASSERT_TRUE(pipeline_->Wait(parked, false).ok());
+  UseMark last = 0, when_ended = 0;
+  uint64_t looks = 0;
+  service_->AddActor([&] {
+    if (++looks != 50) return false;
+    when_ended = last;
+    service_->Leave();
+    return true;
+  });
+  for (UseMark i = 0; i < 2 * kMarksAhead; ++i) last = pipeline_->Used();
+  EXPECT_EQ(when_ended, kMarksAhead);
+  EXPECT_EQ(pipeline_->Progress().id(), ErrorId::kSessionEnded);
+}
+
 TEST_F(AheadPipelineTest, ATransferThatFailsAloneHoldsUpNoStreamEither) {
   Open(4);
   service_->RefuseRequest(1);
