@@ -131,6 +131,7 @@ SessionDevice RunDevice::ForSession() {
   session.group = group_.get();
   session.native_group = device::CudaDevice::NativeOf(*group_);
   session.shared = shared_;
+  session.copy_in = [this](uint64_t offset, std::span<const std::byte> bytes) { return CopyIn(offset, bytes); };
   session.take_flags = [this](const client::Attachment& attachment) { return TakeFlags(attachment); };
   session.give_up_flags = [this] { GiveUpFlags(); };
   return session;
@@ -189,22 +190,17 @@ at::Tensor RunDevice::Tokens(const std::vector<int64_t>& tokens, uint64_t sequen
   return is_gpu() ? host.to(torch_device_, /*non_blocking=*/true) : host;
 }
 
-client::ReadFrozen RunDevice::Staged(client::ReadFrozen read) {
-  if (!is_gpu()) return read;
-  return [this, read = std::move(read)](size_t index, uint64_t begin, std::span<std::byte> bytes) -> Status {
-    const auto count = static_cast<int64_t>(bytes.size());
-    Status done;
-    const Status thrown = CatchTorch([&] {
-      const at::TensorOptions options = at::TensorOptions().dtype(at::kByte);
-      if (!staging_.defined() || staging_.numel() < count) staging_ = at::empty({count}, options.pinned_memory(true));
-      done = read(index, begin, {static_cast<std::byte*>(staging_.mutable_data_ptr()), bytes.size()});
-      if (!done.ok()) return;
-      const at::Tensor there =
-          at::for_blob(bytes.data(), {count}).options(options.device(torch_device_)).target_device(torch_device_).make_tensor();
-      there.copy_(staging_.narrow(0, 0, count));  // ends before it returns
-    });
-    return done.ok() ? thrown : done;
-  };
+Status RunDevice::CopyIn(uint64_t rcache_offset, std::span<const std::byte> bytes) {
+  return CatchTorch([&] {
+    const std::vector<int64_t> count{static_cast<int64_t>(bytes.size())};
+    const at::TensorOptions options = at::TensorOptions().dtype(at::kByte);
+    const at::Tensor here = at::for_blob(const_cast<std::byte*>(bytes.data()), count).options(options).make_tensor();
+    const at::Tensor there = at::for_blob(rcache_->data() + rcache_offset, count)
+                                 .options(options.device(torch_device_))
+                                 .target_device(torch_device_)
+                                 .make_tensor();
+    there.copy_(here);  // ends before it returns: the source is not pinned
+  });
 }
 
 DeviceTimer RunDevice::Timer() {

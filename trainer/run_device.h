@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,6 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "client/provide_frozen.h"
 #include "device/cuda_device.h"
 #include "trainer/cache/parameter_cache.h"
 #include "trainer/device_memory.h"
@@ -57,9 +57,6 @@ class RunDevice {
   ParameterMaker MakerOf(DType dtype) const;
   // int64 [sequences][tokens] there; a GPU's is on its way when this returns (from pinned memory).
   at::Tensor Tokens(const std::vector<int64_t>& tokens, uint64_t sequences, uint64_t length) const;
-  // `read` for a client whose rCache is the GPU's: reads into host memory, and copies it over before it returns.
-  client::ReadFrozen Staged(client::ReadFrozen read);
-
   // Moments of the current stream, for a trace; null functions on the host.
   DeviceTimer Timer();
   // A new step of measuring: DeviceShares::allocated is the largest since.
@@ -70,6 +67,8 @@ class RunDevice {
  private:
   explicit RunDevice(std::string description) : description_(std::move(description)) {}
   Status OpenGpu(const device::Gpu& gpu);
+  // To this offset of the GPU's rCache; they are there when this returns.
+  Status CopyIn(uint64_t rcache_offset, std::span<const std::byte> bytes);
   Status TakeFlags(const client::Attachment& attachment);
   void GiveUpFlags();
   // Waits until all streams have done what was put into them, up to a deadline.
@@ -86,7 +85,6 @@ class RunDevice {
   UniqueFd rcache_fd_;
   std::unique_ptr<device::Memory> rcache_;
   std::unique_ptr<device::Registration> flags_;
-  at::Tensor staging_;             // pinned
   std::vector<c10::Event> marks_;  // of a step that is traced
 };
 

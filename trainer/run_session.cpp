@@ -238,7 +238,7 @@ Status RunSession::Meet() {
 }
 
 Result<uint64_t> RunSession::ProvideFrozen(const client::ReadFrozen& read) {
-  const client::UploadRange range{0, std::min(kUploadBytesMax, client_->attachment().rcache_bytes)};
+  const client::UploadRange range{0, std::min(kUploadBytesMax, client_->attachment().rcache_bytes), task_.device.copy_in};
   return client::ProvideFrozen(client_.get(), task_.spec, place_.rank, range, read);
 }
 

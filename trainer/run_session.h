@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct SessionDevice {
   // The session's flags are there; they are about to go, and no group has anything in flight.
   std::function<Status(const client::Attachment&)> take_flags = nullptr;
   std::function<void()> give_up_flags = nullptr;
+  // As client::UploadRange::copy.
+  std::function<Status(uint64_t rcache_offset, std::span<const std::byte> bytes)> copy_in = nullptr;
 };
 
 // What a session is for.

@@ -168,7 +168,7 @@ Status TrainingRun::BuildEngine() {
 Status TrainingRun::ProvideBase() {
   if (plan_.base == nullptr) return {};
   const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) { return plan_.base->Read(index, begin, bytes); };
-  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(device_->Staged(read)));
+  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
   Say("base      " + plan_.base->file().path() + ": " +
       (put > 0 ? FormatBytes(put) + " of it put by this rank\n" : std::string("the server has it already\n")));
   return {};

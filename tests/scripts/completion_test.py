@@ -47,7 +47,7 @@ class Bash(unittest.TestCase):
     def test_commands_come_first(self):
         self.assertEqual(self.offered("memctl resi"), {"residency"})
         self.assertLess({"status", "job", "page", "completion"}, self.offered("memctl "))
-        self.assertEqual(self.offered("memctl job "), {"quota", "suspend", "resume", "release"})
+        self.assertEqual(self.offered("memctl job "), {"quota", "suspend", "resume", "evict", "release"})
         self.assertEqual(self.offered("memserver be"), {"bench"})
 
     def test_every_flag_of_help_is_offered(self):
@@ -72,7 +72,7 @@ class Bash(unittest.TestCase):
     def test_the_trainer_has_its_own(self):
         if "trainer" not in self.programs:
             return  # it is built where LibTorch is
-        self.assertEqual(self.offered("trainer "), {"run", "estimate", "sample", "launch", "version", "completion"})
+        self.assertEqual(self.offered("trainer "), {"run", "estimate", "doctor", "sample", "launch", "version", "completion"})
         self.assertEqual(self.offered("trainer run --dtype "), {"fp32", "bf16", "fp16"})
         self.assertEqual(self.offered("trainer run --save "), {"data"})
         self.assertLess({"--standalone", "--wait", "--resume"}, self.offered("trainer run --"))

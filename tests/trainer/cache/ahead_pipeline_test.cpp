@@ -53,6 +53,7 @@ class AheadPipelineTest : public ::testing::Test {
   std::unique_ptr<MemoryServer> server_;
   std::unique_ptr<FlagChunkService> service_;
   device::Stream* compute_ = nullptr;
+  device::Flag first_ = 0, second_ = 0;  // of operators; outlive the pipeline, whose end looks at its streams
   std::unique_ptr<AheadPipeline> pipeline_;
 };
 
@@ -84,23 +85,22 @@ TEST_F(AheadPipelineTest, TheCpuGoesOnWhileNothingHasHappened) {
 
 TEST_F(AheadPipelineTest, ABlockIsGivenAwayWhenItsLastOperatorHasEndedNotBeforeAndNotLate) {
   Open(4);
-  device::Flag first = 0, second = 0;
   const OpId used = pipeline_->Fetch(0, Block(0), 0, {});
   EXPECT_TRUE(Ready(1)) << "nothing used the block before: no stream is asked";
   ASSERT_TRUE(pipeline_->Wait(used, false).ok());
-  compute_->WaitFlag(&first, 1);  // the operator
+  compute_->WaitFlag(&first_, 1);  // the operator
   const UseMark end = pipeline_->Used();
-  compute_->WaitFlag(&second, 1);  // another one behind it, on other blocks
+  compute_->WaitFlag(&second_, 1);  // another one behind it, on other blocks
   pipeline_->Fetch(1, Block(0), 0, {used, end});
   Settle();
   EXPECT_FALSE(Ready(2));
-  first = 1;
+  first_ = 1;
   Settle();
   EXPECT_TRUE(Ready(2));
   // What has ended already does not go through a stream, which may be held up by others.
   pipeline_->Fetch(2, Block(1), 0, {used, end});
   EXPECT_TRUE(Ready(3));
-  second = 1;
+  second_ = 1;
 }
 
 TEST_F(AheadPipelineTest, ABlockThatWasFetchedInVainIsGivenAwayBehindItsFetch) {
