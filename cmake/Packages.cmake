@@ -15,8 +15,8 @@ find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
 # CUDA is linked, and NCCL's header used, where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests.
-#   tidepool_cuda   the static runtime: memserver then starts on machines without CUDA, and two runtimes of one process (LibTorch brings its
-#                   own libcudart.so.13) cannot be taken for each other. The driver itself is never linked (CUDA::cuda_driver):
+#   tidepool_cuda   the static runtime, for kernels alone: two runtimes of one process (LibTorch brings its own libcudart.so.13) cannot be
+#                   taken for each other, and no program of ours starts with one. The driver itself is never linked (CUDA::cuda_driver):
 #                   device/cuda_driver.h finds libcuda.so.1 when a GPU is first asked for, also in builds without the toolkit.
 #   tidepool_nccl   the header alone, for the trainer's collectives: which libnccl.so.2 a process has is LibTorch's choice (trainer/comm).
 # Both exist always and are empty where nothing was found; TIDEPOOL_HAS_CUDA and TIDEPOOL_HAS_NCCL say which.
