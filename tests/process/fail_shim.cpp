@@ -2,6 +2,7 @@
 // fail as the system would. Only calls through the C library's interface are seen, not those inside of it.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -182,7 +183,8 @@ int epoll_wait(int epoll, epoll_event* events, int count, int timeout) {
   return Fails(FailCall::kPoll, EINTR) ? -1 : real(epoll, events, count, timeout);
 }
 
-// A failed futex wait is one that returns early; a failed wake is lost: the sleeper looks again when its time is over.
+// A failed futex wait is one that returns early; a failed wake is lost: the sleeper looks again when its time is over. Private words are
+// the language's atomics, whose code may be in a program of ours: they do not count.
 long syscall(long number, ...) noexcept {
   REAL(syscall);
   va_list rest;
@@ -190,7 +192,8 @@ long syscall(long number, ...) noexcept {
   long arguments[6];
   for (long& argument : arguments) argument = va_arg(rest, long);
   va_end(rest);
-  if (number == SYS_futex && !IsOfLanguage(__builtin_return_address(0)) && Fails(FailCall::kFutex, EINTR)) return -1;
+  const bool of_rings = number == SYS_futex && (arguments[1] & FUTEX_PRIVATE_FLAG) == 0;
+  if (of_rings && !IsOfLanguage(__builtin_return_address(0)) && Fails(FailCall::kFutex, EINTR)) return -1;
   return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
 }
 
