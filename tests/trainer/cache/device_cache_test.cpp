@@ -19,20 +19,6 @@ ToyConfig Toy(uint64_t seed, uint32_t world) {
   return config;
 }
 
-uint64_t SmallestFor(ToyConfig config) {
-  config.blocks = 1000;
-  const ToyResult result = RunToy(config);
-  return SmallestRcache(result.ranks[0].schedule, EvictableMask(result.layout));
-}
-
-void ExpectGood(const ToyResult& result) {
-  for (const ToyRankResult& rank : result.ranks) {
-    ASSERT_TRUE(rank.status.ok()) << rank.status.Format();
-    ASSERT_TRUE(rank.wrong.empty()) << rank.wrong.front();
-  }
-  EXPECT_TRUE(result.weights_right);
-}
-
 // All that is decided and moved. What was late, and how long the CPU stood still, is a matter of time.
 void ExpectAlike(const ToyRankResult& device, const ToyRankResult& host) {
   EXPECT_EQ(device.decisions, host.decisions);

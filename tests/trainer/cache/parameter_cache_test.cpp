@@ -21,21 +21,6 @@ ToyConfig Toy(uint64_t seed, int layers, uint32_t world) {
   return config;
 }
 
-// Blocks that every pass of this configuration can run in: recorded by a run with room for all.
-uint64_t SmallestFor(ToyConfig config) {
-  config.blocks = 1000;
-  const ToyResult result = RunToy(config);
-  return SmallestRcache(result.ranks[0].schedule, EvictableMask(result.layout));
-}
-
-void ExpectGood(const ToyResult& result) {
-  for (const ToyRankResult& rank : result.ranks) {
-    ASSERT_TRUE(rank.status.ok()) << rank.status.Format();
-    ASSERT_TRUE(rank.wrong.empty()) << rank.wrong.front();
-  }
-  EXPECT_TRUE(result.weights_right);
-}
-
 CacheCounters LastStep(const ToyRankResult& rank, size_t step) {
   CacheCounters now = rank.after_step[step];
   const CacheCounters& before = rank.after_step[step - 1];

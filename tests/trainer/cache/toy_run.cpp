@@ -1,5 +1,7 @@
 #include "tests/trainer/cache/toy_run.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -12,6 +14,7 @@
 #include "tests/fakes/memory_chunk_service.h"
 #include "tests/fakes/thread_collective.h"
 #include "trainer/cache/weight_put.h"
+#include "trainer/plan/replay.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -408,6 +411,20 @@ ToyResult RunToy(const ToyConfig& config) {
   result.weights_right = server.version == config.steps && WeightsRight(layout, history, server);
   result.declared = server.declared;
   return result;
+}
+
+uint64_t SmallestFor(ToyConfig config) {
+  config.blocks = 1000;
+  const ToyResult result = RunToy(config);
+  return SmallestRcache(result.ranks[0].schedule, EvictableMask(result.layout));
+}
+
+void ExpectGood(const ToyResult& result) {
+  for (const ToyRankResult& rank : result.ranks) {
+    ASSERT_TRUE(rank.status.ok()) << rank.status.Format();
+    ASSERT_TRUE(rank.wrong.empty()) << rank.wrong.front();
+  }
+  EXPECT_TRUE(result.weights_right);
 }
 
 }  // namespace tidepool::trainer

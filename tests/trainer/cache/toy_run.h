@@ -70,5 +70,9 @@ struct ToyResult {
 };
 
 ToyResult RunToy(const ToyConfig& config);
+// Blocks that every pass of this configuration can run in: recorded by a run with room for all.
+uint64_t SmallestFor(ToyConfig config);
+// Fails the test where a rank failed or found wrong values, or where the weights are not those of plain arithmetic.
+void ExpectGood(const ToyResult& result);
 
 }  // namespace tidepool::trainer
