@@ -235,10 +235,13 @@ void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
     if (!stopping) care.Renew(entries[5].revents != 0);
     if (entries[6].revents != 0) {
       for (const MainCommand& asked : server->TakeMainCommands()) {
-        if (asked.what == MainCommand::What::kReload)
+        if (stopping) {
+          asked.ticket->Answer(Status(ErrorId::kNotReady, "memserver is stopping already"));
+        } else if (asked.what == MainCommand::What::kReload) {
           reloader->Do(server, asked);
-        else
-          stopping |= StopsAsAsked(server, *keeper, asked);
+        } else {
+          stopping = StopsAsAsked(server, *keeper, asked);
+        }
       }
     }
     const TakenSignal taken = entries[0].revents != 0 ? TakeSignal(signals) : TakenSignal{};

@@ -108,3 +108,15 @@ json() { python3 -c 'import json, sys; print(eval("json.load(sys.stdin)" + sys.a
   [[ $(memctl explain TP2101) == *PoolFull* ]]
   "$BATS_TEST_DIRNAME/../../scripts/errors_page.py" --memctl "$TIDEPOOL_BIN/memctl" --check
 }
+
+@test "memserver ends when it is asked to, with its jobs or not at all where nobody would hold them" {
+  memserver run --socket-dir "$BATS_TEST_TMPDIR/s" --pool 16MiB --rcache-limit 16MiB --keeper none --parent-pid $$ 2> "$BATS_TEST_TMPDIR/log" 3>&- &
+  local server=$!
+  memctl -s "$BATS_TEST_TMPDIR/s" wait-ready --timeout 30s
+  run memctl -s "$BATS_TEST_TMPDIR/s" shutdown
+  [ "$status" -eq 1 ]
+  [[ $output == *TP3103*keep=false* ]]
+  memctl -s "$BATS_TEST_TMPDIR/s" shutdown --end-jobs
+  wait "$server"
+  grep -q "asked for by an admin (uid $(id -u), pid " "$BATS_TEST_TMPDIR/log"
+}
