@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <vector>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "base/units.h"
