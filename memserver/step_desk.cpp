@@ -223,11 +223,8 @@ bool StepDesk::NextHash(Job* job, Work* work) {
   uint64_t begin = 0, bytes = 0;
   const FrozenChunk* chunk = tables_->frozen->NextHash(job->id, &begin, &bytes);
   if (chunk == nullptr) return false;
-  const auto listed = std::find_if(job->states->frozen().begin(), job->states->frozen().end(),
-                                   [chunk](const FrozenUse& use) { return use.chunk == chunk; });
-  const auto id = static_cast<ChunkId>(job->spec().chunks.size() + static_cast<size_t>(listed - job->states->frozen().begin()));
   *work = Work{};
-  work->name = {WorkKind::kHash, job->id, 0, id, 0};
+  work->name = {WorkKind::kHash, job->id, 0, chunk->uploader_chunk, 0};
   work->to = &chunk->record->hasher;
   work->from = chunk->data + begin;
   work->count = bytes;

@@ -52,7 +52,7 @@ FrozenChunk* FrozenTable::Add(const FrozenName& name, const Extent& extent) {
   chunk->extent = extent;
   chunk->record = reinterpret_cast<FrozenRecord*>(extent.data);
   chunk->data = extent.data + kPageBytes;
-  uploads_.reserve(chunks_.size() + 1);  // a claim allocates nothing
+  if (uploads_.capacity() <= chunks_.size()) uploads_.reserve(2 * chunks_.size() + 1);  // a claim allocates nothing
   return chunks_.emplace(name, std::move(chunk)).first->second.get();
 }
 
@@ -118,12 +118,17 @@ Result<FrozenHold> FrozenTable::Recover(const shm::JobSpec& spec, uint32_t uid, 
 void FrozenTable::Release(FrozenChunk* chunk) {
   TP_CHECK(chunk->holders > 0, "a frozen chunk is let go once for each time that it was taken");
   if (--chunk->holders > 0 && !TP_PLANTED("residency.frozen_released_early")) return;
-  std::erase(uploads_, chunk);
+  if (chunk->uploader != 0) std::erase(uploads_, chunk);
   pool_->Release({&chunk->extent, 1});
   chunks_.erase(FrozenName(chunk->name));
 }
 
-FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session, JobId job) {
+bool FrozenTable::IsUploadingAnother(SessionId session, const FrozenChunk* chunk) const {
+  return std::any_of(uploads_.begin(), uploads_.end(),
+                     [session, chunk](const FrozenChunk* other) { return other != chunk && other->uploader == session; });
+}
+
+FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session, JobId job, ChunkId id) {
   if (chunk->rejected == session) {
     chunk->rejected = 0;
     return Claim::kRejected;
@@ -132,10 +137,11 @@ FrozenTable::Claim FrozenTable::TakeClaim(FrozenChunk* chunk, SessionId session,
   const bool is_other = chunk->uploader != 0 && chunk->uploader != session;
   const bool complete = chunk->uploader == session && chunk->started == chunk->name.bytes;
   chunk->wanted = chunk->wanted || is_other;
-  if (is_other || complete || chunk->copies > 0 || chunk->at_worker) return Claim::kWait;
+  if (is_other || complete || chunk->copies > 0 || chunk->at_worker || IsUploadingAnother(session, chunk)) return Claim::kWait;
   if (chunk->uploader == 0) uploads_.push_back(chunk);
   chunk->uploader = session;
   chunk->uploader_job = job;
+  chunk->uploader_chunk = id;
   chunk->started = chunk->filled = chunk->hashed = chunk->filled_seen = 0;
   chunk->moved_ns = 0;
   chunk->wanted = false;

@@ -9,7 +9,9 @@
 //     when it is sealed;
 //  4. a chunk is sealed only when all of its bytes were hashed, and are what its name says. The seal is in kept memory before anybody is
 //     told of it;
-//  5. a new upload begins only when nothing of the former one is at a worker or on its way.
+//  5. a new upload begins only when nothing of the former one is at a worker or on its way;
+//  6. a session uploads one chunk at a time, so there are at most as many uploads as sessions: what looks at all of them, each turn or when
+//     a session ends, is bounded by that, whatever number of chunks a job lists.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +47,7 @@ struct FrozenChunk {
   // The upload.
   SessionId uploader = 0;  // 0: nobody
   JobId uploader_job = 0;
+  ChunkId uploader_chunk = 0;                    // this one, in that job
   uint64_t started = 0, filled = 0, hashed = 0;  // bytes from the start: on their way or in; in; hashed or at a worker
   uint32_t copies = 0;                           // on their way
   bool at_worker = false;
@@ -93,11 +96,12 @@ class FrozenTable {
 
   enum class Claim {
     kThere,
-    kYours,  // nobody puts it, or the asker began and asks once more: it is to put it, from the start
-    kWait,
+    kYours,     // nobody puts it, or the asker began and asks once more: it is to put it, from the start
+    kWait,      // another session puts it, or the asker has not ended the upload of another chunk
     kRejected,  // what the asker had put is not what the name says
   };
-  Claim TakeClaim(FrozenChunk* chunk, SessionId session, JobId job);
+  // `id`: of the chunk in that job.
+  Claim TakeClaim(FrozenChunk* chunk, SessionId session, JobId job, ChunkId id);
   // Of its uploader, from `started` on.
   void StartPut(FrozenChunk* chunk, uint64_t bytes);
   void EndPut(FrozenChunk* chunk, uint64_t bytes);
@@ -125,6 +129,7 @@ class FrozenTable {
   friend class FrozenHold;
   void Release(FrozenChunk* chunk);
   FrozenChunk* Add(const FrozenName& name, const Extent& extent);
+  bool IsUploadingAnother(SessionId session, const FrozenChunk* chunk) const;
   void EndUpload(FrozenChunk* chunk);
 
   HostPool* const pool_;

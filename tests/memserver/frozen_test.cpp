@@ -239,6 +239,22 @@ TEST_P(Frozen, TwoUploadersTakeTurnsAndTheSecondUploadsNothing) {
   EXPECT_EQ(Fetch(second.get()), Content(1));
 }
 
+// However many chunks a job lists, there is no more to look after than one upload a session.
+TEST_P(Frozen, ASessionUploadsOneChunkAtATime) {
+  const auto rank = Join(Adapter("job", {1, 2, 3})), other = Join(Adapter("other", {1, 2, 3}));
+  EXPECT_EQ(Claim(rank.get()).bytes, 0u);
+  const uint64_t second = rank->Claim(kFrozen + 1);
+  EXPECT_TRUE(Waits(rank.get()));
+  EXPECT_EQ(Provide(other.get(), Content(3), kFrozen + 2).bytes, kBytes) << "it holds up nobody else";
+  EXPECT_EQ(Claim(other.get(), kFrozen + 1).bytes, 0u) << "what it waits for is not its own";
+  EXPECT_EQ(Put(rank.get(), Content(1), 0, kBytes).error, 0u);
+  EXPECT_EQ(Claim(rank.get()).bytes, kBytes);
+  EXPECT_TRUE(Waits(rank.get())) << "now for the other one";
+  EXPECT_EQ(Put(other.get(), Content(9), 0, kBytes, kFrozen + 1).error, 0u);
+  EXPECT_EQ(world_->Await(rank.get(), second).bytes, 0u) << "those were wrong: it is its turn";
+  EXPECT_EQ(Provide(rank.get(), Content(2), kFrozen + 1).bytes, kBytes);
+}
+
 TEST_P(Frozen, AnUploaderThatDiesInTheMiddleIsFollowedByWhoWaits) {
   const auto first = Join(Adapter("first")), second = Join(Adapter("second"));
   EXPECT_EQ(Claim(first.get()).bytes, 0u);
