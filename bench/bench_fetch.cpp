@@ -11,9 +11,9 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "bench/row.h"
+#include "bench/served_job.h"
 #include "bench/server_process.h"
 #include "client/mem_client.h"
-#include "shm/job_spec.h"
 
 namespace tidepool::bench {
 namespace {
@@ -32,19 +32,8 @@ constexpr const char* kHelp =
     "the same bytes: medians of N pairs (default 41), 5 N and 20 N.\n"
     "Needs about 1.8 GiB of memory. Example: bench_fetch --copy-threads 1\n";
 
-shm::JobSpec SpecOf(uint64_t chunk_bytes) {
-  const uint64_t elements = chunk_bytes / sizeof(float);
-  shm::JobSpec spec;
-  spec.name = "bench-fetch";
-  spec.rcache_bytes = kBlocks * chunk_bytes;
-  spec.parameter_groups = {{}};
-  spec.data_groups = {{.rank_mask = 1}};
-  for (uint32_t i = 0; i < kChunks; ++i) {
-    spec.chunks.push_back({.elements = elements, .data_group = 0});
-    spec.parameters.push_back(
-        {.name = "w" + std::to_string(i), .dims = {elements}, .chunk = i, .element_begin = 0, .element_count = elements});
-  }
-  return spec;
+JobShape ShapeOf(uint64_t chunk_bytes) {
+  return {.name = "bench-fetch", .chunks = kChunks, .chunk_elements = chunk_bytes / sizeof(float), .rcache_bytes = kBlocks * chunk_bytes};
 }
 
 // "64 MiB", "128 KiB": whole numbers, as the rows are known by.
@@ -63,7 +52,8 @@ class FetchBench {
  public:
   FetchBench(const std::string& socket_dir, uint64_t chunk_bytes)
       : chunk_bytes_(chunk_bytes),
-        client_(OrDie(MemClient::Connect({.socket_dir = socket_dir, .connect_timeout_ns = 120 * kNsPerSecond}, SpecOf(chunk_bytes), 0))) {
+        client_(OrDie(
+            MemClient::Connect({.socket_dir = socket_dir, .connect_timeout_ns = 120 * kNsPerSecond}, SpecOf(ShapeOf(chunk_bytes)), 0))) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
       local_.emplace_back(chunk_bytes / sizeof(float), static_cast<float>(chunk + 1));
       PutWeights(chunk);

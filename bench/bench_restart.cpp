@@ -17,9 +17,9 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "bench/row.h"
+#include "bench/served_job.h"
 #include "bench/server_process.h"
 #include "client/mem_client.h"
-#include "shm/job_spec.h"
 
 namespace tidepool::bench {
 namespace {
@@ -39,19 +39,8 @@ constexpr const char* kHelp =
     "Seconds from kill -9 of memserver to its first answer, with a pool of 64 chunks of N MiB (64, so 4 GiB): the worst of N kills (3).\n"
     "Needs about 4.5 GiB of memory.\n";
 
-shm::JobSpec SpecOf(uint64_t chunk_bytes) {
-  const uint64_t elements = chunk_bytes / sizeof(float);
-  shm::JobSpec spec;
-  spec.name = "bench-restart";
-  spec.rcache_bytes = chunk_bytes;
-  spec.parameter_groups = {{}};
-  spec.data_groups = {{.rank_mask = 1}};
-  for (uint32_t i = 0; i < kChunks; ++i) {
-    spec.chunks.push_back({.elements = elements, .data_group = 0});
-    spec.parameters.push_back(
-        {.name = "w" + std::to_string(i), .dims = {elements}, .chunk = i, .element_begin = 0, .element_count = elements});
-  }
-  return spec;
+JobShape ShapeOf(uint64_t chunk_bytes) {
+  return {.name = "bench-restart", .chunks = kChunks, .chunk_elements = chunk_bytes / sizeof(float), .rcache_bytes = chunk_bytes};
 }
 
 pid_t ServerPid(const std::string& socket_dir) {
@@ -81,7 +70,7 @@ class RestartBench {
     options.connect_timeout_ns = 300 * kNsPerSecond;
     options.server_timeout_ns = 60 * kNsPerSecond;
     const int64_t begin = clock_.NowNs();
-    client_ = OrDie(MemClient::Connect(options, SpecOf(chunk_bytes), 0));
+    client_ = OrDie(MemClient::Connect(options, SpecOf(ShapeOf(chunk_bytes)), 0));
     start_seconds_ = Seconds(begin);
     std::memset(client_->attachment().rcache, 0, chunk_bytes);
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) Await(client_->StartPutWeights(Whole(chunk)));
