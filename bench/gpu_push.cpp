@@ -181,7 +181,7 @@ void MeasureBesideProducts(const GpuSetup& setup, RowPrinter* printer) {
   }
   MatrixLoop& products = **made;
   constexpr uint64_t kChunk = 16 * kMiB;
-  PushedJob job(setup.device, kChunk, setup.copy_bytes / kChunk);
+  PushedJob job(setup.device, kChunk, std::max<uint64_t>(1, setup.copy_bytes / kChunk));
   std::vector<double> ratios, alone;
   (void)products.Seconds(kProducts);
   for (uint64_t round = 0; round < setup.rounds; ++round) {
