@@ -129,6 +129,10 @@ def tflops(parameters: int, batch: int, seconds: float) -> float:
 
 def host_of(bench_rows: list[dict], probe: dict) -> Host:
     rates = {found["row"]: found["value"] * 1e9 for found in bench_rows if found.get("bench") == "gpu" and "value" in found}
+    missing = [name for name in ("copies of 64 MiB to the GPU, plain", "copies of 64 MiB from the GPU, plain") if name not in rates]
+    if missing or "modify_in_place_gb_s" not in probe:
+        raise ValueError(f"the bounds of a step need {', '.join(missing) or 'modify_in_place_gb_s'}: give --rows and --probe what bench_gpu and machine_probe "
+                         "printed to their end")
     return Host(rates["copies of 64 MiB to the GPU, plain"], rates["copies of 64 MiB from the GPU, plain"], probe["modify_in_place_gb_s"] * 1e9)
 
 
@@ -245,8 +249,12 @@ def parse(words: list[str]):
 
 def main() -> int:
     arguments = parse(sys.argv[1:])
-    with open(arguments.probe, encoding="utf-8") as file:
-        host = host_of(read_json_lines(arguments.rows), json.load(file))
+    try:
+        with open(arguments.probe, encoding="utf-8") as file:
+            host = host_of(read_json_lines(arguments.rows), json.load(file))
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     tasks = all_tasks()[: arguments.points or None]
     done: dict[Task, dict] = {}
     left_out = []

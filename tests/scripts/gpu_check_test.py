@@ -18,7 +18,7 @@ import gpu_place  # noqa: E402
 import gpu_training  # noqa: E402
 
 CHECK = os.path.join(ROOT, "scripts", "gpu_check")
-# The table of bounds in PERFORMANCE's section 7: 1.3 billion parameters, batch 8, 170 GB/s in place, 55 GB/s each way, 700 TFLOP/s.
+# A worked example: 1.3 billion parameters, batch 8, 170 GB/s in place, 55 GB/s each way, 700 TFLOP/s.
 T_GPU, P = 0.125, 1.313e9
 HOST = gpu_training.Host(55e9, 55e9, 170e9)
 
@@ -75,6 +75,10 @@ class Rows(unittest.TestCase):
     def test_without_peers_there_is_the_rate_alone(self):
         self.done = {self.task: self.done[self.task]}
         self.assertEqual({key for key in self.rows()}, {("ours", None), ("waits for chunks and the optimizer", None)})
+
+    def test_what_the_bounds_need_is_named_when_it_is_missing(self):
+        with self.assertRaisesRegex(ValueError, "copies of 64 MiB to the GPU, plain, copies of 64 MiB from the GPU, plain: give --rows"):
+            gpu_training.host_of([], {"modify_in_place_gb_s": 100.0})
 
     def test_every_row_has_the_keys_of_a_benchmark(self):
         import bench_report  # pylint: disable=import-outside-toplevel
@@ -178,8 +182,8 @@ class CommandLine(Folder):
         self.assertEqual(ended.returncode, 9)
         self.assertIn("is no PyTorch to build with", ended.stderr)
 
-    # The driver is a stand-in, and so are the programs.
-    def test_a_whole_check_from_a_bundle(self):
+    # The driver is a stand-in, and so are the programs. What gpu_check of such a bundle ended with, and what it wrote.
+    def check_a_bundle(self, *words: str):
         bundle, build, site = self.path("bundle"), self.path("made/build"), self.path("site")
         os.makedirs(self.path("made"))
         for name in gpu_place.TORCH_FILES:
@@ -193,13 +197,22 @@ class CommandLine(Folder):
                  for name, text in (("good", "echo '[       OK ] A.B (1 ms)'; test -n \"$LD_LIBRARY_PATH\""), ("skipped", "echo '[  SKIPPED ] A.B (0 ms)'"), ("bad", "exit 3"))]
         write(f"{bundle}/{gpu_bundle.TESTS}", json.dumps(tests))
         write(f"{bundle}/{gpu_bundle.MANIFEST}", json.dumps({"root": self.path("made"), "build": build, "commit": "abc", "date": "today"}))
-        ended = run("--from", bundle, "--torch", site, "--quick", "--json", self.path("out.json"), driver=FAKE_DRIVER)
-        self.assertEqual(ended.returncode, 1, ended.stderr)
+        ended = run("--from", bundle, "--torch", site, "--quick", "--json", self.path("out.json"), *words, driver=FAKE_DRIVER)
         with open(self.path("out.json"), encoding="utf-8") as file:
-            made = json.load(file)
+            return ended, row, json.load(file)
+
+    def test_a_whole_check_from_a_bundle(self):
+        ended, row, made = self.check_a_bundle()
+        self.assertEqual(ended.returncode, 1, ended.stderr)
         self.assertEqual({test["name"]: test["result"] for test in made["tests"]}, {"good": "passed", "skipped": "skipped", "bad": "failed"})
         self.assertEqual((made["rows"], made["machine"]["gpu"], made["machine"]["bundle"], made["machine"]["torch"]), ([row], "Fake GPU", "abc", "2.11.0"))
         self.assertEqual(made["left_out"], ["training"])
+
+    def test_without_time_it_names_what_it_left_out(self):
+        ended, _, made = self.check_a_bundle("--budget", "12")
+        self.assertEqual(ended.returncode, 3, ended.stderr)
+        self.assertEqual((made["tests"], made["rows"]), ([], []))
+        self.assertEqual(made["left_out"], ["test good", "test skipped", "test bad", "machine_probe", "bench_gpu", "training"])
 
 
 class BenchGpu(unittest.TestCase):
