@@ -1,4 +1,4 @@
-// RunKeeper: the process that outlives memserver and holds the descriptors of its memory (rule R13 of the reliability notes).
+// RunKeeper: the process that outlives memserver and holds the descriptors of its memory (docs/durability.md).
 //
 // A process of its own with one thread. It never maps the memory, so nothing that goes wrong in memserver can go wrong here.
 // Invariants:

@@ -1,5 +1,5 @@
-// Checks of a request's numbers against the job and the session: a peer wrote them, so nothing is believed (rule R16: the request was
-// copied out of shared memory once, and only the copy is checked and used).
+// Checks of a request's numbers against the job and the session: a peer wrote them, so nothing is believed. The request was
+// copied out of shared memory once, and only the copy is checked and used.
 //
 // Pure functions of the serve loop's tables. Each returns null when the request is sound, else a short text that names what is wrong;
 // such a text ends the session.

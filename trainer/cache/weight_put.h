@@ -1,5 +1,5 @@
 // WeightPut: brings a new model's fp32 weights into the memory server, piece by piece through the rCache, so that a rank never holds more
-// than one module and the rCache (DESIGN.md, section 6).
+// than one module and the rCache.
 //
 // One thread (the trainer's main thread), before the first pass: it uses the rCache memory that ParameterCache uses later.
 // Each rank puts its own shards; padding is put as zeros. Frozen parameters come another way (client/provide_frozen.h). Parameters of one
