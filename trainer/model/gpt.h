@@ -45,8 +45,8 @@ class Gpt : public torch::nn::Module {
 
  private:
   struct Affine {
-    at::Tensor weight, bias;
-    at::Tensor lora_a, lora_b;  // undefined where there is no adapter
+    at::Tensor weight, bias;    // [out][in], [out]; of a norm [C], [C]
+    at::Tensor lora_a, lora_b;  // [rank][in], [out][rank]; undefined where there is no adapter
   };
   struct Block {
     Affine ln_1, c_attn, c_proj, ln_2, c_fc, c_out;
@@ -54,6 +54,7 @@ class Gpt : public torch::nn::Module {
 
   void Register(const ParameterNote& note, const ParameterMaker& make);
   Affine Find(const std::string& module) const;
+  // `x` and what comes back: [B][T][C]; of Linear [B][T][in] and [B][T][out].
   at::Tensor Hidden(const at::Tensor& tokens);
   at::Tensor RunBlock(const Block& block, const at::Tensor& x) const;
   at::Tensor Attend(const Block& block, const at::Tensor& x) const;
