@@ -115,7 +115,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   if (flags->command == Command::kCompletion) app.add_option("shell", flags->shell)->required()->check(CLI::IsMember({"bash", "zsh"}));
   std::string form = "table";
   if (flags->command == Command::kBench) {
-    app.add_option("what", flags->bench_what)->required()->check(CLI::IsMember({"copy", "nvme"}));
+    app.add_option("what", flags->bench_what)->check(CLI::IsMember({"copy", "nvme"}));
     app.add_option("directory", flags->bench_directory);
     app.add_option("--bytes", flags->bench_bytes);
     app.add_option("-o,--output", form)->check(CLI::IsMember({"table", "json"}));
@@ -142,6 +142,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
     return UsageError(error.what());
   }
   if (help) flags->command = Command::kHelp;
+  if (flags->command == Command::kBench && flags->bench_what.empty()) return UsageError("bench has nothing to measure: copy, or nvme DIR");
   flags->json = form == "json";
   for (const auto& [name, option] : options) {
     if (option->count() > 0) flags->settings[name] = values[name];
@@ -172,7 +173,7 @@ Result<Flags> ParseFlags(int argc, const char* const* argv) {
 std::string HelpText() {
   std::string text(kExamples);
   text += "commands:\n";
-  for (const CommandEntry& entry : kCommands) text += "  " + Padded(std::string(entry.name), 10) + std::string(entry.description) + "\n";
+  for (const CommandEntry& entry : kCommands) text += "  " + Padded(std::string(entry.name), 12) + std::string(entry.description) + "\n";
   text += "\nsettings (flag > environment TIDEPOOL_... > --config FILE > default):\n";
   for (const Setting& setting : Settings()) {
     text += "  " + Padded(std::string(setting.flag) + " " + std::string(setting.value_kind), 26) + std::string(setting.description) +
