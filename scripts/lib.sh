@@ -16,7 +16,7 @@ fail() {
   printf 'error: %s\n' "$*" >&2
   exit "$code"
 }
-usage_error() { fail 2 "$* (see $script --help)"; }
+usage_error() { fail 2 "$* (see scripts/$script --help)"; }
 # The comment block at the top of a script is its help.
 print_help() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1"; }
 
