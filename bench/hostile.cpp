@@ -140,12 +140,22 @@ void HogNvme(const std::string& socket_dir) {
   for (;;) job.Step();
 }
 
+// Does nothing to memserver at all: what it costs a job is the machine's, two CPUs that share a core and its memory.
+void Copy(const std::string&) {
+  std::vector<std::byte> from(kChunkElements * sizeof(float)), to(from.size());
+  for (;;) {
+    std::memcpy(to.data(), from.data(), from.size());
+    asm volatile("" ::: "memory");
+  }
+}
+
 constexpr auto kHostiles = std::to_array<Hostile>({{"descriptors", "a flood of descriptors", 1, FloodDescriptors},
                                                    {"stopped", "trainers that are stopped", 1, StopAtOnce},
                                                    {"never-drains", "one that takes no answers", 1, NeverDrain},
                                                    {"crash-loop", "20 crashes a second", 1, CrashLoop},
                                                    {"leases-everything", "one that leases everything and fetches", 1, LeaseEverything},
-                                                   {"nvme", "one that keeps the drive busy", 1, HogNvme}});
+                                                   {"nvme", "one that keeps the drive busy", 1, HogNvme},
+                                                   {"copies", "one that copies memory and asks memserver for nothing", 1, Copy, true}});
 
 }  // namespace
 

@@ -16,6 +16,7 @@ struct Hostile {
   const char* what;    // for the row
   uint32_t processes;  // that do it at once
   void (*run)(const std::string& socket_dir);
+  bool is_bystander = false;  // does nothing to memserver: its rows say what the machine costs, and have no target
 };
 std::span<const Hostile> Hostiles();
 
