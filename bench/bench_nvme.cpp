@@ -39,7 +39,8 @@ constexpr uint64_t kPieceBytes = nvme::kPieceHeaderBytes + kPayload;
 constexpr uint32_t kSlots = memserver::StateTier::kStagingSlots, kDepth = memserver::kDepthDefault;
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
 constexpr double kSpeedTarget = 0.95, kCpuTarget = 1;
-constexpr uint64_t kPairsPerPart = 3;  // the parts alone are measured in each third pair
+constexpr uint64_t kPairsPerPart = 3;  // the parts alone, and fio with checksums, are measured in each third pair
+constexpr const char* kPlainFio = "fio, without checksums";
 
 constexpr const char* kHelp =
     "bench_nvme [--json FILE] [--only pieces|steps] [--pairs 15] [--rounds 5] [--elements N] [--block-kib N] [DIR]\n"
@@ -147,6 +148,7 @@ class Ours {
 };
 
 struct Series {
+  const char* against = kPlainFio;
   std::vector<double> values, ratios;  // CPU seconds a GiB, and fio's in parts of them
 
   void Add(double value, const std::optional<DriveSpeed>& peer) {
@@ -158,7 +160,7 @@ struct Series {
 void AddRow(const std::string& name, const Series& series, const char* unit, std::optional<double> target, RowPrinter* rows) {
   Row row{"nvme", name, Median(series.values), unit, "", {}, {}};
   if (series.ratios.empty()) return rows->Add(row);
-  row.against = "fio, without checksums";
+  row.against = series.against;
   row.ratio = Median(series.ratios);
   row.target = target;
   rows->Add(row, SpreadOf(series.ratios));
@@ -168,10 +170,12 @@ void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pa
   const bool reads = kind == nvme::IoKind::kRead;
   const std::string direction = reads ? "read" : "write", name = reads ? "fill" : "spill";
   Series speed, cpu, transfers, checksums, reading;
+  Series checked{.against = "fio, with a CRC32C in each block (verify=crc32c)", .values = {}, .ratios = {}};
   SteadyClock clock;
   MeasureFio(path, direction);  // not counted: its first writes allocate
   const FioWay way = BestFioWay(path, direction);
   std::fprintf(stderr, "bench_nvme: %s: fio is best with blocks of %s, %u of them out\n", direction.c_str(), way.block, way.depth);
+  const FioWay checking{.block = way.block, .depth = way.depth, .checks = true};
   for (uint64_t pair = 0; pair < pairs; ++pair) {
     clock.SleepNs(kDrivePauseNs);
     const DriveSpeed own = ours->Run(kind, true);
@@ -182,12 +186,16 @@ void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pa
     cpu.Add(own.cpu_per_gib, other);
     if (pair % kPairsPerPart != 0) continue;
     clock.SleepNs(kDrivePauseNs);
+    if (reads) MeasureFio(path, "write", checking);  // what it can check
+    checked.Add(own.cpu_per_gib, MeasureFio(path, direction, checking));
+    clock.SleepNs(kDrivePauseNs);
     transfers.Add(ours->Run(kind, false).cpu_per_gib, other);
     checksums.Add(ours->ChecksumsAlone(), other);
     reading.Add(ours->ReadingAlone(), other);
   }
   AddRow(name + ", checksums on", speed, "GiB/s", kSpeedTarget, rows);
   AddRow(name + ", CPU", cpu, "s a GiB", kCpuTarget, rows);
+  AddRow(name + ", CPU, both with checksums", checked, "s a GiB", kCpuTarget, rows);
   AddRow(name + ", CPU of the transfers alone", transfers, "s a GiB", {}, rows);
   AddRow(name + ", CPU of the checksums alone", checksums, "s a GiB", {}, rows);
   AddRow(name + ", CPU of reading as much memory once", reading, "s a GiB", {}, rows);

@@ -22,11 +22,13 @@ struct DriveSpeed {
 struct FioWay {
   const char* block = "1m";
   uint32_t depth = 64;  // blocks that are out
+  // A CRC32C in each block: made before it is written, looked at when it was read (of what was written so).
+  bool checks = false;
 };
 
 bool HasFio();
-// A second of sequential blocks, io_uring, direct, registered buffers in pages of 2 MiB, without checksums. `direction`: "read", "write",
-// or "rw", half of each, whose speed is the sum. Nothing where fio is missing or fails.
+// A second of sequential blocks, io_uring, direct, registered buffers in pages of 2 MiB. `direction`: "read", "write", or "rw", half of
+// each, whose speed is the sum. Nothing where fio is missing or fails.
 std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, const FioWay& way = {});
 // The fastest of four ways, a second each.
 FioWay BestFioWay(const std::string& directory, const std::string& direction);
