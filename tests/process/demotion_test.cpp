@@ -52,13 +52,6 @@ class DemotedJobs : public DurableDaemon {
     return flags;
   }
   std::string Admin(const std::string& path) const { return AskAdmin(directory_.path(), path); }
-  std::string Memctl(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {TIDEPOOL_MEMCTL, "--socket-dir", directory_.path()});
-    ChildProcess memctl(arguments);
-    const auto ended = memctl.Wait(kLimit);
-    EXPECT_TRUE(ended && ended->exit_code == 0) << memctl.Output();
-    return memctl.Output();
-  }
   // The first one, killed in the middle of its run.
   void TrainAndKill() const {
     const Process first = Train(Job("first", {"--norms", "--pause-ms", "5"}));
@@ -67,12 +60,6 @@ class DemotedJobs : public DurableDaemon {
     ASSERT_TRUE(first->Wait(kLimit).has_value());
     const Holdings detached{1, 0, static_cast<int64_t>(shm::StateBytesOf(Spec()).total()), 0};
     ASSERT_EQ(WaitForHoldings(directory_.path(), detached, kLimit), detached);
-  }
-  static void ExpectDone(ChildProcess* job, const std::string& hash) {
-    const auto ended = job->Wait(kLimit);
-    ASSERT_TRUE(ended.has_value()) << job->Output();
-    EXPECT_EQ(ended->exit_code, 0) << job->Output();
-    EXPECT_EQ(HashIn(job->Output()), hash);
   }
   std::string HashAlone() const {
     const Process alone = Train(Job("alone"));

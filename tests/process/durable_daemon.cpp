@@ -91,6 +91,21 @@ std::string DurableDaemon::HashIn(const std::string& output) {
   return at == std::string::npos ? "" : output.substr(at, output.find(' ', at + 5) - at);
 }
 
+void DurableDaemon::ExpectDone(ChildProcess* job, const std::string& hash) {
+  const auto ended = job->Wait(kLimit);
+  ASSERT_TRUE(ended.has_value()) << job->Output();
+  EXPECT_EQ(ended->exit_code, 0) << job->Output();
+  EXPECT_EQ(HashIn(job->Output()), hash);
+}
+
+std::string DurableDaemon::Memctl(std::vector<std::string> arguments) const {
+  arguments.insert(arguments.begin(), {TIDEPOOL_MEMCTL, "--socket-dir", directory_.path()});
+  ChildProcess memctl(arguments);
+  const auto ended = memctl.Wait(kLimit);
+  EXPECT_TRUE(ended && ended->exit_code == 0) << memctl.Output();
+  return memctl.Output();
+}
+
 pid_t DurableDaemon::ServerPid() const {
   std::ifstream lock(shm::LockFilePath(directory_.path()));
   pid_t pid = 0;

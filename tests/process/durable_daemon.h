@@ -34,6 +34,10 @@ class DurableDaemon : public ::testing::Test {
   static std::vector<std::string> UndisturbedHashes(uint32_t world);
   static std::string UndisturbedHash() { return UndisturbedHashes(1).front(); }
   static std::string HashIn(const std::string& output);
+  // Expects that the trainer ends well, with weights of this hash.
+  static void ExpectDone(ChildProcess* job, const std::string& hash);
+  // What memctl prints about the server of the directory; expects that it ends well.
+  std::string Memctl(std::vector<std::string> arguments) const;
   pid_t ServerPid() const;
   bool WaitForFilesToGo() const;
   static void ExpectGone(pid_t pid);

@@ -48,20 +48,7 @@ class FrozenBase : public DurableDaemon {
     more.push_back("--stay");
     return Train(Flags(name, more));
   }
-  std::string Memctl(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {TIDEPOOL_MEMCTL, "--socket-dir", directory_.path()});
-    ChildProcess memctl(arguments);
-    const auto ended = memctl.Wait(kLimit);
-    EXPECT_TRUE(ended && ended->exit_code == 0) << memctl.Output();
-    return memctl.Output();
-  }
   static void ExpectStays(ChildProcess* job) { ASSERT_TRUE(job->WaitForOutput(" stays", kLimit)) << job->Output(); }
-  static void ExpectDone(ChildProcess* job, const std::string& hash) {
-    const auto ended = job->Wait(kLimit);
-    ASSERT_TRUE(ended.has_value()) << job->Output();
-    EXPECT_EQ(ended->exit_code, 0) << job->Output();
-    EXPECT_EQ(HashIn(job->Output()), hash);
-  }
   void LetGo(ChildProcess* job, const std::string& hash) const {
     ExpectStays(job);
     job->Signal(SIGUSR1);

@@ -65,25 +65,12 @@ class SharedPool : public DurableDaemon {
     job->Signal(SIGUSR1);
     ExpectDone(job, hash);
   }
-  static void ExpectDone(ChildProcess* job, const std::string& hash) {
-    const auto ended = job->Wait(kLimit);
-    ASSERT_TRUE(ended.has_value()) << job->Output();
-    EXPECT_EQ(ended->exit_code, 0) << job->Output();
-    EXPECT_EQ(HashIn(job->Output()), hash);
-  }
   std::string HashAlone() const {
     const Process alone = TrainLarge("alone");
     EXPECT_EQ(alone->Wait(kLimit)->exit_code, 0) << alone->Output();
     return HashIn(alone->Output());
   }
   std::string Admin(const std::string& path) const { return AskAdmin(directory_.path(), path); }
-  std::string Memctl(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {TIDEPOOL_MEMCTL, "--socket-dir", directory_.path()});
-    ChildProcess memctl(arguments);
-    const auto ended = memctl.Wait(kLimit);
-    EXPECT_TRUE(ended && ended->exit_code == 0) << memctl.Output();
-    return memctl.Output();
-  }
 };
 
 TEST_F(SharedPool, ASecondJobIsRefusedWithTheNumbersAndTheFirstDoesNotNotice) {
