@@ -76,7 +76,17 @@ Result<ApplySettings> Reloader::Apply(Server* server, const AdminCaller& caller)
   return plan;
 }
 
+Result<ApplySettings> Reloader::Plan(Server* server) const {
+  TP_ASSIGN_OR_RETURN(const LoadedConfig wanted, LoadConfig(sources_));
+  return PlanReload(now_, wanted, server->pool_bytes());
+}
+
 void Reloader::Do(Server* server, const MainCommand& asked) {
+  if (asked.what == MainCommand::What::kPlanReload) {
+    auto plan = Plan(server);
+    asked.ticket->Answer(plan.status(), plan.ok() ? plan->changed : std::vector<std::string>());
+    return;
+  }
   auto plan = Apply(server, asked.caller);
   // What was applied or refused by the loop is in the log already, with the caller; what never came so far is told here.
   if (!plan.ok()) {

@@ -35,6 +35,7 @@ class Reloader {
   const LoadedConfig& now() const { return now_; }
 
  private:
+  Result<ApplySettings> Plan(Server* server) const;
   Result<ApplySettings> Apply(Server* server, const AdminCaller& caller);
   const ConfigSources sources_;
   LoadedConfig now_;

@@ -237,7 +237,7 @@ void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
       for (const MainCommand& asked : server->TakeMainCommands()) {
         if (stopping) {
           asked.ticket->Answer(Status(ErrorId::kNotReady, "memserver is stopping already"));
-        } else if (asked.what == MainCommand::What::kReload) {
+        } else if (asked.what == MainCommand::What::kReload || asked.what == MainCommand::What::kPlanReload) {
           reloader->Do(server, asked);
         } else {
           stopping = StopsAsAsked(server, *keeper, asked);

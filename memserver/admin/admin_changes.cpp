@@ -123,7 +123,8 @@ Result<Command> ReadStartScrub(const ChangeAsk& ask) {
 
 Result<Command> ReadReload(const ChangeAsk& ask) {
   TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
-  return Command(MainCommand::What::kReload);
+  TP_ASSIGN_OR_RETURN(const bool dry_run, ReadSwitch(ask.target, "dry_run", false));
+  return Command(dry_run ? MainCommand::What::kPlanReload : MainCommand::What::kReload);
 }
 
 Result<Command> ReadShutdown(const ChangeAsk& ask) {
@@ -158,7 +159,7 @@ constexpr auto kChanges = std::to_array<ChangeRoute>({
     {"POST", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadDrain},
     {"DELETE", {"v1", "drain"}, 2, AdminLevel::kOperator, ReadUndrain},
     {"PUT", {"v1", "log"}, 2, AdminLevel::kAdmin, ReadLogLevel},
-    {"POST", {"v1", "reload"}, 2, AdminLevel::kAdmin, ReadReload},
+    {"POST", {"v1", "reload"}, 2, AdminLevel::kAdmin, ReadReload, "dry_run"},
     {"POST", {"v1", "shutdown"}, 2, AdminLevel::kAdmin, ReadShutdown, "keep"},
 });
 
@@ -216,7 +217,8 @@ AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget
   if (!command.ok()) return ProblemOf(command.status());
   const auto ticket = std::make_shared<CommandTicket>();
   const auto* to_main = std::get_if<MainCommand::What>(&*command);
-  const bool reads_again = to_main != nullptr && *to_main == MainCommand::What::kReload;
+  const bool plans = to_main != nullptr && *to_main == MainCommand::What::kPlanReload;
+  const bool reads_again = plans || (to_main != nullptr && *to_main == MainCommand::What::kReload);
   if (to_main != nullptr) {
     mail_.to_main->Push({request.caller, ticket, *to_main});
   } else {
@@ -226,9 +228,9 @@ AdminAnswer AdminChanges::Apply(const AdminRequest& request, const RequestTarget
   if (!result) return ProblemOf(Status(ErrorId::kWaitTimeout, "the serve loop has not answered in time; the change may still be made"));
   if (!result->ok()) return ProblemOf(*result);
   JsonWriter json;
-  json.BeginObject().Field("result", "done");
+  json.BeginObject().Field("result", plans ? "planned" : "done");
   if (reads_again) {
-    json.Key("applied").BeginArray();
+    json.Key(plans ? "would_apply" : "applied").BeginArray();
     for (const std::string& key : ticket->changed()) json.String(key);
     json.EndArray();
   }

@@ -144,9 +144,10 @@ struct AdminCommand {
 // For the main thread.
 struct MainCommand {
   enum class What : uint8_t {
-    kReload,    // read the configuration again
-    kHandOver,  // end, as SIGTERM does: the keeper holds the jobs for the next memserver
-    kEnd,       // end, and all jobs with it
+    kReload,      // read the configuration again
+    kPlanReload,  // say what that would change
+    kHandOver,    // end, as SIGTERM does: the keeper holds the jobs for the next memserver
+    kEnd,         // end, and all jobs with it
   };
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;

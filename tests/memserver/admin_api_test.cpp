@@ -431,6 +431,8 @@ TEST_F(AdminApiTest, AReloadIsTheAdminsAndSaysWhatWasAppliedOrWhyNot) {
   EXPECT_EQ(Ask("POST", "/v1/reload", "", AdminLevel::kOperator).status, 403u);
   EXPECT_EQ(Ask("POST", "/v1/reload", R"({"file":"/etc/passwd"})").status, 400u);
   EXPECT_EQ(Ask("POST", "/v1/reload").body, R"({"result":"done","applied":["log.level"]})");
+  EXPECT_EQ(Ask("POST", "/v1/reload?dry_run=true").body, R"({"result":"planned","would_apply":["log.level"]})");
+  EXPECT_EQ(Ask("POST", "/v1/reload?dry_run=maybe").status, 400u);
   EXPECT_TRUE(loop_.TakeCommands().empty()) << "the main thread reads files, not the loop";
   loop_.AnswerWith(Status(ErrorId::kConfigNeedsRestart, "no").Where("/etc/x.toml").Why("pool.size"));
   const AdminAnswer refused = Ask("POST", "/v1/reload");
