@@ -21,12 +21,14 @@ struct CommandEntry {
   std::string_view description;
 };
 
-constexpr std::array<CommandEntry, 7> kCommands{{
+constexpr std::array<CommandEntry, 8> kCommands{{
     {"run", Command::kRun, "serve trainers until SIGTERM or Ctrl-C (the default)"},
     {"check", Command::kCheck, "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad configuration, 9 unfit"},
     {"config", Command::kConfig, "print the settings that hold and their origins; --defaults: a commented file"},
     {"bench", Command::kBench,
      "copy: how fast each way of copying is on this machine; --bytes SIZE of memory (2GiB); nvme DIR: which blocks suit a drive; -o json"},
+    {"topo", Command::kTopo,
+     "print the machine, or that of --topology FILE, and the places for pool and workers on it, as JSON; changes nothing"},
     {"version", Command::kVersion, "print versions of program and protocol"},
     {"help", Command::kHelp, "print this text"},
     {"completion", Command::kCompletion, "print what a shell completes this command line with: bash or zsh"},

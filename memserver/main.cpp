@@ -98,6 +98,15 @@ int PrintConfig(const Flags& flags) {
   return kExitOk;
 }
 
+int PrintTopology(const Flags& flags) {
+  const auto loaded = Load(flags);
+  if (!loaded.ok()) return Fail(loaded.status());
+  const auto planned = PlannedTopology(loaded.value().config);
+  if (!planned.ok()) return Fail(planned.status());
+  std::cout << planned.value() << "\n";
+  return kExitOk;
+}
+
 int PrintVersion(const Flags&) {
   std::cout << "memserver " << kReleaseVersion << "\nprotocol " << shm::Text(shm::kOwnProtocols) << "\nbuild " << kBuild << "\n";
   return kExitOk;
@@ -127,6 +136,7 @@ constexpr CommandAction kActions[] = {{Command::kRun, Run},
                                       {Command::kCheck, Check},
                                       {Command::kBench, Bench},
                                       {Command::kConfig, PrintConfig},
+                                      {Command::kTopo, PrintTopology},
                                       {Command::kVersion, PrintVersion},
                                       {Command::kHelp, PrintHelp},
                                       {Command::kCompletion, PrintCompletion},

@@ -29,6 +29,7 @@
 #include "memserver/limits.h"
 #include "memserver/ready_line.h"
 #include "memserver/reload.h"
+#include "memserver/topology_report.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {
@@ -278,7 +279,29 @@ KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
   return start;
 }
 
+Result<device::Topology> TopologyOf(const Config& config) {
+  return config.topology_file.empty() ? device::ReadTopology() : device::ReadTopologyFile(config.topology_file);
+}
+
+device::PlaceWishes WishesOf(const Config& config, uint32_t workers, uint32_t cpus) {
+  return {.pool_nodes = config.pool_nodes,
+          .worker_cpus = config.worker_cpus,
+          .spread = config.pool_spread,
+          .workers = workers,
+          .pin = cpus > 2 * kFewCores};
+}
+
 }  // namespace
+
+// Of a machine in a file, with as many workers as a memserver would have there.
+Result<std::string> PlannedTopology(const Config& config) {
+  TP_ASSIGN_OR_RETURN(const device::Topology topology, TopologyOf(config));
+  uint32_t cpus = 0;
+  for (const device::NumaNode& node : topology.nodes) cpus += static_cast<uint32_t>(node.cpus.size());
+  const uint32_t workers = config.adam_threads != kAutomatic ? config.adam_threads : std::max(1U, cpus - 1);
+  TP_ASSIGN_OR_RETURN(const device::Places places, device::PlanPlaces(topology, WishesOf(config, workers, cpus)));
+  return TopologyReport(topology, places, nullptr);
+}
 
 Result<ServerOptions> ResolveOptions(const Config& config) {
   const MemoryBudget budget = ReadMemoryBudget();
@@ -295,14 +318,8 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
                                                            : 0;
   options.tuning = config.tuning;
   options.reserved_pages = config.reserved_pages;
-  TP_ASSIGN_OR_RETURN(options.topology,
-                      config.topology_file.empty() ? device::ReadTopology() : device::ReadTopologyFile(config.topology_file));
-  const device::PlaceWishes wishes{.pool_nodes = config.pool_nodes,
-                                   .worker_cpus = config.worker_cpus,
-                                   .spread = config.pool_spread,
-                                   .workers = options.adam_threads,
-                                   .pin = cpus > 2 * kFewCores};
-  TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, wishes));
+  TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(config));
+  TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, WishesOf(config, options.adam_threads, cpus)));
   options.isa = config.isa;
   if (config.gpus) options.gpus = CudaGpus();
   options.nvme = config.nvme;
