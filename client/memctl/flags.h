@@ -26,6 +26,7 @@ struct Invocation {
   int64_t for_ns = 10 * kNsPerSecond;  // of `report`, `record` and `timeline`: how long they look
   std::string from;                    // a recording, instead of looks
   std::string metrics;                 // of `report`: metrics.jsonl of a trainer
+  std::string step;                    // of `timeline`: a number, or "last"; empty: all
   double at_seconds = 0;               // of `residency --from`: behind its first look
   std::string by;                      // of `residency` and `record`: what a column is; empty: a chunk
   uint64_t rounds = 0;                 // of --watch; 0: until it is interrupted

@@ -8,6 +8,12 @@
 namespace tidepool::client {
 namespace {
 
+// Empty where it is one.
+std::string IsStep(const std::string& text) {
+  const bool number = !text.empty() && text.size() <= 18 && text.find_first_not_of("0123456789") == std::string::npos;
+  return number || text == "last" ? "" : "'" + text + "' is neither the number of a step nor `last`";
+}
+
 constexpr auto kRunWords = std::to_array<Word>({
     {"record", "Look for a while, and keep what was seen: memctl record run.rec"},
     {"report", "Look for a while, and write what was seen as one HTML page: memctl report run.html"},
@@ -28,7 +34,12 @@ void AddRunCommands(Add add, Invocation* invocation) {
       continue;
     }
     sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of looking")->type_name("FILE")->excludes(length);
-    if (std::string_view(word.name) != "report") continue;
+    if (std::string_view(word.name) == "timeline") {
+      sub->add_option("--step", invocation->step, "This step alone, as memctl ps counts them, or the last that ends; ends when it is over")
+          ->check(IsStep)
+          ->type_name("N|last");
+      continue;
+    }
     sub->add_option("--metrics", invocation->metrics, "metrics.jsonl of the trainer: hit rate and its bound, late prefetches")
         ->type_name("FILE");
   }

@@ -51,15 +51,15 @@ Result<std::vector<RunMoment>> ReadRecording(const std::string& path) {
   return moments;
 }
 
-// Calls `take` with look after look, until the time is over.
+// Calls `take` with look after look, until the time is over or it returns true.
 template <typename Take>
 Status LookFor(const Invocation& invocation, Take take) {
   SteadyClock clock;
   const int64_t pause = invocation.watch_ns.value_or(kNsPerSecond / 4), end = clock.NowNs() + invocation.for_ns;
   for (;;) {
     TP_ASSIGN_OR_RETURN(const Bodies bodies, Look(invocation));
-    TP_RETURN_IF_ERROR(take(bodies));
-    if (clock.NowNs() + pause > end) return Status();
+    TP_ASSIGN_OR_RETURN(const bool enough, take(bodies));
+    if (enough || clock.NowNs() + pause > end) return Status();
     clock.SleepNs(pause);
   }
 }
@@ -76,13 +76,13 @@ const ResidencyJob* JobAt(const RunMoment& moment, uint64_t id) {
   return found == jobs.end() ? nullptr : &*found;
 }
 
-Result<std::vector<RunMoment>> MomentsFor(const Invocation& invocation) {
+Result<std::vector<RunMoment>> MomentsFor(const Invocation& invocation, const std::function<bool(const RunMoment&)>& enough) {
   if (!invocation.from.empty()) return ReadRecording(invocation.from);
   std::vector<RunMoment> moments;
-  TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) {
-    auto moment = Read(bodies);
-    if (moment.ok()) moments.push_back(std::move(moment).value());
-    return moment.status();
+  TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) -> Result<bool> {
+    TP_ASSIGN_OR_RETURN(RunMoment moment, Read(bodies));
+    moments.push_back(std::move(moment));
+    return enough(moments.back());
   }));
   return moments;
 }
@@ -92,10 +92,11 @@ Result<Shown> RunRecord(const Invocation& invocation, const Style&) {
   const Status failed = Status(ErrorId::kFileWriteFailed, "the recording cannot be written").Where(invocation.target);
   if (!(file << kRecordingHead << "\n")) return failed;
   uint64_t looks = 0;
-  TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) {
+  TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) -> Result<bool> {
     for (const std::string& body : bodies) file << body << "\n";
     ++looks;
-    return file.flush() ? Status() : failed;
+    if (!file.flush()) return failed;
+    return false;
   }));
   return Shown{invocation.target + ": " + std::to_string(looks) + " looks\n", ""};
 }

@@ -4,6 +4,7 @@
 // between two looks is not in it.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,10 @@ double SecondsOf(const RunMoment& moment);  // since memserver started
 const ResidencyJob* JobAt(const RunMoment& moment, uint64_t id);
 
 // One look more every --watch (250 ms, `timeline` 50 ms) for --for (10 s); with --from the looks of that file instead. One at least.
-// Errors: those of a look, kFileUnreadable, kHandshakeBad (no recording, or one of another release).
-Result<std::vector<RunMoment>> MomentsFor(const Invocation& invocation);
+// No more looks are taken when one is `enough`. Errors: those of a look, kFileUnreadable, kHandshakeBad (no recording, or one of another
+// release).
+Result<std::vector<RunMoment>> MomentsFor(
+    const Invocation& invocation, const std::function<bool(const RunMoment&)>& enough = [](const RunMoment&) { return false; });
 
 // Writes the looks to the file `target`. Errors: those of a look, kFileWriteFailed.
 Result<Shown> RunRecord(const Invocation& invocation, const Style& style);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/json_writer.h"
@@ -114,7 +115,7 @@ void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) 
     if (open == nullptr && job != nullptr) from = at;
     if (job != nullptr) open = job;
   }
-  if (open == nullptr) return;
+  if (open == nullptr || (moments.size() > 1 && from == SecondsOf(moments.back()))) return;
   trace->Add({.process = id,
               .lane = kStepLane,
               .name = StepName(open->version, open->version + 1),
@@ -145,16 +146,20 @@ void AddPhases(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace)
   }
 }
 
+std::map<uint64_t, std::string> JobsOf(const std::vector<RunMoment>& moments) {
+  std::map<uint64_t, std::string> jobs;
+  for (const RunMoment& moment : moments) {
+    for (const ResidencyJob& job : moment.residency.jobs) jobs.emplace(job.id, job.name);
+  }
+  return jobs;
+}
+
 }  // namespace
 
 std::string RenderTimeline(const std::vector<RunMoment>& moments) {
   Trace trace(SecondsOf(moments.front()));
   AddCounters(moments, &trace);
-  std::map<uint64_t, std::string> jobs;
-  for (const RunMoment& moment : moments) {
-    for (const ResidencyJob& job : moment.residency.jobs) jobs.emplace(job.id, job.name);
-  }
-  for (const auto& [id, name] : jobs) {
+  for (const auto& [id, name] : JobsOf(moments)) {
     trace.NameProcess(id, "job " + name);
     trace.NameLane(id, kStepLane, "steps");
     trace.NameLane(id, kPhaseLane, "phases");
@@ -164,12 +169,113 @@ std::string RenderTimeline(const std::vector<RunMoment>& moments) {
   return trace.Take();
 }
 
+namespace {
+
+// Where one job had a step: looks of `moments`, the last of them past its end where that was seen.
+struct Stretch {
+  uint64_t step = 0;
+  size_t first = 0, last = 0;
+  bool found = false, began = false, ended = false;
+};
+
+Stretch FindStep(const std::vector<RunMoment>& moments, uint64_t id, uint64_t step) {
+  Stretch stretch{.step = step};
+  for (size_t i = 0; i < moments.size(); ++i) {
+    const ResidencyJob* job = JobAt(moments[i], id);
+    if (job != nullptr && job->version == step) {
+      if (!stretch.found) {
+        const ResidencyJob* before = i > 0 ? JobAt(moments[i - 1], id) : nullptr;
+        stretch.first = i;
+        stretch.began = i > 0 && (before == nullptr || before->version < step);
+      }
+      stretch.found = true;
+      stretch.last = i;
+    } else if (stretch.found) {
+      stretch.ended = job != nullptr && job->version > step;
+      stretch.last = stretch.ended ? i : stretch.last;
+      break;
+    }
+  }
+  return stretch;
+}
+
+// The last step of a job that the looks saw end.
+std::optional<uint64_t> LastEnded(const std::vector<RunMoment>& moments, uint64_t id) {
+  std::optional<uint64_t> last;
+  const ResidencyJob* before = nullptr;
+  for (const RunMoment& moment : moments) {
+    const ResidencyJob* job = JobAt(moment, id);
+    if (job != nullptr && before != nullptr && job->version > before->version) last = before->version;
+    if (job != nullptr) before = job;
+  }
+  return last;
+}
+
+// "job gpt: steps 3 to 7".
+std::string StepsOf(const std::vector<RunMoment>& moments, uint64_t id, const std::string& name) {
+  uint64_t first = UINT64_MAX, last = 0;
+  for (const RunMoment& moment : moments) {
+    const ResidencyJob* job = JobAt(moment, id);
+    if (job == nullptr) continue;
+    first = std::min(first, job->version);
+    last = std::max(last, job->version);
+  }
+  return "job " + name + ": " + StepName(first, last + 1);
+}
+
+}  // namespace
+
+Result<StepLooks> LooksOfStep(std::vector<RunMoment> moments, const std::string& step) {
+  std::map<uint64_t, Stretch> found;
+  std::string seen, remark;
+  size_t first = moments.size(), last = 0;
+  for (const auto& [id, name] : JobsOf(moments)) {
+    seen += (seen.empty() ? "" : "; ") + StepsOf(moments, id, name);
+    const std::optional<uint64_t> wanted = step == "last" ? LastEnded(moments, id) : std::optional<uint64_t>(std::stoull(step));
+    if (!wanted) continue;
+    const Stretch stretch = FindStep(moments, id, *wanted);
+    if (!stretch.found) continue;
+    found.emplace(id, stretch);
+    first = std::min(first, stretch.first);
+    last = std::max(last, stretch.last);
+    if (stretch.began && stretch.ended) continue;
+    remark += "job " + name + ": the " +
+              (stretch.began   ? "end"
+               : stretch.ended ? "beginning"
+                               : "beginning and the end") +
+              " of step " + std::to_string(stretch.step) + " was not seen\n";
+  }
+  if (found.empty()) {
+    const std::string what = step == "last" ? "no step ended while memctl looked" : "no job was at step " + step + " while memctl looked";
+    return Status(ErrorId::kAdminNotFound, what)
+        .Why(seen.empty() ? "there was no job" : seen)
+        .Fix("look for longer (--for), or begin earlier and keep it: memctl record FILE, then timeline --from FILE");
+  }
+  StepLooks looks{{moments.begin() + static_cast<ptrdiff_t>(first), moments.begin() + static_cast<ptrdiff_t>(last) + 1}, remark};
+  for (RunMoment& moment : looks.moments) {
+    std::erase_if(moment.residency.jobs, [&](const ResidencyJob& job) { return !found.contains(job.id); });
+  }
+  return looks;
+}
+
 Result<Shown> RunTimeline(const Invocation& invocation, const Style&) {
   Invocation often = invocation;
   if (!often.watch_ns) often.watch_ns = kNsPerSecond / 20;
-  TP_ASSIGN_OR_RETURN(const std::vector<RunMoment> moments, MomentsFor(often));
+  const bool waits = !invocation.step.empty() && invocation.step != "last";
+  TP_ASSIGN_OR_RETURN(std::vector<RunMoment> moments, MomentsFor(often, [&](const RunMoment& moment) {
+                        if (!waits) return false;
+                        const auto is_past = [&](const ResidencyJob& job) { return job.version > std::stoull(invocation.step); };
+                        const auto& jobs = moment.residency.jobs;
+                        return !jobs.empty() && std::all_of(jobs.begin(), jobs.end(), is_past);
+                      }));
+  std::string remark;
+  if (!invocation.step.empty()) {
+    TP_ASSIGN_OR_RETURN(StepLooks looks, LooksOfStep(std::move(moments), invocation.step));
+    moments = std::move(looks.moments);
+    remark = std::move(looks.remark);
+  }
   TP_RETURN_IF_ERROR(WriteWhole(invocation.target, RenderTimeline(moments) + "\n"));
-  return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks; ui.perfetto.dev opens it\n", ""};
+  return Shown{invocation.target + ": " + std::to_string(moments.size()) + " looks; ui.perfetto.dev opens it\n", remark};
 }
 
 }  // namespace tidepool::client

@@ -133,5 +133,45 @@ TEST_F(Recording, WhatIsNoneOrHoldsNothingIsRefusedWithItsPath) {
   EXPECT_EQ(MomentsFor(none).status().id(), ErrorId::kFileUnreadable);
 }
 
+TEST(Timeline, OneStepIsCutOutOfTheLooks) {
+  auto looks = LooksOfStep(kRun, "4");
+  ASSERT_TRUE(looks.ok()) << looks.status().Format();
+  EXPECT_EQ(looks->remark, "");
+  EXPECT_EQ(SlicesOf(EventsOf(RenderTimeline(looks->moments)), 1), Names{"steps 4 to 6 0+1000000"}) << "4, 5 and 6 ended between two looks";
+  looks = LooksOfStep(kRun, "3");
+  ASSERT_TRUE(looks.ok());
+  EXPECT_EQ(looks->remark, "job gpt: the beginning of step 3 was not seen\n");
+  EXPECT_EQ(SlicesOf(EventsOf(RenderTimeline(looks->moments)), 1), Names{"step 3 0+3000000"});
+  looks = LooksOfStep(kRun, "7");
+  ASSERT_TRUE(looks.ok());
+  EXPECT_EQ(looks->remark, "job gpt: the end of step 7 was not seen\n");
+  looks = LooksOfStep(kRun, "last");
+  ASSERT_TRUE(looks.ok());
+  EXPECT_EQ(SecondsOf(looks->moments.front()), 13);
+  EXPECT_EQ(SecondsOf(looks->moments.back()), 14);
+}
+
+TEST(Timeline, AStepThatNobodySawIsAnError) {
+  const Status missing = LooksOfStep(kRun, "12").status();
+  EXPECT_EQ(missing.exit_code(), kExitNotFound);
+  EXPECT_EQ(missing.why(), "job gpt: steps 3 to 7");
+  EXPECT_EQ(LooksOfStep({kRun[0], kRun[1]}, "last").status().exit_code(), kExitNotFound);
+  EXPECT_EQ(LooksOfStep({RunMoment{}}, "1").status().why(), "there was no job");
+}
+
+TEST(Timeline, OfSeveralJobsThoseThatHadTheStepAreShown) {
+  std::vector<RunMoment> run{At(0, 1, "forward"), At(1, 2, "forward"), At(2, 3, "forward")};
+  for (RunMoment& moment : run) {
+    moment.residency.jobs.push_back(moment.residency.jobs[0]);
+    moment.residency.jobs[1].id = 8;
+    moment.residency.jobs[1].version += 40;
+  }
+  auto looks = LooksOfStep(run, "2");
+  ASSERT_TRUE(looks.ok());
+  ASSERT_EQ(looks->moments.size(), 2U);
+  EXPECT_EQ(looks->moments[0].residency.jobs.size(), 1U);
+  EXPECT_NE(JobAt(looks->moments[0], 7), nullptr);
+}
+
 }  // namespace timeline_test
 }  // namespace tidepool::client
