@@ -3,7 +3,9 @@
 #include <array>
 #include <cstdio>
 
-#include "client/memctl/send_http.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/memctl/table.h"
 #include "client/memctl/views.h"
 #include "shm/socket_path.h"
 
@@ -31,8 +33,21 @@ std::string Target(const std::string& path, std::initializer_list<std::pair<cons
   return target;
 }
 
+Result<HttpReply> Ask(const Invocation& invocation, const HttpQuestion& question) {
+  const std::string socket = shm::AdminSocketPath(invocation.socket_dir);
+  SteadyClock clock;
+  const int64_t begin = clock.NowNs();
+  auto reply = SendHttp(socket, question, invocation.timeout_ns);
+  if (invocation.tell) {
+    const std::string outcome = reply.ok() ? std::to_string(reply->status) + ", " + FormatBytes(reply->body.size()) : reply.status().Line();
+    invocation.tell(
+        Printable(question.method + " " + question.target + " at " + socket + ": " + outcome + " in " + FormatNs(clock.NowNs() - begin)));
+  }
+  return reply;
+}
+
 Result<std::string> GetBody(const Invocation& invocation, const std::string& target) {
-  TP_ASSIGN_OR_RETURN(const HttpReply reply, SendHttp(shm::AdminSocketPath(invocation.socket_dir), {"GET", target}, invocation.timeout_ns));
+  TP_ASSIGN_OR_RETURN(const HttpReply reply, Ask(invocation, {"GET", target}));
   if (reply.status == 200) return reply.body;
   if (reply.content_type == "application/problem+json") return ReadProblem(reply.body);
   return Status(ErrorId::kHandshakeBad, "memserver answered with HTTP status " + std::to_string(reply.status));

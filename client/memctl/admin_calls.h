@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "client/memctl/flags.h"
+#include "client/memctl/send_http.h"
 
 namespace tidepool::client {
 
@@ -16,6 +17,8 @@ namespace tidepool::client {
 std::string Escaped(const std::string& text);
 // "/v1/chunks" and its parameters; those with an empty value are left out.
 std::string Target(const std::string& path, std::initializer_list<std::pair<const char*, std::string>> parameters);
+// One request, whatever is answered; -v tells of it.
+Result<HttpReply> Ask(const Invocation& invocation, const HttpQuestion& question);
 // The body of a successful answer; else the error that the server told of, and those of SendHttp.
 Result<std::string> GetBody(const Invocation& invocation, const std::string& target);
 

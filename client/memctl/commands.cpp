@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "base/clock.h"
 #include "base/json_writer.h"
 #include "base/suggest.h"
 #include "client/memctl/admin_calls.h"
+#include "client/memctl/changes.h"
 #include "client/memctl/doctor.h"
+#include "client/memctl/forms.h"
+#include "client/memctl/previews.h"
 #include "client/memctl/recording.h"
 #include "client/memctl/run_report.h"
-#include "client/memctl/send_http.h"
 #include "client/memctl/table.h"
 #include "client/memctl/timeline.h"
 #include "client/memctl/top.h"
@@ -21,10 +22,6 @@
 
 namespace tidepool::client {
 namespace {
-
-Result<HttpReply> Send(const Invocation& invocation, const std::string& method, const std::string& target) {
-  return SendHttp(shm::AdminSocketPath(invocation.socket_dir), {method, target}, invocation.timeout_ns);
-}
 
 std::string Joined(const Lines& lines) {
   std::string text;
@@ -80,7 +77,7 @@ Result<Shown> RunTopo(const Invocation& invocation, const Style& style) {
 
 // How the next page is asked for: with the same filters.
 std::string MoreOf(const Invocation& invocation, const std::string& name, const std::string& cursor) {
-  if (cursor.empty()) return "";
+  if (cursor.empty() || invocation.form == "json" || invocation.form == "yaml") return "";  // it is in the document
   std::string line = "there are more: memctl " + invocation.command + (name.empty() ? "" : " " + name);
   const std::string limit = invocation.limit == 0 ? "" : std::to_string(invocation.limit);
   for (const auto& [flag, value] : {std::pair{" --job ", invocation.job},
@@ -98,9 +95,9 @@ Result<Shown> RunChunks(const Invocation& invocation, const Style& style) {
   const std::string target = Target(
       "/v1/chunks",
       {{"job", invocation.job}, {"state", invocation.state}, {"tier", invocation.tier}, {"limit", limit}, {"cursor", invocation.cursor}});
-  return Show(invocation, target, ReadChunks, [&](const ChunksView& view) {
-    return Shown{Joined(RenderChunks(view, style)), MoreOf(invocation, "", view.next_cursor)};
-  });
+  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, target));
+  TP_ASSIGN_OR_RETURN(const ChunksView view, ReadChunks(body));
+  return Shown{invocation.json ? body + "\n" : Joined(RenderChunks(view, style)), MoreOf(invocation, "", view.next_cursor)};
 }
 
 // Of `memctl chunk`: the chunk is not there, or no tensor lies in it.
@@ -119,7 +116,7 @@ Result<Shown> RunTensors(const Invocation& invocation, const Style& style) {
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, target));
   TP_ASSIGN_OR_RETURN(const TensorsView view, ReadTensors(body));
   if (view.tensors.empty() && invocation.command == "chunk") return NoTensorIn(invocation);
-  if (invocation.json) return Shown{body + "\n", ""};
+  if (invocation.json) return Shown{body + "\n", MoreOf(invocation, invocation.name, view.next_cursor)};
   const std::string none = view.tensors.empty() ? "no job has such a tensor; memctl ps lists the jobs\n" : "";
   return Shown{Joined(RenderTensors(view, style)), none + MoreOf(invocation, invocation.name, view.next_cursor)};
 }
@@ -143,123 +140,13 @@ Result<Shown> RunQuotas(const Invocation& invocation, const Style& style) {
   return Show(invocation, "/v1/quotas", ReadQuotas, [&](const QuotasView& view) { return Shown{Joined(RenderQuotas(view, style)), ""}; });
 }
 
-// The fields as a JSON object: what is all digits is a number.
-std::string BodyOf(const std::map<std::string, std::string>& fields) {
-  JsonWriter json;
-  json.BeginObject();
-  for (const auto& [name, text] : fields) {
-    uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool is_number = error == std::errc() && end == text.data() + text.size();
-    json.Key(name);
-    is_number ? json.Uint(number) : json.String(text);
-  }
-  return json.EndObject().Take();
-}
-
-struct Change {
-  std::string method, target, done;  // done: what to say afterwards
-};
-
-Result<Shown> Apply(const Invocation& invocation, const Change& change) {
-  const HttpQuestion question{change.method, change.target, invocation.fields.empty() ? "" : BodyOf(invocation.fields)};
-  TP_ASSIGN_OR_RETURN(const HttpReply reply, SendHttp(shm::AdminSocketPath(invocation.socket_dir), question, invocation.timeout_ns));
-  if (reply.status != 200) return ReadProblem(reply.body);
-  return Shown{invocation.json ? reply.body + "\n" : change.done + "\n", "", 0, "", reply.body};
-}
-
-struct JobAction {
-  const char* name;
-  const char* method;
-  const char* path;  // behind /v1/jobs/{job}
-  const char* done;
-};
-constexpr auto kJobActions =
-    std::to_array<JobAction>({{"quota", "PUT", "/quota", "quota changed; memctl quotas shows it"},
-                              {"suspend", "POST", "/suspend", "suspended; memctl job resume serves it again"},
-                              {"resume", "POST", "/resume", "served again"},
-                              {"evict", "POST", "/evict", "its states go to NVMe; memctl nvme status shows how far they are"},
-                              {"release", "DELETE", "", "released"}});
-
-Result<Shown> RunJob(const Invocation& invocation, const Style&) {
-  for (const JobAction& action : kJobActions) {
-    if (invocation.action != action.name) continue;
-    return Apply(invocation, {action.method, "/v1/jobs/" + Escaped(invocation.job) + action.path + (invocation.force ? "?force=true" : ""),
-                              "job " + invocation.job + ": " + action.done});
-  }
-  return Status(ErrorId::kInternal, "the action '" + invocation.action + "' has no code");
-}
-
-// Until no rank is attached; what is left then is kept for its lease, and goes to the next memserver.
-Status WaitForNoRanks(const Invocation& invocation) {
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + invocation.for_ns;
-  while (true) {
-    TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/status"));
-    TP_ASSIGN_OR_RETURN(const StatusView view, ReadStatus(body));
-    if (view.sessions == 0) return Status();
-    if (clock.NowNs() > end) {
-      return Status(ErrorId::kWaitTimeout,
-                    std::to_string(view.sessions) + " ranks of " + std::to_string(view.jobs) + " jobs are still attached")
-          .Where(shm::AdminSocketPath(invocation.socket_dir))
-          .Fix("new jobs are not taken; memctl ps shows those that are left, memctl undrain takes new ones again");
-    }
-    clock.SleepNs(200 * kNsPerMs);
-  }
-}
-
-Result<Shown> RunDrain(const Invocation& invocation, const Style&) {
-  Invocation plain = invocation;
-  plain.fields.clear();
-  TP_ASSIGN_OR_RETURN(Shown shown, Apply(plain, {"POST", "/v1/drain", "memserver takes no new jobs; memctl ps shows those that are left"}));
-  if (!invocation.fields.contains("wait")) return shown;
-  TP_RETURN_IF_ERROR(WaitForNoRanks(invocation));
-  if (!invocation.json) shown.result = "memserver takes no new jobs, and no rank is attached\n";
-  return shown;
-}
-
-Result<Shown> RunUndrain(const Invocation& invocation, const Style&) {
-  return Apply(invocation, {"DELETE", "/v1/drain", "memserver takes new jobs again"});
-}
-
-Result<Shown> RunShutdown(const Invocation& invocation, const Style&) {
-  return Apply(invocation,
-               {"POST", invocation.force ? "/v1/shutdown?keep=false" : "/v1/shutdown",
-                invocation.force ? "memserver and its jobs end" : "memserver ends; its keeper holds the jobs for the next one"});
-}
-
-Result<Shown> RunLogs(const Invocation& invocation, const Style&) {
-  return Apply(invocation, {"PUT", "/v1/log", "log level changed"});
-}
-
-// Mutes, unmutes, or shows.
 Result<Shown> RunHealthCommand(const Invocation& invocation, const Style& style) {
-  if (const auto unmuted = invocation.fields.find("unmute"); unmuted != invocation.fields.end()) {
-    Invocation plain = invocation;
-    plain.fields.clear();
-    return Apply(plain, {"DELETE", Target("/v1/health/mutes", {{"check", unmuted->second}}), unmuted->second + " counts again"});
-  }
-  if (!invocation.fields.contains("check")) return RunHealth(invocation, style);
-  Invocation muting = invocation;
-  const std::string length = muting.fields.emplace("for", "1h").first->second;
-  return Apply(muting, {"PUT", "/v1/health/mutes", muting.fields["check"] + " is muted for " + length});
+  return FindChange(invocation) != nullptr ? RunMute(invocation) : RunHealth(invocation, style);
 }
 
 Result<Shown> RunNvme(const Invocation& invocation, const Style& style) {
-  if (invocation.action == "scrub") {
-    return Apply(invocation, {"POST", "/v1/nvme/scrub", "states on NVMe are being checked; memctl nvme status shows how far it is"});
-  }
+  if (invocation.action == "scrub") return RunScrub(invocation);
   return Show(invocation, "/v1/nvme", ReadNvme, [&](const NvmeView& view) { return Shown{Joined(RenderNvme(view, style)), ""}; });
-}
-
-// Says which settings are different now.
-Result<Shown> RunReload(const Invocation& invocation) {
-  TP_ASSIGN_OR_RETURN(Shown shown, Apply(invocation, {"POST", "/v1/reload", ""}));
-  if (invocation.json) return shown;
-  TP_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ReadApplied(shown.answer));
-  shown.result = keys.empty() ? "the configuration was read again; nothing is different\n" : "the configuration was read again; applied: ";
-  for (const std::string& key : keys) shown.result += key + (&key == &keys.back() ? "\n" : ", ");
-  return shown;
 }
 
 // One setting: its value alone, or as an object.
@@ -337,29 +224,42 @@ Result<Shown> RunApi(const Invocation& invocation, const Style&) {
   }
   if (!invocation.target.starts_with("/"))
     return Status(ErrorId::kUsageError, "the path '" + invocation.target + "' does not begin with /");
-  TP_ASSIGN_OR_RETURN(const HttpReply reply, Send(invocation, invocation.method, invocation.target));
+  TP_ASSIGN_OR_RETURN(const HttpReply reply, Ask(invocation, {invocation.method, invocation.target}));
   if (reply.status == 200) return Shown{reply.body + "\n", ""};
   return ReadProblem(reply.body);
+}
+
+// -o jsonl, yaml: of what the command has given as JSON. An answer that is none (`api GET /metrics`) stays as it came.
+Status TakeForm(const Invocation& invocation, const char* rows, Shown* shown) {
+  const bool is_json = shown->result.starts_with('{') || shown->result.starts_with('[');
+  if (!is_json || !invocation.json || invocation.form == "json") return Status();
+  const bool are_lines = invocation.command == "events";
+  if (are_lines && invocation.form == "jsonl") return Status();
+  TP_ASSIGN_OR_RETURN(shown->result, invocation.form == "jsonl" ? AsJsonLines(shown->result, rows)
+                                     : are_lines                ? LinesAsYaml(shown->result)
+                                                                : AsYaml(shown->result));
+  return Status();
 }
 
 struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
+  const char* rows = "";  // the list of its JSON that its table shows, a line an element of -o jsonl
 };
 constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
-                                                   {"ps", RunPs},
-                                                   {"residency", RunResidency},
-                                                   {"chunks", RunChunks},
-                                                   {"tensors", RunTensors},
-                                                   {"chunk", RunTensors},
+                                                   {"ps", RunPs, "jobs"},
+                                                   {"residency", RunResidency, "jobs"},
+                                                   {"chunks", RunChunks, "chunks"},
+                                                   {"tensors", RunTensors, "tensors"},
+                                                   {"chunk", RunTensors, "tensors"},
                                                    {"topo", RunTopo},
                                                    {"quotas", RunQuotas},
                                                    {"nvme", RunNvme},
-                                                   {"config", RunConfig},
+                                                   {"config", RunConfig, "settings"},
                                                    {"job", RunJob},
-                                                   {"health", RunHealthCommand},
-                                                   {"doctor", RunDoctor},
-                                                   {"explain", RunExplain},
+                                                   {"health", RunHealthCommand, "checks"},
+                                                   {"doctor", RunDoctor, "checks"},
+                                                   {"explain", RunExplain, "errors"},
                                                    {"events", RunEvents},
                                                    {"top", RunTop},
                                                    {"record", RunRecord},
@@ -378,8 +278,13 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
 }  // namespace
 
 Result<Shown> RunCommand(const Invocation& invocation, const Style& style) {
+  Style own = style;
+  own.wide = invocation.form == "wide";
   for (const Command& command : kCommands) {
-    if (invocation.command == command.name) return command.run(invocation, style);
+    if (invocation.command != command.name) continue;
+    TP_ASSIGN_OR_RETURN(Shown shown, invocation.dry_run ? RunPreview(invocation) : command.run(invocation, own));
+    TP_RETURN_IF_ERROR(TakeForm(invocation, command.rows, &shown));
+    return shown;
   }
   return Status(ErrorId::kInternal, "the command '" + invocation.command + "' has no code");
 }

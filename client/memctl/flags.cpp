@@ -9,6 +9,7 @@
 
 #include "base/completion.h"
 #include "base/units.h"
+#include "client/memctl/changes.h"
 #include "client/memctl/help_text.h"
 #include "client/memctl/look_flags.h"
 #include "client/memctl/usage.h"
@@ -49,10 +50,18 @@ struct Texts {
 void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
   app->add_option("-s,--socket-dir", invocation->socket_dir, "Directory of memserver's sockets (env TIDEPOOL_SOCKET_DIR)")
       ->type_name("DIR");
-  app->add_option("-o,--output", texts->output, "table or json; of residency also svg or html; of report, timeline and record the file")
-      ->type_name("table|json|svg|html");
+  app->add_option(
+         "-o,--output", texts->output,
+         "For people: table, wide; for programs: json, jsonl, yaml; of residency also svg or html; of report, timeline and record the file")
+      ->type_name("table|wide|json|jsonl|yaml|svg|html");
   app->add_option("--timeout", texts->timeout, "Longest wait for an answer (5s; wait-ready: 30s)")->type_name("TIME");
   app->add_option("--watch", texts->watch, "Show again every TIME (1s)")->expected(0, 1)->type_name("TIME");
+  CLI::Option* quiet =
+      app->add_flag("-q,--quiet", invocation->quiet, "Say nothing but results and errors; of changes and probes, the exit code says all");
+  app->add_flag("-v,--verbose", invocation->verbose, "Tell of each request: what was asked, what came, how long it took")->excludes(quiet);
+  app->add_flag("--dry-run", invocation->dry_run, "Of a change: say what it would do, with numbers, and do nothing");
+  app->add_flag("-y,--yes", invocation->yes,
+                "Of a change that cannot be taken back: do not ask (nobody but a person at a terminal is asked)");
   app->add_flag("--no-header", texts->no_header, "Leave column titles and legends out");
   app->add_flag("--no-color", texts->no_color, "Never use colours (env NO_COLOR)");
 }
@@ -148,7 +157,7 @@ void AddLogsCommand(CLI::App* app, Invocation* invocation) {
   sub->add_option_function<std::string>("--for", field("for"), "Then the configured level comes back")->type_name("TIME");
 }
 
-constexpr std::array<std::string_view, 4> kForms{"table", "json", "svg", "html"};
+constexpr auto kForms = std::to_array<std::string_view>({"table", "wide", "json", "jsonl", "yaml", "svg", "html"});
 constexpr auto kTensorWords = std::to_array<Word>({
     {"tensors", "Where parameters lie: memctl tensors h.3.attn"},
     {"chunk", "The parameters of one chunk: memctl chunk 7 --job gpt"},
@@ -249,12 +258,26 @@ std::pair<CLI::App*, std::string> Named(CLI::App* app) {
 
 ParsedLine NotUnderstood(CLI::App* app, const std::string& why) {
   const auto [named, path] = Named(app);
-  UsageFailure failure{.command = path, .commands = {}, .left = app->remaining(true), .why = why};
+  UsageFailure failure{.command = path, .commands = {}, .left = app->remaining(true), .flags = {}, .why = why};
   for (const CLI::App* second : app->get_subcommands()) {
     if (second != app->get_subcommands().front()) failure.left.push_back(second->get_name());
   }
+  for (const CLI::App* of : {static_cast<const CLI::App*>(app), static_cast<const CLI::App*>(named)}) {
+    for (const CLI::Option* option : of->get_options()) {
+      for (const std::string& flag : option->get_lnames()) failure.flags.push_back("--" + flag);
+    }
+  }
   for (const CLI::App* below : named->get_subcommands([](const CLI::App*) { return true; })) failure.commands.push_back(below->get_name());
   return {.invocation = std::nullopt, .text = UsageText(failure), .exit_code = kExitUsage};
+}
+
+// --dry-run and --yes belong to changes. Returns what is wrong, empty when nothing is.
+std::string CheckOfChange(const Invocation& invocation) {
+  if (!invocation.dry_run && !invocation.yes) return "";
+  if (FindChange(invocation) != nullptr) return "";
+  const std::string flag = invocation.dry_run ? "--dry-run" : "--yes";
+  if (invocation.command == "api") return "it sends at once what it is given, and knows no " + flag;
+  return "it changes nothing; " + flag + " is of " + ListChanges();
 }
 
 // -o: a form; of commands that write a file, the file. Returns what is wrong, empty when nothing is.
@@ -262,14 +285,15 @@ std::string TakeOutput(const std::string& output, Invocation* invocation) {
   const auto is_form = [&](std::string_view form) { return output == form; };
   const bool known = std::any_of(kForms.begin(), kForms.end(), is_form);
   invocation->form = known ? output : "table";
-  invocation->json = output == "json";
+  invocation->json = output == "json" || output == "jsonl" || output == "yaml";
   if (LooksForAWhile(invocation->command)) {
     if (!known && !invocation->target.empty()) return "the file is named twice: " + invocation->target + " and " + output;
     if (!known) invocation->target = output;
     return invocation->target.empty() ? "the file that is written is not named" : "";
   }
-  if (!known) return "-o: '" + output + "' is none of table, json, svg, html";
-  return output != "table" && !invocation->json && invocation->command != "residency" ? "only residency is shown as " + output : "";
+  if (!known) return "-o: '" + output + "' is none of table, wide, json, jsonl, yaml, svg, html";
+  const bool is_picture = output == "svg" || output == "html";
+  return is_picture && invocation->command != "residency" ? "only residency is shown as " + output : "";
 }
 
 }  // namespace
@@ -309,6 +333,7 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   const Status durations = ReadDurations(texts, app.count("--watch") > 0, &invocation);
   if (!durations.ok()) return {.invocation = std::nullopt, .text = durations.Format() + "\n", .exit_code = durations.exit_code()};
   if (const std::string wrong = TakeOutput(texts.output, &invocation); !wrong.empty()) return NotUnderstood(&app, wrong);
+  if (const std::string wrong = CheckOfChange(invocation); !wrong.empty()) return NotUnderstood(&app, wrong);
   invocation.header = !texts.no_header;
   invocation.color = !texts.no_color;
   if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultClientDir();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,12 +15,15 @@
 namespace tidepool::client {
 
 struct Invocation {
-  std::string command;     // a name of Commands()
-  std::string socket_dir;  // --socket-dir, else shm::DefaultClientDir()
-  std::string form;        // -o: "table", "json"; of `residency` also "svg", "html"
-  bool json = false;       // -o json
-  bool header = true;      // --no-header
-  bool color = true;       // --no-color; NO_COLOR and output that is no terminal also turn it off
+  std::string command;                                // a name of Commands()
+  std::string socket_dir;                             // --socket-dir, else shm::DefaultClientDir()
+  std::string form;                                   // -o: "table", "wide", "json", "jsonl", "yaml"; of `residency` also "svg", "html"
+  bool json = false;                                  // a form for programs: json, jsonl or yaml, which are made of it
+  bool quiet = false;                                 // -q: results and errors alone
+  bool verbose = false;                               // -v: each request
+  std::function<void(const std::string&)> tell = {};  // where the lines of -v go; main's
+  bool header = true;                                 // --no-header
+  bool color = true;                                  // --no-color; NO_COLOR and output that is no terminal also turn it off
   int64_t timeout_ns = 0;
   std::optional<int64_t> watch_ns;     // --watch: again and again at this distance
   bool batch = false;                  // one behind the other, also on a terminal
@@ -39,6 +43,7 @@ struct Invocation {
   // Of commands that change something: what to do, and the fields of the request that were given.
   std::string action;
   bool force = false;
+  bool dry_run = false, yes = false;
   std::map<std::string, std::string> fields;
 };
 

@@ -5,9 +5,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <string>
 
 #include "base/clock.h"
+#include "client/memctl/changes.h"
 #include "client/memctl/commands.h"
 #include "client/memctl/flags.h"
 #include "client/memctl/page_server.h"
@@ -34,6 +36,35 @@ bool Print(const std::string& text, std::FILE* stream) {
   return std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
 }
 
+// Whether whoever sits at the terminal wants what cannot be taken back. Where nobody does, a script has said so by calling.
+// Errors: those of the preview, which the change would end with too.
+tidepool::Result<bool> IsWanted(const Invocation& invocation) {
+  const auto* change = tidepool::client::FindChange(invocation);
+  const bool asks = change != nullptr && change->asks && !invocation.yes && !invocation.dry_run;
+  if (!asks || isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) return true;
+  Invocation dry = invocation;
+  dry.dry_run = true;
+  dry.form = "table";
+  dry.json = false;
+  TP_ASSIGN_OR_RETURN(const Shown preview, tidepool::client::RunCommand(dry, StyleOf(dry)));
+  if (preview.exit_code != 0) Print(preview.remark, stderr);
+  Print(preview.result + "do it? [y/N] ", stderr);
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer == "y" || answer == "yes") return true;
+  Print("nothing was changed\n", stderr);
+  return false;
+}
+
+// -q: what was done is told by the exit code; what was asked for is shown all the same.
+bool IsShown(const Invocation& invocation) {
+  if (!invocation.quiet || invocation.json) return true;
+  for (const char* probe : {"ready", "live", "wait-ready"}) {
+    if (invocation.command == probe) return false;
+  }
+  return invocation.dry_run || tidepool::client::FindChange(invocation) == nullptr;
+}
+
 int RunOnce(Invocation* invocation, bool on_cleared_screen) {
   const auto shown = RunCommand(*invocation, StyleOf(*invocation));
   if (on_cleared_screen) Print("\033[H\033[2J", stdout);
@@ -41,8 +72,8 @@ int RunOnce(Invocation* invocation, bool on_cleared_screen) {
     Print(shown.status().Format() + "\n", stderr);
     return shown.status().exit_code();
   }
-  Print(shown.value().remark, stderr);
-  if (!Print(shown.value().result, stdout)) return tidepool::kExitFailed;
+  if (!invocation->quiet || shown.value().exit_code != 0) Print(shown.value().remark, stderr);
+  if (IsShown(*invocation) && !Print(shown.value().result, stdout)) return tidepool::kExitFailed;
   invocation->cursor = shown.value().cursor.empty() ? invocation->cursor : shown.value().cursor;
   return shown.value().exit_code;
 }
@@ -55,7 +86,8 @@ int Watch(Invocation invocation) {
   for (uint64_t round = 1;; ++round) {
     const int exit_code = RunOnce(&invocation, terminal);
     if (exit_code != 0 || round == invocation.rounds) return exit_code;
-    if (!terminal && !follows && !invocation.json && !Print("\n", stdout)) return tidepool::kExitFailed;
+    const bool yaml = invocation.form == "yaml";
+    if (!terminal && !follows && (!invocation.json || yaml) && !Print(yaml ? "---\n" : "\n", stdout)) return tidepool::kExitFailed;
     if (!looks_twice) clock.SleepNs(*invocation.watch_ns);
   }
 }
@@ -84,7 +116,14 @@ int main(int argc, char** argv) {
     return line.exit_code;
   }
   Invocation invocation = *line.invocation;
+  if (invocation.verbose) invocation.tell = [](const std::string& text) { Print("memctl: " + text + "\n", stderr); };
   if (invocation.command == "page") return ServePage(invocation);
+  const auto wanted = IsWanted(invocation);
+  if (!wanted.ok()) {
+    Print(wanted.status().Format() + "\n", stderr);
+    return wanted.status().exit_code();
+  }
+  if (!wanted.value()) return tidepool::kExitFailed;
   // Some look again by themselves, or at what no longer changes.
   bool again = invocation.watch_ns.has_value() && invocation.from.empty();
   for (const char* once : {"record", "report", "timeline"}) again = again && invocation.command != once;

@@ -8,30 +8,10 @@
 namespace tidepool::client {
 namespace {
 
-// "[#####.......]  42 %"
-std::string Bar(uint64_t used, uint64_t whole) {
-  constexpr size_t kCells = 20;
-  const double share = whole == 0 ? 0 : std::min(1.0, static_cast<double>(used) / static_cast<double>(whole));
-  const auto filled = static_cast<size_t>(share * kCells + 0.5);
-  return "[" + std::string(filled, '#') + std::string(kCells - filled, '.') + "] " + FormatFixed(share * 100, 0) + " %";
-}
-
-std::string Plural(uint64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
-
 std::string Ranks(const std::vector<uint64_t>& ranks) {
   std::string text;
   for (const uint64_t rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
   return text.empty() ? "-" : text;
-}
-
-// "2 MiB for 1.00 GiB; touched in 1.2 s (1.2 s/GiB)".
-std::string Pages(const StatusView& status) {
-  std::string text = status.pool_huge_bytes == 0 ? "4 KiB" : "2 MiB for " + FormatBytes(status.pool_huge_bytes);
-  if (status.pool_touch_seconds <= 0 || status.pool_bytes == 0) return text + "; the pool was there when the server started";
-  const double per_gib = status.pool_touch_seconds * static_cast<double>(kGiB) / static_cast<double>(status.pool_bytes);
-  return text + "; touched in " + FormatDuration(status.pool_touch_seconds) + " (" + FormatDuration(per_gib) + " a GiB)";
 }
 
 // The node where a GPU's staging lies, "-" for other devices.
@@ -68,40 +48,8 @@ void AddUnwritten(const NvmeView& nvme, Lines* lines) {
 
 }  // namespace
 
-Lines RenderStatus(const StatusView& status, const Style&) {
-  Lines lines;
-  lines.push_back("memserver " + Printable(status.version) + "  " + Printable(status.state) + "   pid " + std::to_string(status.pid) +
-                  "   up " + FormatDuration(status.uptime_seconds) + "   " + Printable(status.socket_dir));
-  lines.push_back("pool      " + Bar(status.pool_used, status.pool_bytes) + "   " + FormatBytes(status.pool_used) + " of " +
-                  FormatBytes(status.pool_bytes) + ", " + FormatBytes(status.pool_bytes - std::min(status.pool_used, status.pool_bytes)) +
-                  " free");
-  if (status.frozen_chunks > 0) {
-    lines.push_back("frozen    " + FormatBytes(status.frozen_bytes) + " of that in " + Plural(status.frozen_chunks, "frozen chunk") +
-                    ", each counted once");
-  }
-  lines.push_back("pages     " + Pages(status));
-  if (status.nvme_bytes > 0) {
-    lines.push_back("NVMe      " + Bar(status.nvme_used, status.nvme_bytes) + "   " + FormatBytes(status.nvme_used) + " of " +
-                    FormatBytes(status.nvme_bytes) + "; " + FormatBytes(status.nvme_read) + " read, " + FormatBytes(status.nvme_written) +
-                    " written, " + Plural(status.nvme_repetitions, "repetition"));
-  }
-  if (status.nvme_stalled > 0)
-    lines.push_back("WARNING   the drive has not answered " + Plural(status.nvme_stalled, "request") + " for 10 s");
-  if (!status.nvme_failed.empty()) {
-    lines.push_back("WARNING   a flush of " + Printable(status.nvme_failed) + " failed: it takes no new jobs");
-  }
-  lines.push_back("rCache    " + Bar(status.rcache_used, status.rcache_limit) + "   " + FormatBytes(status.rcache_used) + " of " +
-                  FormatBytes(status.rcache_limit) + " granted to ranks");
-  lines.push_back("jobs      " + Plural(status.jobs, "job") + ", " + Plural(status.sessions, "rank") + " attached, " +
-                  Plural(status.sessions_ended_badly, "session") + " ended badly since start");
-  lines.push_back("moved     " + FormatBytes(status.bytes_h2d) + " to ranks, " + FormatBytes(status.bytes_d2h) + " from ranks");
-  lines.push_back("updated   " + FormatCount(status.parameters_updated) + " parameters by " + Plural(status.workers, "worker") +
-                  ", fetched " + std::to_string(status.prefetch) + " elements ahead");
-  if (status.silent_seconds > 1) {
-    lines.push_back("WARNING   the serve loop has not answered for " + FormatDuration(status.silent_seconds) + "; these numbers are " +
-                    FormatDuration(status.snapshot_age_seconds) + " old");
-  }
-  return lines;
+std::string Plural(uint64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
 std::string StateText(const JobView& job) {
@@ -117,37 +65,66 @@ Lines RenderEvents(const std::vector<EventView>& events) {
   return lines;
 }
 
+namespace {
+
+const std::vector<Table::Column> kWideColumns{{"UID", true},        {"ACCOUNT"},         {"WEIGHT", true},
+                                              {"PRIORITY"},         {"GUARANTEE", true}, {"LIMIT", true},
+                                              {"NVME LIMIT", true}, {"CHUNKS", true},    {"ON NVME", true}};
+
+std::string LimitText(const std::optional<uint64_t>& limit) {
+  return limit ? FormatBytes(*limit) : "none";
+}
+
+void AddWide(const JobView& job, std::vector<std::string>* cells) {
+  const QuotaView& quota = job.quota;
+  cells->insert(cells->end(),
+                {std::to_string(job.uid), job.account, std::to_string(quota.weight), quota.priority, FormatBytes(quota.guarantee),
+                 LimitText(quota.limit), LimitText(quota.nvme_limit), std::to_string(job.chunks), std::to_string(job.chunks_spilled)});
+}
+
+}  // namespace
+
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
   const bool nvme = std::any_of(jobs.begin(), jobs.end(), [](const JobView& job) { return job.nvme_bytes > 0; });
   const bool frozen = std::any_of(jobs.begin(), jobs.end(), [](const JobView& job) { return job.frozen_bytes > 0; });
-  Table table({{"ID", true},
-               {"NAME"},
-               {"STATE"},
-               {"RANKS", true},
-               {"TYPE"},
-               {"STEPS", true},
-               {"PARAMS", true},
-               {std::string("POOL") + (frozen ? "+FROZEN" : "") + (nvme ? "+NVME" : ""), true},
-               {"RCACHE", true},
-               {"STEP", true},
-               {"GRAD NORM", true},
-               {"SKIPPED", true}});
+  std::vector<Table::Column> columns{{"ID", true},
+                                     {"NAME"},
+                                     {"STATE"},
+                                     {"RANKS", true},
+                                     {"TYPE"},
+                                     {"STEPS", true},
+                                     {"PARAMS", true},
+                                     {std::string("POOL") + (frozen ? "+FROZEN" : "") + (nvme ? "+NVME" : ""), true},
+                                     {"RCACHE", true},
+                                     {"STEP", true},
+                                     {"GRAD NORM", true},
+                                     {"SKIPPED", true}};
+  if (style.wide) columns.insert(columns.end(), kWideColumns.begin(), kWideColumns.end());
+  Table table(columns);
   for (const JobView& job : jobs) {
-    table.Add({std::to_string(job.id), job.name, StateText(job), std::to_string(job.ranks_attached) + "/" + std::to_string(job.world),
-               job.dtype, std::to_string(job.version), FormatCount(job.parameters),
-               FormatBytes(job.pool_bytes) +
-                   (job.frozen_bytes > 0 ? " + " + FormatBytes(job.frozen_bytes)
-                    : frozen             ? " + 0 B"
-                                         : "") +
-                   (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""),
-               FormatBytes(job.rcache_bytes), job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-",
-               job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-", std::to_string(job.steps_skipped)});
+    std::vector<std::string> cells{std::to_string(job.id),
+                                   job.name,
+                                   StateText(job),
+                                   std::to_string(job.ranks_attached) + "/" + std::to_string(job.world),
+                                   job.dtype,
+                                   std::to_string(job.version),
+                                   FormatCount(job.parameters),
+                                   FormatBytes(job.pool_bytes) +
+                                       (job.frozen_bytes > 0 ? " + " + FormatBytes(job.frozen_bytes)
+                                        : frozen             ? " + 0 B"
+                                                             : "") +
+                                       (job.nvme_bytes > 0 ? " + " + FormatBytes(job.nvme_bytes) : ""),
+                                   FormatBytes(job.rcache_bytes),
+                                   job.step_seconds > 0 ? FormatDuration(job.step_seconds) : "-",
+                                   job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-",
+                                   std::to_string(job.steps_skipped)};
+    if (style.wide) AddWide(job, &cells);
+    table.Add(std::move(cells));
   }
   return table.Lines(style.header);
 }
 
 Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
-  const auto limit_of = [](const std::optional<uint64_t>& limit) { return limit ? FormatBytes(*limit) : std::string("none"); };
   Table accounts({{"ACCOUNT"},
                   {"USED", true},
                   {"ROOM", true},
@@ -158,8 +135,8 @@ Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
                   {"WEIGHT", true},
                   {"PRIORITY"}});
   for (const AccountView& row : quotas.accounts) {
-    accounts.Add({row.account, FormatBytes(row.used), FormatBytes(row.room), FormatBytes(row.guarantee), limit_of(row.limit),
-                  FormatBytes(row.nvme_used), limit_of(row.nvme_limit), std::to_string(row.weight), row.priority});
+    accounts.Add({row.account, FormatBytes(row.used), FormatBytes(row.room), FormatBytes(row.guarantee), LimitText(row.limit),
+                  FormatBytes(row.nvme_used), LimitText(row.nvme_limit), std::to_string(row.weight), row.priority});
   }
   Lines lines = accounts.Lines(style.header);
   if (quotas.waiting.empty()) return lines;

@@ -14,9 +14,13 @@ struct Style {
   size_t width = 100;  // columns of the terminal
   bool header = true;
   bool color = false;
+  bool wide = false;  // more columns, where there are some
 };
 
 using Lines = std::vector<std::string>;
+
+// "1 rank", "2 ranks".
+std::string Plural(uint64_t count, const std::string& noun);
 
 Lines RenderStatus(const StatusView& status, const Style& style);
 // Of a job: its state, or that it is suspended.

@@ -19,10 +19,15 @@ std::string WhatIsWrong(const UsageFailure& failure) {
   const std::string of_command = failure.command.empty() ? "" : failure.command + ": ";
   const auto is_flag = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
   const auto flag = std::find_if(failure.left.begin(), failure.left.end(), is_flag);
-  if (flag != failure.left.end()) return of_command + "there is no flag " + *flag + " here";
+  if (flag != failure.left.end()) {
+    const std::vector<std::string_view> flags(failure.flags.begin(), failure.flags.end());
+    return of_command + "there is no flag " + *flag + " here" + DidYouMean(flag->substr(0, flag->find('=')), flags);
+  }
   const std::vector<std::string_view> names(failure.commands.begin(), failure.commands.end());
   if (!failure.left.empty() && (failure.command.empty() || !names.empty())) {
-    return of_command + "there is no command '" + failure.left[0] + "'" + DidYouMean(failure.left[0], names);
+    const std::string guess = DidYouMean(failure.left[0], names);
+    const std::string all = guess.empty() && !failure.command.empty() ? "; there are " + Listed(failure.commands) : "";
+    return of_command + "there is no command '" + failure.left[0] + "'" + guess + all;
   }
   if (!failure.left.empty()) return of_command + "'" + failure.left[0] + "' is one word too many";
   if (!failure.command.empty() && !names.empty() && failure.why.find("subcommand") != std::string::npos) {

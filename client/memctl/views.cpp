@@ -14,27 +14,6 @@ namespace json = boost::json;
 
 constexpr uint64_t kColumnsMax = 1u << 20;  // chunks of a job; bounds what run lengths can ask for
 
-void ReadJob(const json::value& value, std::string* wrong, JobView* job) {
-  Fields(value, wrong)
-      .Read("id", &job->id)
-      .Read("name", &job->name)
-      .Read("state", &job->state)
-      .Read("world", &job->world)
-      .Read("ranks_attached", &job->ranks_attached)
-      .Read("dtype", &job->dtype)
-      .Read("version", &job->version)
-      .Read("parameters", &job->parameters)
-      .Read("pool_bytes", &job->pool_bytes)
-      .Read("frozen_bytes", &job->frozen_bytes)
-      .Read("nvme_bytes", &job->nvme_bytes)
-      .Read("rcache_bytes", &job->rcache_bytes)
-      .Read("suspended", &job->suspended)
-      .Read("optimizer_bytes", &job->optimizer_bytes)
-      .Read("step_seconds", &job->step_seconds)
-      .Read("grad_norm", &job->grad_norm)
-      .Read("steps_skipped", &job->steps_skipped);
-}
-
 void ReadNumbers(Fields* fields, const char* key, std::vector<uint64_t>* numbers) {
   fields->Array(key, [numbers](const json::value& each) {
     if (each.is_int64()) numbers->push_back(static_cast<uint64_t>(each.get_int64()));
@@ -113,42 +92,6 @@ void ReadRoot(const json::value& value, std::string* wrong, TopologyRoot* root) 
 }
 
 }  // namespace
-
-Result<VersionView> ReadVersion(std::string_view text) {
-  return ReadDocument<VersionView>(text, [](Fields& fields, VersionView* view) {
-    fields.Read("version", &view->version).Read("build", &view->build).Read("abi", &view->abi).Read("pid", &view->pid);
-  });
-}
-
-Result<StatusView> ReadStatus(std::string_view text) {
-  return ReadDocument<StatusView>(text, [](Fields& fields, StatusView* view) {
-    fields.Read("state", &view->state).Read("version", &view->version).Read("socket_dir", &view->socket_dir).Read("pid", &view->pid);
-    fields.Read("uptime_seconds", &view->uptime_seconds).Read("snapshot_age_seconds", &view->snapshot_age_seconds);
-    fields.Object("serve_loop").Read("turns", &view->turns).Read("silent_seconds", &view->silent_seconds);
-    fields.Object("pool").Read("bytes", &view->pool_bytes).Read("bytes_used", &view->pool_used);
-    fields.Object("pool").Read("frozen_bytes", &view->frozen_bytes).Read("frozen_chunks", &view->frozen_chunks);
-    fields.Object("pool").Read("huge_page_bytes", &view->pool_huge_bytes).Read("touch_seconds", &view->pool_touch_seconds);
-    fields.Object("nvme")
-        .Read("bytes", &view->nvme_bytes)
-        .Read("bytes_used", &view->nvme_used)
-        .Read("bytes_read", &view->nvme_read)
-        .Read("bytes_written", &view->nvme_written)
-        .Read("repetitions", &view->nvme_repetitions)
-        .Read("blocks_stalled", &view->nvme_stalled)
-        .Read("failed_directory", &view->nvme_failed);
-    fields.Object("rcache").Read("bytes_limit", &view->rcache_limit).Read("bytes_used", &view->rcache_used);
-    fields.Object("transfers").Read("host_to_device_bytes", &view->bytes_h2d).Read("device_to_host_bytes", &view->bytes_d2h);
-    fields.Object("optimizer").Read("workers", &view->workers).Read("parameters_updated", &view->parameters_updated);
-    fields.Object("optimizer").Read("prefetch", &view->prefetch);
-    fields.Read("jobs", &view->jobs).Read("sessions", &view->sessions).Read("sessions_ended_badly", &view->sessions_ended_badly);
-  });
-}
-
-Result<std::vector<JobView>> ReadJobs(std::string_view text) {
-  return ReadDocument<std::vector<JobView>>(text, [](Fields& fields, std::vector<JobView>* view) {
-    fields.Array("jobs", [&](const json::value& job) { ReadJob(job, fields.wrong(), &view->emplace_back()); });
-  });
-}
 
 Result<ChunksView> ReadChunks(std::string_view text) {
   return ReadDocument<ChunksView>(text, [](Fields& fields, ChunksView* view) {
@@ -319,9 +262,9 @@ Result<ConfigView> ReadConfig(std::string_view text) {
   });
 }
 
-Result<std::vector<std::string>> ReadApplied(std::string_view text) {
-  return ReadDocument<std::vector<std::string>>(text, [](Fields& fields, std::vector<std::string>* keys) {
-    fields.Array("applied", [&](const json::value& key) {
+Result<std::vector<std::string>> ReadApplied(std::string_view text, const char* list) {
+  return ReadDocument<std::vector<std::string>>(text, [list](Fields& fields, std::vector<std::string>* keys) {
+    fields.Array(list, [&](const json::value& key) {
       if (key.is_string()) keys->emplace_back(key.get_string());
     });
   });

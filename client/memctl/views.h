@@ -21,6 +21,16 @@ struct VersionView {
   uint64_t abi = 0, pid = 0;
 };
 
+// A GPU whose memory a rank has brought.
+struct GpuView {
+  std::string name, model, uuid, form;        // form: how its memory leaves a process
+  std::string note, pin_failure, failure;     // empty: nothing to say
+  uint64_t bytes = 0, taken = 0;              // taken by memserver; 0: not known
+  uint64_t pool_bytes = 0, pinned_bytes = 0;  // of the pool: how much is registered with it
+  double pin_seconds = 0;
+  uint64_t sessions = 0, bytes_h2d = 0, bytes_d2h = 0, copies_unpinned = 0;
+};
+
 struct StatusView {
   std::string state, version, socket_dir;
   uint64_t pid = 0;
@@ -32,10 +42,17 @@ struct StatusView {
   uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
   uint64_t nvme_bytes = 0, nvme_used = 0, nvme_read = 0, nvme_written = 0, nvme_repetitions = 0, nvme_stalled = 0;
   std::string nvme_failed;  // a directory that takes no new jobs
+  std::vector<GpuView> gpus;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t workers = 0, parameters_updated = 0;
   uint64_t prefetch = 0;  // of the update, in elements
   uint64_t jobs = 0, sessions = 0, sessions_ended_badly = 0;
+};
+
+struct QuotaView {
+  uint64_t guarantee = 0, weight = 1;
+  std::optional<uint64_t> limit, nvme_limit;
+  std::string priority;
 };
 
 struct JobView {
@@ -46,6 +63,9 @@ struct JobView {
   double step_seconds = 0, grad_norm = 0;
   bool suspended = false;
   uint64_t optimizer_bytes = 0;  // of memory traffic, since memserver started
+  uint64_t uid = 0, chunks = 0, chunks_spilled = 0;
+  std::string account;
+  QuotaView quota;
 };
 
 struct ChunkView {
@@ -232,6 +252,7 @@ struct EventView {
 Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
 Result<std::vector<JobView>> ReadJobs(std::string_view json);
+Result<JobView> ReadOneJob(std::string_view json);
 Result<ChunksView> ReadChunks(std::string_view json);
 Result<TensorsView> ReadTensors(std::string_view json);
 Result<ResidencyView> ReadResidency(std::string_view json);
@@ -242,8 +263,8 @@ Result<HealthView> ReadHealth(std::string_view json);
 Result<std::vector<EventView>> ReadEvents(std::string_view ndjson);
 Result<NvmeView> ReadNvme(std::string_view json);
 Result<ConfigView> ReadConfig(std::string_view json);
-// What a reload has applied: keys of settings.
-Result<std::vector<std::string>> ReadApplied(std::string_view json);
+// What a reload has applied, or would: keys of settings.
+Result<std::vector<std::string>> ReadApplied(std::string_view json, const char* list = "applied");
 
 // The error that a problem document (RFC 9457) tells of; kHandshakeBad when it is not one.
 Status ReadProblem(std::string_view json);

@@ -16,70 +16,21 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
-#include "client/memctl/flags.h"
 #include "client/memctl/run_report.h"
 #include "client/memctl/top.h"
-#include "memserver/admin/admin_server.h"
-#include "tests/memserver/admin_fixture.h"
+#include "tests/client/memctl_fixture.h"
 
 namespace tidepool::client {
 namespace memctl_commands_test {
 
-using memserver::AdminApi;
-using memserver::AdminServer;
-using memserver::FakeLoop;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-ParsedLine Parse(std::vector<const char*> words) {
-  words.insert(words.begin(), "memctl");
-  return ParseCommandLine(static_cast<int>(words.size()), words.data());
-}
-
-constexpr const char* kTopology = R"({"source":"a test","nodes":[],"root_complexes":[],)"
-                                  R"("plan":{"pool_nodes":[],"pool_spread":"system","worker_cpus":[],"staging":[]}})";
-
-class Memctl : public ::testing::Test {
- protected:
-  Memctl() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tidepool-memctl-XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
-  }
-  ~Memctl() override {
-    server_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-
-  void Serve() {
-    auto server = AdminServer::Start({.socket_path = directory_ + "/admin.sock"}, &api_);
-    ASSERT_TRUE(server.ok()) << server.status().Format();
-    server_ = std::move(server).value();
-  }
-
-  Result<Shown> Run(std::vector<const char*> words) {
-    words.insert(words.end(), {"-s", directory_.c_str()});
-    const ParsedLine line = Parse(words);
-    if (!line.invocation.has_value()) return Status(ErrorId::kUsageError, line.text);
-    return RunCommand(*line.invocation, {});
-  }
-  std::string ResultOf(const std::vector<const char*>& words) {
-    auto shown = Run(words);
-    EXPECT_TRUE(shown.ok()) << shown.status().Format();
-    return shown.ok() ? shown->result : "";
-  }
-
-  FakeLoop loop_;
-  AdminApi api_{{.version = "1.2.3", .abi = 1, .build = "b", .devices = {"host"}, .socket_dir = "/d", .topology = kTopology},
-                &loop_.source,
-                loop_.mail()};
-  std::string directory_;
-  std::unique_ptr<AdminServer> server_;
-};
-
 TEST_F(Memctl, EveryReportOfTheServerIsUnderstood) {
   Serve();
   EXPECT_THAT(ResultOf({"status"}), HasSubstr("memserver 1.2.3  ready"));
+  EXPECT_THAT(ResultOf({"status"}), HasSubstr("\ncuda:0    a GPU, 1000 B, 1 rank; 10 B taken by memserver; the whole pool is registered"));
   EXPECT_THAT(ResultOf({"ps"}), HasSubstr("gpt"));
   EXPECT_THAT(ResultOf({"residency"}), HasSubstr("rank 1 rCache .CC.<>"));
   EXPECT_THAT(ResultOf({"residency"}), HasSubstr("host pool     _.gGOA"));

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/units.h"
 #include "client/memctl/table.h"
 
 namespace tidepool::client {
@@ -14,6 +15,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -198,6 +200,34 @@ updated   12.3M parameters by 1 worker, fetched 1024 elements ahead
   EXPECT_THAT(RenderStatus(*status, {}), Contains("WARNING   a flush of /mnt/a failed: it takes no new jobs"));
   status->silent_seconds = 4;
   EXPECT_THAT(RenderStatus(*status, {}).back(), StartsWith("WARNING   the serve loop has not answered for 4.0 s"));
+}
+
+TEST(MemctlStatus, GpusAndWhatIsWrongWithThem) {
+  StatusView status;
+  GpuView gpu;
+  gpu.name = "cuda:0";
+  gpu.model = "a GPU";
+  gpu.bytes = 4 * kGiB;
+  gpu.taken = 512 * kMiB;
+  gpu.pool_bytes = gpu.pinned_bytes = kGiB;
+  gpu.sessions = 1;
+  gpu.bytes_h2d = kMiB;
+  status.gpus = {gpu};
+  EXPECT_THAT(
+      RenderStatus(status, {}),
+      Contains("cuda:0    a GPU, 4.00 GiB, 1 rank; 512 MiB taken by memserver; the whole pool is registered; 1.00 MiB to it, 0 B from it"));
+  EXPECT_THAT(RenderStatus(status, {}), Not(Contains(StartsWith("WARNING"))));
+  gpu.taken = 0;
+  gpu.pinned_bytes = 0;
+  gpu.pin_failure = "out of locks";
+  gpu.copies_unpinned = 3;
+  gpu.failure = "it fell off the bus";
+  status.gpus = {gpu};
+  EXPECT_THAT(RenderStatus(status, {}),
+              Contains("cuda:0    a GPU, 4.00 GiB, 1 rank; 0 B of 1.00 GiB of the pool registered; 1.00 MiB to it, 0 B from it"));
+  EXPECT_THAT(RenderStatus(status, {}), Contains("WARNING   cuda:0: not registered: out of locks"));
+  EXPECT_THAT(RenderStatus(status, {}), Contains("WARNING   cuda:0: 3 slow copies, of memory that is not registered"));
+  EXPECT_THAT(RenderStatus(status, {}), Contains("WARNING   cuda:0: nothing more is done on it: it fell off the bus"));
 }
 
 TEST(MemctlTopo, NodesThenDevicesThenThePlan) {

@@ -59,8 +59,8 @@ class Bash(unittest.TestCase):
         self.assertLess({"--discard-kept", "--pool"}, self.offered("memserver run --"))
 
     def test_values_are_offered_behind_their_flag(self):
-        self.assertEqual(self.offered("memctl -o "), {"table", "json", "svg", "html"})
-        self.assertEqual(self.offered("memctl status --output=j"), {"json"})
+        self.assertEqual(self.offered("memctl -o "), {"table", "wide", "json", "jsonl", "yaml", "svg", "html"})
+        self.assertEqual(self.offered("memctl status --output=j"), {"json", "jsonl"})
         self.assertEqual(self.offered("memctl job quota gpt --priority "), {"low", "normal", "high"})
         self.assertEqual(self.offered("memctl chunks --state up"), {"update-due", "updating"})
         self.assertEqual(self.offered("memctl -s "), {"data"})

@@ -100,6 +100,49 @@ json() { python3 -c 'import json, sys; print(eval("json.load(sys.stdin)" + sys.a
   memctl timeline "$BATS_TEST_TMPDIR/run.json" --from "$BATS_TEST_TMPDIR/run.rec"
   [ "$(json '["traceEvents"][0]["args"]["name"]' < "$BATS_TEST_TMPDIR/run.json")" = memserver ]
   grep -q '</html>' "$BATS_TEST_TMPDIR/run.html"
+  run memctl timeline "$BATS_TEST_TMPDIR/step.json" --from "$BATS_TEST_TMPDIR/run.rec" --step last
+  [ "$status" -eq 4 ]
+  [[ $output == *"there was no job"* ]]
+}
+
+@test "a dry run says what would be, and changes nothing" {
+  [[ $(memctl drain --dry-run) == *"0 jobs with 0 attached ranks go on"* ]]
+  memctl ready
+  [[ $(memctl shutdown --dry-run -o json) == *'"dry_run":true'*'"jobs":0,"ranks":0'* ]]
+  run memctl job release none --dry-run
+  [ "$status" -eq 4 ]
+  printf '[log]\nlevel = "info"\n[limits]\njobs = 9\n' > "$CONFIG"
+  [[ $(memctl config reload --dry-run) == *"limits.jobs applied"* ]]
+  [[ $(memctl config get limits.jobs) != 9 ]]
+  run memctl ps --dry-run
+  [ "$status" -eq 2 ]
+}
+
+# Types what it is given into a terminal of memctl's.
+at_terminal() { printf '%s\n' "$1" | script -qec "$2" /dev/null; }
+
+@test "a person at a terminal is asked before what cannot be taken back; scripts are not" {
+  memserver run --socket-dir "$BATS_TEST_TMPDIR/s" --pool 16MiB --rcache-limit 16MiB --keeper none --parent-pid $$ 2> "$BATS_TEST_TMPDIR/log" 3>&- &
+  local server=$!
+  memctl -s "$BATS_TEST_TMPDIR/s" wait-ready --timeout 30s
+  run at_terminal n "memctl -s $BATS_TEST_TMPDIR/s shutdown --end-jobs"
+  [ "$status" -eq 1 ]
+  [[ $output == *"end memserver (pid $server)"*"do it? [y/N]"*"nothing was changed"* ]]
+  memctl -s "$BATS_TEST_TMPDIR/s" ready
+  run at_terminal "" "memctl -s $BATS_TEST_TMPDIR/s drain"
+  [ "$status" -eq 0 ]
+  [[ $output != *"y/N"* ]]
+  run at_terminal y "memctl -s $BATS_TEST_TMPDIR/s shutdown --end-jobs"
+  [ "$status" -eq 0 ]
+  wait "$server"
+}
+
+@test "quiet says it by the exit code, verbose tells of requests" {
+  [ -z "$(memctl -q ready)" ]
+  [ -z "$(memctl -q undrain 2>&1)" ]
+  [ -n "$(memctl -q status)" ]
+  run memctl -v status
+  [[ $output == *"memctl: GET /v1/status at $TIDEPOOL_SOCKET_DIR/admin.sock: 200"* ]]
 }
 
 @test "doctor and explain tell what to do" {

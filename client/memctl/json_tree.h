@@ -1,0 +1,30 @@
+// JsonTree: a JSON document as it came: keys, texts and numbers keep their bytes, so that what is made of it has the server's numbers.
+//
+// One thread; a value type.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tidepool::client {
+
+struct JsonTree {
+  enum class Kind { kScalar, kArray, kObject };
+  Kind kind = Kind::kScalar;
+  std::string scalar;                                          // as in JSON: 7, null, "text" with its quotes
+  std::vector<JsonTree> items = {};                            // of an array
+  std::vector<std::pair<std::string, JsonTree>> members = {};  // of an object; keys with their quotes
+
+  // Of an object; null where it has no such member. `key` without quotes.
+  const JsonTree* Find(std::string_view key) const;
+  std::string Text() const;  // on one line, without blanks
+};
+
+// Errors: kHandshakeBad (not JSON, or deeper than 64).
+Result<JsonTree> ReadJsonTree(std::string_view text);
+
+}  // namespace tidepool::client

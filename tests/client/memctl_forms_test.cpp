@@ -1,0 +1,92 @@
+// Answers as lines and as YAML.
+#include "client/memctl/forms.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "client/memctl/json_tree.h"
+#include "tests/client/memctl_fixture.h"
+
+namespace tidepool::client {
+namespace memctl_forms_test {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(MemctlForms, YamlHasTheSameNumbersAndTexts) {
+  EXPECT_EQ(*AsYaml(R"({"state":"ready","version":"0.1.0","pid":7,"share":1e-05,"none":null,"pool":{"bytes":1073741824,"dir":"/run/x"},
+    "jobs":[{"name":"no","ranks":[0,1],"runs":[["C",2],[".",7]]},{"name":"b: c","ranks":[],"quota":{}}],"empty":[]})"),
+            R"(state: ready
+version: "0.1.0"
+pid: 7
+share: 1.0e-05
+none: null
+pool:
+  bytes: 1073741824
+  dir: /run/x
+jobs:
+  - name: "no"
+    ranks: [0, 1]
+    runs:
+      - [C, 2]
+      - [".", 7]
+  - name: "b: c"
+    ranks: []
+    quota: {}
+empty: []
+)");
+  EXPECT_EQ(*LinesAsYaml("{\"number\":1}\n{\"number\":2,\"name\":\"x\"}\n"), "- number: 1\n- number: 2\n  name: x\n");
+  EXPECT_EQ(*LinesAsYaml(""), "");
+}
+
+TEST(MemctlForms, LinesAreTheElementsOfTheList) {
+  EXPECT_EQ(*AsJsonLines(R"({"jobs": [{"a":0.10}, {"a":18446744073709551615}],"next":1})", "jobs"),
+            "{\"a\":0.10}\n{\"a\":18446744073709551615}\n");
+  EXPECT_EQ(*AsJsonLines(R"({"a": {"b" : [1, "x\"]"]}})", "jobs"), "{\"a\":{\"b\":[1,\"x\\\"]\"]}}\n");
+  EXPECT_EQ(*AsJsonLines(R"({"jobs":[]})", "jobs"), "");
+}
+
+TEST(MemctlForms, WhatIsNoJsonIsAnError) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\"}", "{\"a\":1} 2", "nul", "\"a", "{a:1}", "[1 2]"})
+    EXPECT_FALSE(ReadJsonTree(text).ok()) << text;
+  EXPECT_FALSE(ReadJsonTree(std::string(70, '[') + std::string(70, ']')).ok()) << "too deep";
+}
+
+TEST_F(Memctl, AnAnswerComesInEveryForm) {
+  Serve();
+  EXPECT_THAT(ResultOf({"status", "-o", "yaml"}), StartsWith("state: ready\nversion: \"1.2.3\"\n"));
+  EXPECT_THAT(ResultOf({"ps", "-o", "jsonl"}), StartsWith("{\"id\":3,\"name\":\"gpt\""));
+  auto chunks = Run({"chunks", "-o", "jsonl", "--limit", "3"});
+  EXPECT_EQ(std::count(chunks->result.begin(), chunks->result.end(), '\n'), 3);
+  EXPECT_THAT(chunks->remark, HasSubstr("--cursor 3:3")) << "the lines do not say it";
+  EXPECT_EQ(Run({"chunks", "-o", "yaml", "--limit", "3"})->remark, "") << "the document does";
+  EXPECT_EQ(ResultOf({"undrain", "-o", "yaml"}), "result: done\n");
+  EXPECT_THAT(ResultOf({"api", "GET", "/v1/version", "-o", "yaml"}), StartsWith("name: tidepool\n"));
+  EXPECT_THAT(ResultOf({"api", "GET", "/metrics", "-o", "yaml"}), StartsWith("# HELP")) << "as it came";
+}
+
+TEST_F(Memctl, WideHasMoreColumns) {
+  Serve();
+  EXPECT_THAT(ResultOf({"ps", "-o", "wide"}),
+              HasSubstr("SKIPPED  UID  ACCOUNT  WEIGHT  PRIORITY  GUARANTEE  LIMIT  NVME LIMIT  CHUNKS  ON NVME\n"));
+  EXPECT_THAT(ResultOf({"status", "-o", "wide"}), HasSubstr("GPU-01, by vmm (it can)"));
+  EXPECT_EQ(ResultOf({"quotas", "-o", "wide"}), ResultOf({"quotas"}));
+}
+
+TEST_F(Memctl, VerboseTellsOfEachRequest) {
+  Serve();
+  ParsedLine line = Parse({"-v", "ps", "-s", directory_.c_str()});
+  ASSERT_TRUE(line.invocation && line.invocation->verbose);
+  std::vector<std::string> told;
+  line.invocation->tell = [&](const std::string& text) { told.push_back(text); };
+  ASSERT_TRUE(RunCommand(*line.invocation, {}).ok());
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0], StartsWith("GET /v1/jobs at " + directory_ + "/admin.sock: 200, "));
+  EXPECT_EQ(Parse({"-q", "-v", "ps"}).exit_code, kExitUsage);
+}
+
+}  // namespace memctl_forms_test
+}  // namespace tidepool::client
