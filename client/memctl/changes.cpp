@@ -25,6 +25,7 @@ constexpr auto kChanges = std::to_array<ChangeWord>({{"job", "quota"},
                                                      {"health", "mute"},
                                                      {"health", "unmute"},
                                                      {"nvme", "scrub"},
+                                                     {"nvme", "tune"},
                                                      {"config", "reload"}});
 
 // Of health the words are fields, because the flags --mute and --unmute say the same.

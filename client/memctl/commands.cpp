@@ -10,6 +10,7 @@
 #include "client/memctl/changes.h"
 #include "client/memctl/doctor.h"
 #include "client/memctl/forms.h"
+#include "client/memctl/own_programs.h"
 #include "client/memctl/previews.h"
 #include "client/memctl/recording.h"
 #include "client/memctl/run_report.h"
@@ -69,7 +70,11 @@ Result<Shown> RunResidency(const Invocation& invocation, const Style& style) {
               [&](const ResidencyView& view) { return ShowResidency(invocation, view, style); });
 }
 
-Result<Shown> RunTopo(const Invocation& invocation, const Style& style) {
+Result<Shown> RunTopo(const Invocation& given, const Style& style) {
+  Invocation invocation = given;
+  if (!invocation.xml.empty()) {
+    TP_ASSIGN_OR_RETURN(invocation.answer, TopologyOfFile(invocation));
+  }
   return Show(invocation, "/v1/topology", ReadTopology, [&](const TopologyView& view) {
     return Shown{Joined(RenderTopology(view, style)), ""};
   });
@@ -146,6 +151,7 @@ Result<Shown> RunHealthCommand(const Invocation& invocation, const Style& style)
 
 Result<Shown> RunNvme(const Invocation& invocation, const Style& style) {
   if (invocation.action == "scrub") return RunScrub(invocation);
+  if (invocation.action == "tune") return RunTune(invocation, style);
   return Show(invocation, "/v1/nvme", ReadNvme, [&](const NvmeView& view) { return Shown{Joined(RenderNvme(view, style)), ""}; });
 }
 

@@ -72,6 +72,9 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
   sub->callback([invocation, name = command.name] { invocation->command = name; });
   if (command.job) sub->add_option("--job", invocation->job, "Only this job, by name or number")->type_name("JOB");
   if (std::string_view(command.name) == "shutdown") sub->add_flag("--end-jobs", invocation->force, "And all jobs: their states are lost");
+  if (std::string_view(command.name) == "topo") {
+    sub->add_option("--xml", invocation->xml, "Another machine instead, as `lstopo --of xml FILE` has written it down")->type_name("FILE");
+  }
   if (std::string_view(command.name) == "residency") {
     CLI::Option* from = sub->add_option("--from", invocation->from, "What `memctl record` has seen, instead of now")->type_name("FILE");
     sub->add_option("--at", invocation->at_seconds, "So many seconds behind its first look (0)")
@@ -165,6 +168,7 @@ constexpr auto kTensorWords = std::to_array<Word>({
 constexpr auto kNvmeWords = std::to_array<Word>({
     {"status", "Space, bytes moved and state of each directory, and how far the last scrub is"},
     {"scrub", "Check every piece of states while training goes on; returns at once"},
+    {"tune", "Measure drives, and write down which blocks suit them: memctl nvme tune [DIR ...]; some 15 s each"},
 });
 constexpr auto kConfigWords = std::to_array<Word>({
     {"show", "Every setting that holds, and where it came from"},
@@ -173,7 +177,7 @@ constexpr auto kConfigWords = std::to_array<Word>({
     {"reload", "Read the configuration again; nothing is applied when it changes what needs a restart"},
 });
 
-// memctl nvme status|scrub, memctl config show|diff|reload
+// memctl nvme status|scrub|tune, memctl config show|diff|reload
 void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> words, Invocation* invocation) {
   CLI::App* whole = app->add_subcommand(command.name, command.help);
   whole->require_subcommand(1)->fallthrough();
@@ -184,6 +188,9 @@ void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> wo
       invocation->command = command;
       invocation->action = action;
     });
+    if (std::string_view(word.name) == "tune") {
+      sub->add_option("directory", invocation->directories, "Where drives are mounted; else those of memserver")->type_name("DIR");
+    }
     if (std::string_view(word.name) == "get") sub->add_option("key", invocation->target)->required()->type_name("KEY");
   }
 }

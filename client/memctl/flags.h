@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -15,15 +16,16 @@
 namespace tidepool::client {
 
 struct Invocation {
-  std::string command;                                // a name of Commands()
-  std::string socket_dir;                             // --socket-dir, else shm::DefaultClientDir()
-  std::string form;                                   // -o: "table", "wide", "json", "jsonl", "yaml"; of `residency` also "svg", "html"
-  bool json = false;                                  // a form for programs: json, jsonl or yaml, which are made of it
-  bool quiet = false;                                 // -q: results and errors alone
-  bool verbose = false;                               // -v: each request
-  std::function<void(const std::string&)> tell = {};  // where the lines of -v go; main's
-  bool header = true;                                 // --no-header
-  bool color = true;                                  // --no-color; NO_COLOR and output that is no terminal also turn it off
+  std::string command;     // a name of Commands()
+  std::string socket_dir;  // --socket-dir, else shm::DefaultClientDir()
+  std::string form;        // -o: "table", "wide", "json", "jsonl", "yaml"; of `residency` also "svg", "html"
+  bool json = false;       // a form for programs: json, jsonl or yaml, which are made of it
+  bool quiet = false;      // -q: results and errors alone
+  bool verbose = false;    // -v: each request
+  // Where lines for people go while a command works: of -v, and of what takes its time. main's; empty: nowhere.
+  std::function<void(const std::string&)> tell = {}, say = {};
+  bool header = true;  // --no-header
+  bool color = true;   // --no-color; NO_COLOR and output that is no terminal also turn it off
   int64_t timeout_ns = 0;
   std::optional<int64_t> watch_ns;     // --watch: again and again at this distance
   bool batch = false;                  // one behind the other, also on a terminal
@@ -39,7 +41,10 @@ struct Invocation {
   uint64_t limit = 0;                     // of chunks and events; 0: the server's own
   uint64_t last = 0;                      // of events: only so many; 0: all
   std::string method, target;             // of `api`; target also the error of `explain`, the file of `report`
+  std::string xml;                        // of `topo`: a file of hwloc's
+  std::vector<std::string> directories;   // of `nvme tune`; empty: memserver's
   std::string listen = "127.0.0.1:8642";  // of `page`
+  std::string answer;                     // taken instead of asking, where somebody else was asked
   // Of commands that change something: what to do, and the fields of the request that were given.
   std::string action;
   bool force = false;

@@ -24,7 +24,8 @@ Examples:
   memctl page                            the same live, in a browser on this machine
   memctl doctor                          what is wrong, and what to do; memctl explain TP2101: about one error
   memctl config diff                     settings that are not the default; memctl config reload reads the file again
-  memctl nvme status                     the NVMe directories, and the last check of what lies there
+  memctl nvme status                     the NVMe directories, and the last check of what lies there; nvme tune: which blocks suit them
+  memctl topo --xml machine.xml          where pool and workers would lie on another machine (lstopo --of xml machine.xml)
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs; -o jsonl: a line a row, -o yaml
   memctl api GET /v1/jobs/gpt            any path of docs/admin_api.md

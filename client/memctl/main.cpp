@@ -117,6 +117,7 @@ int main(int argc, char** argv) {
   }
   Invocation invocation = *line.invocation;
   if (invocation.verbose) invocation.tell = [](const std::string& text) { Print("memctl: " + text + "\n", stderr); };
+  if (!invocation.quiet) invocation.say = [](const std::string& text) { Print(text + "\n", stderr); };
   if (invocation.command == "page") return ServePage(invocation);
   const auto wanted = IsWanted(invocation);
   if (!wanted.ok()) {

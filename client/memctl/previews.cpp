@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/changes.h"
+#include "client/memctl/own_programs.h"
 #include "client/memctl/render.h"
 #include "client/memctl/table.h"
 #include "client/memctl/views.h"
@@ -213,6 +214,16 @@ Result<Preview> OfScrub(const Invocation& invocation) {
   return preview;
 }
 
+Result<Preview> OfTune(const Invocation& invocation) {
+  TP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, DirectoriesToTune(invocation));
+  Preview preview{"measure drives", {}, {{"directories", paths.size()}}};
+  for (const std::string& path : paths) {
+    preview.effects.push_back(path + ": some 15 s, 512 MiB of it for that time, and its profile is written");
+  }
+  preview.effects.emplace_back("jobs that use the drives are slower meanwhile");
+  return preview;
+}
+
 // The server's own dry run: it reads the file.
 Result<Preview> OfReload(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const HttpReply reply, Ask(invocation, {"POST", "/v1/reload?dry_run=true"}));
@@ -240,6 +251,7 @@ constexpr auto kPreviews = std::to_array<PreviewEntry>({{"job", "release", OfRel
                                                         {"logs", "", OfLogs},
                                                         {"health", "", OfMute},
                                                         {"nvme", "scrub", OfScrub},
+                                                        {"nvme", "tune", OfTune},
                                                         {"config", "reload", OfReload}});
 
 std::string JsonOf(const Preview& preview) {

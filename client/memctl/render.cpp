@@ -233,10 +233,13 @@ Lines RenderTensors(const TensorsView& tensors, const Style& style) {
 }
 
 Lines RenderTopology(const TopologyView& topology, const Style& style) {
+  // Of a machine from a file nothing lies anywhere.
+  const auto has_pool = [](const TopologyNode& node) { return node.pool_bytes > 0; };
+  const bool pool = std::any_of(topology.nodes.begin(), topology.nodes.end(), has_pool);
   Table nodes({{"NODE", true}, {"MEMORY", true}, {"POOL", true}, {"WORKERS", true}, {"CPUS"}});
   for (const TopologyNode& node : topology.nodes) {
-    nodes.Add(
-        {std::to_string(node.id), FormatBytes(node.memory_bytes), FormatBytes(node.pool_bytes), std::to_string(node.workers), node.cpus});
+    nodes.Add({std::to_string(node.id), FormatBytes(node.memory_bytes), pool ? FormatBytes(node.pool_bytes) : "-",
+               std::to_string(node.workers), node.cpus});
   }
   Lines lines = nodes.Lines(style.header);
   Table devices({{"ROOT"}, {"NODE", true}, {"KIND"}, {"ADDRESS"}, {"STAGING", true}, {"NAME"}});

@@ -91,6 +91,7 @@ TEST_F(MemctlChanges, WhatWouldHappenToTheServerIsTold) {
                     HasSubstr("job 7 ended (detached, 0 steps)")));
   EXPECT_THAT(Dry({"logs", "level", "debug", "--for", "10s"}), AllOf(HasSubstr("log to debug"), HasSubstr("for 10s")));
   EXPECT_THAT(Dry({"nvme", "scrub"}), HasSubstr("runs already"));
+  EXPECT_THAT(Dry({"nvme", "tune"}), AllOf(HasSubstr("/mnt/a: some 15 s"), HasSubstr("/mnt/b: ")));
   EXPECT_THAT(Dry({"health", "mute", "LEASE_STALE"}), AllOf(HasSubstr("it says: warn"), HasSubstr("for 1h it counts for nothing")));
   EXPECT_TRUE(loop_.TakeCommands().empty());
   EXPECT_TRUE(loop_.TakeMainCommands().empty());

@@ -1,4 +1,4 @@
-// Answers as lines and as YAML.
+// Answers as lines and as YAML; and programs that memctl runs.
 #include "client/memctl/forms.h"
 
 #include <gmock/gmock.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/memctl/json_tree.h"
+#include "client/memctl/run_programs.h"
 #include "tests/client/memctl_fixture.h"
 
 namespace tidepool::client {
@@ -86,6 +87,19 @@ TEST_F(Memctl, VerboseTellsOfEachRequest) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(told[0], StartsWith("GET /v1/jobs at " + directory_ + "/admin.sock: 200, "));
   EXPECT_EQ(Parse({"-q", "-v", "ps"}).exit_code, kExitUsage);
+}
+
+TEST(RunPrograms, EndsAndTextsAreThoseOfEach) {
+  const auto ends =
+      RunPrograms({{"sh", "-c", "echo out; echo err >&2; exit 3"}, {"/no/such/program"}, {"sh", "-c", "kill -9 $$"}, {"cat"}});
+  ASSERT_EQ(ends.size(), 4u);
+  EXPECT_EQ(ends[0].exit_code, 3);
+  EXPECT_EQ(ends[0].output, "out\n");
+  EXPECT_EQ(ends[0].errors, "err\n");
+  EXPECT_EQ(ends[1].exit_code, 127);
+  EXPECT_THAT(ends[1].errors, HasSubstr("/no/such/program: No such file"));
+  EXPECT_EQ(ends[2].exit_code, 137);
+  EXPECT_EQ(ends[3].exit_code, 0) << "there is nothing to read";
 }
 
 }  // namespace memctl_forms_test

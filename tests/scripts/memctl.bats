@@ -145,6 +145,34 @@ at_terminal() { printf '%s\n' "$1" | script -qec "$2" /dev/null; }
   [[ $output == *"memctl: GET /v1/status at $TIDEPOOL_SOCKET_DIR/admin.sock: 200"* ]]
 }
 
+@test "another machine is looked at by its topology file" {
+  local folder=$BATS_TEST_DIRNAME/../device/topologies
+  run memctl topo --xml "$folder/two_sockets.xml"
+  [ "$status" -eq 0 ]
+  [[ $output == *NODE*MEMORY*ROOT*"two_sockets.xml"* ]]
+  [ "$(memctl -o json topo --xml "$folder/two_sockets.xml" | json '["nodes"][1]["id"]')" -eq 1 ]
+  run memctl topo --xml /none.xml
+  [ "$status" -eq 4 ]
+  [[ $output == *"lstopo"* ]]
+}
+
+@test "drives are measured by the memserver beside memctl" {
+  mkdir "$BATS_TEST_TMPDIR/bin"
+  cp "$TIDEPOOL_BIN/memctl" "$BATS_TEST_TMPDIR/bin"
+  printf '#!/bin/sh\n[ "$3" = /bad ] && { echo "no drive" >&2; exit 7; }\n[ -n "$5" ] && echo "{\\"directory\\":\\"$3\\"}" || echo "use: $*"\n' > "$BATS_TEST_TMPDIR/bin/memserver"
+  chmod +x "$BATS_TEST_TMPDIR/bin/memserver"
+  PATH=$BATS_TEST_TMPDIR/bin:$PATH
+  run memctl nvme tune /mnt/a /mnt/b
+  [ "$status" -eq 0 ]
+  [[ $output == *"started again"*"use: bench nvme /mnt/a"*"use: bench nvme /mnt/b"* ]]
+  [ "$(memctl -q -o json nvme tune /mnt/a /mnt/b | json '["directories"][1]["directory"]')" = /mnt/b ]
+  run memctl nvme tune /bad /mnt/b
+  [ "$status" -eq 7 ]
+  [[ $output == *"no drive"*"use: bench nvme /mnt/b"* ]]
+  run memctl nvme tune
+  [ "$status" -eq 4 ]
+}
+
 @test "doctor and explain tell what to do" {
   run memctl doctor
   [ "$status" -eq 0 ]
