@@ -10,6 +10,7 @@
 #include "client/memctl/changes.h"
 #include "client/memctl/doctor.h"
 #include "client/memctl/forms.h"
+#include "client/memctl/nodes.h"
 #include "client/memctl/own_programs.h"
 #include "client/memctl/previews.h"
 #include "client/memctl/recording.h"
@@ -286,6 +287,7 @@ constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},
 Result<Shown> RunCommand(const Invocation& invocation, const Style& style) {
   Style own = style;
   own.wide = invocation.form == "wide";
+  if (!invocation.nodes.empty()) return RunOnNodes(invocation, own);
   for (const Command& command : kCommands) {
     if (invocation.command != command.name) continue;
     TP_ASSIGN_OR_RETURN(Shown shown, invocation.dry_run ? RunPreview(invocation) : command.run(invocation, own));

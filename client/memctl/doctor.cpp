@@ -31,8 +31,9 @@ std::string Rendered(const HealthView& health, const Style& style) {
   Table table({{"CHECK"}, {"STATE"}, {"WHAT"}});
   for (const HealthCheckView& check : health.checks) {
     const std::string muted = check.muted_seconds > 0 ? ", muted for " + FormatDuration(check.muted_seconds) : "";
-    table.Add({check.code, check.severity + muted, check.summary + (check.detail.empty() ? "" : " (" + Joined(check.detail, ", ") + ")")});
-    if (!check.remedy.empty()) table.Add({"", "", "fix: " + check.remedy});
+    table.Add({check.code, check.severity + muted, check.summary + (check.detail.empty() ? "" : " (" + Joined(check.detail, ", ") + ")")},
+              check.node);
+    if (!check.remedy.empty()) table.Add({"", "", "fix: " + check.remedy}, check.node);
   }
   return Joined(table.Lines(style.header), "\n") + "\n";
 }

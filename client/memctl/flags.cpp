@@ -12,6 +12,7 @@
 #include "client/memctl/changes.h"
 #include "client/memctl/help_text.h"
 #include "client/memctl/look_flags.h"
+#include "client/memctl/nodes.h"
 #include "client/memctl/usage.h"
 #include "shm/socket_path.h"
 
@@ -50,6 +51,10 @@ struct Texts {
 void AddGlobalFlags(CLI::App* app, Invocation* invocation, Texts* texts) {
   app->add_option("-s,--socket-dir", invocation->socket_dir, "Directory of memserver's sockets (env TIDEPOOL_SOCKET_DIR)")
       ->type_name("DIR");
+  app->add_option("--node", invocation->nodes, "Other machines instead, over ssh: a,b or several times; tables have a column NODE")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("HOST");
   app->add_option(
          "-o,--output", texts->output,
          "For people: table, wide; for programs: json, jsonl, yaml; of residency also svg or html; of report, timeline and record the file")
@@ -341,6 +346,10 @@ ParsedLine ParseCommandLine(int argc, const char* const* argv) {
   if (!durations.ok()) return {.invocation = std::nullopt, .text = durations.Format() + "\n", .exit_code = durations.exit_code()};
   if (const std::string wrong = TakeOutput(texts.output, &invocation); !wrong.empty()) return NotUnderstood(&app, wrong);
   if (const std::string wrong = CheckOfChange(invocation); !wrong.empty()) return NotUnderstood(&app, wrong);
+  if (!invocation.nodes.empty()) {
+    if (const std::string wrong = WhyNotOnNodes(invocation); !wrong.empty()) return NotUnderstood(&app, "--node: " + wrong);
+    invocation.words = WordsForNodes({argv + 1, argv + argc});
+  }
   invocation.header = !texts.no_header;
   invocation.color = !texts.no_color;
   if (invocation.socket_dir.empty()) invocation.socket_dir = shm::DefaultClientDir();

@@ -44,6 +44,7 @@ struct Invocation {
   std::string xml;                        // of `topo`: a file of hwloc's
   std::vector<std::string> directories;   // of `nvme tune`; empty: memserver's
   std::string listen = "127.0.0.1:8642";  // of `page`
+  std::vector<std::string> nodes, words;  // --node: machines, and the command line for them
   std::string answer;                     // taken instead of asking, where somebody else was asked
   // Of commands that change something: what to do, and the fields of the request that were given.
   std::string action;

@@ -16,6 +16,7 @@ Examples:
   memctl job release gpt --dry-run       what that would do, in bytes; nothing is changed
   memctl job release gpt --force --yes   give its memory back, and end its ranks; without --yes a person at a terminal is asked
   memctl drain                           no new jobs; those that are there go on; --wait 1h: until they have ended
+  memctl --node a,b,c status             other machines over ssh, a line each
   memctl top                             what moves: bytes, updates and steps a second
   memctl events -f                       what memserver logs, as it comes
   memctl report run.html --for 1min      a minute of the run as one page; with --metrics DIR/metrics.jsonl also what the trainer knows
@@ -31,7 +32,7 @@ Examples:
   memctl api GET /v1/jobs/gpt            any path of docs/admin_api.md
 
 Exit codes: 0 done, 2 wrong use, 3 no memserver, 4 not found, 5 refused, 6 timed out, 9 something is wrong (doctor), 1 other errors;
-of health: 0 all is well, 1 warnings, 2 errors.
+of health: 0 all is well, 1 warnings, 2 errors. With --node the highest of all machines.
 )";
 
 }  // namespace tidepool::client

@@ -44,6 +44,7 @@ tidepool::Result<bool> IsWanted(const Invocation& invocation) {
   if (!asks || isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) return true;
   Invocation dry = invocation;
   dry.dry_run = true;
+  dry.words.emplace_back("--dry-run");
   dry.form = "table";
   dry.json = false;
   TP_ASSIGN_OR_RETURN(const Shown preview, tidepool::client::RunCommand(dry, StyleOf(dry)));

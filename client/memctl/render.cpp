@@ -119,7 +119,7 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
                                    job.grad_norm > 0 ? FormatFixed(job.grad_norm, 3) : "-",
                                    std::to_string(job.steps_skipped)};
     if (style.wide) AddWide(job, &cells);
-    table.Add(std::move(cells));
+    table.Add(std::move(cells), job.node);
   }
   return table.Lines(style.header);
 }
@@ -136,14 +136,16 @@ Lines RenderQuotas(const QuotasView& quotas, const Style& style) {
                   {"PRIORITY"}});
   for (const AccountView& row : quotas.accounts) {
     accounts.Add({row.account, FormatBytes(row.used), FormatBytes(row.room), FormatBytes(row.guarantee), LimitText(row.limit),
-                  FormatBytes(row.nvme_used), LimitText(row.nvme_limit), std::to_string(row.weight), row.priority});
+                  FormatBytes(row.nvme_used), LimitText(row.nvme_limit), std::to_string(row.weight), row.priority},
+                 row.node);
   }
   Lines lines = accounts.Lines(style.header);
   if (quotas.waiting.empty()) return lines;
   Table waiting({{"WAITING"}, {"RANK", true}, {"ACCOUNT"}, {"PRIORITY"}, {"POOL", true}, {"RCACHE", true}, {"SINCE", true}, {"BECAUSE"}});
   for (const WaitingView& row : quotas.waiting) {
     waiting.Add({row.name, std::to_string(row.rank), row.account, row.priority, FormatBytes(row.pool_bytes), FormatBytes(row.rcache_bytes),
-                 FormatDuration(row.waited_seconds), row.why});
+                 FormatDuration(row.waited_seconds), row.why},
+                row.node);
   }
   lines.emplace_back();
   for (std::string& line : waiting.Lines(style.header)) lines.push_back(std::move(line));
@@ -206,7 +208,8 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   for (const ChunkView& chunk : chunks.chunks) {
     table.Add({std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state, std::to_string(chunk.data_group),
                FormatCount(chunk.elements), FormatBytes(chunk.bytes), std::to_string(chunk.version), std::to_string(chunk.fetches),
-               chunk.states_on_nvme ? "nvme" : "host", Ranks(chunk.ranks_cached)});
+               chunk.states_on_nvme ? "nvme" : "host", Ranks(chunk.ranks_cached)},
+              chunk.node);
   }
   return table.Lines(style.header);
 }
@@ -227,7 +230,8 @@ Lines RenderTensors(const TensorsView& tensors, const Style& style) {
     for (const uint64_t dim : tensor.dims) dims += (dims.empty() ? "" : "x") + std::to_string(dim);
     table.Add({std::to_string(tensor.job), std::to_string(tensor.chunk), std::to_string(tensor.element_begin), FormatCount(tensor.elements),
                tensor.state, tensor.states_on_nvme ? "nvme" : "host", std::to_string(tensor.version), Ranks(tensor.ranks_cached),
-               dims.empty() ? "-" : dims, Printable(tensor.name)});
+               dims.empty() ? "-" : dims, Printable(tensor.name)},
+              tensor.node);
   }
   return table.Lines(style.header);
 }
@@ -266,7 +270,8 @@ Lines RenderTopology(const TopologyView& topology, const Style& style) {
 Lines RenderConfig(const ConfigView& config, const Style& style) {
   Table settings({{"SETTING"}, {"VALUE"}, {"DEFAULT"}, {"RELOADS"}, {"ORIGIN"}});
   for (const SettingView& setting : config.settings) {
-    settings.Add({setting.key, Printable(setting.value), setting.fallback, setting.reloads ? "yes" : "-", Printable(setting.origin)});
+    settings.Add({setting.key, Printable(setting.value), setting.fallback, setting.reloads ? "yes" : "-", Printable(setting.origin)},
+                 setting.node);
   }
   Lines lines = settings.Lines(style.header);
   if (config.quotas.empty()) return lines;
@@ -274,7 +279,8 @@ Lines RenderConfig(const ConfigView& config, const Style& style) {
   Table quotas({{"QUOTA OF"}, {"GUARANTEE", true}, {"LIMIT", true}, {"NVME", true}, {"WEIGHT", true}, {"PRIORITY"}, {"ORIGIN"}});
   for (const ConfiguredQuotaView& quota : config.quotas) {
     quotas.Add({Printable(quota.match), or_dash(quota.guarantee), or_dash(quota.limit), or_dash(quota.nvme_limit),
-                std::to_string(quota.weight), quota.priority, Printable(quota.origin)});
+                std::to_string(quota.weight), quota.priority, Printable(quota.origin)},
+               quota.node);
   }
   lines.emplace_back();
   for (std::string& line : quotas.Lines(style.header)) lines.push_back(std::move(line));

@@ -1,4 +1,4 @@
-// RunPrograms: other programs, all at once, with what they print: memserver, for what only it can do.
+// RunPrograms: other programs, all at once, with what they print: ssh to other machines, and memserver for what only it can do.
 //
 // One thread; blocks until all have ended. They read nothing, and are in memctl's process group: Ctrl-C ends them with it.
 #pragma once

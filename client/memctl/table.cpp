@@ -26,13 +26,25 @@ std::string Printable(const std::string& text) {
   return out;
 }
 
-void Table::Add(std::vector<std::string> cells) {
+void Table::Add(std::vector<std::string> cells, const std::string& node) {
   TP_CHECK(cells.size() == columns_.size(), "a row has one cell a column");
   for (std::string& cell : cells) cell = Printable(cell);
   rows_.push_back(std::move(cells));
+  nodes_.push_back(Printable(node));
 }
 
 std::vector<std::string> Table::Lines(bool with_header) const {
+  if (std::any_of(nodes_.begin(), nodes_.end(), [](const std::string& node) { return !node.empty(); })) {
+    std::vector<Column> columns{{"NODE"}};
+    columns.insert(columns.end(), columns_.begin(), columns_.end());
+    Table whole(columns);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      std::vector<std::string> cells{nodes_[i]};
+      cells.insert(cells.end(), rows_[i].begin(), rows_[i].end());
+      whole.Add(std::move(cells));
+    }
+    return whole.Lines(with_header);
+  }
   std::vector<size_t> widths;
   for (const Column& column : columns_) widths.push_back(with_header ? column.title.size() : 0);
   for (const auto& row : rows_) {

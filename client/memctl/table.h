@@ -16,13 +16,14 @@ class Table {
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // One cell a column.
-  void Add(std::vector<std::string> cells);
+  // One cell a column. Where a row has a node, all have one column more, NODE, before the others.
+  void Add(std::vector<std::string> cells, const std::string& node = "");
   std::vector<std::string> Lines(bool with_header) const;
 
  private:
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
+  std::vector<std::string> nodes_;  // one a row
 };
 
 // Columns that `text` takes on a terminal: characters of UTF-8, not bytes.

@@ -31,6 +31,7 @@ void ReadJob(Fields& fields, JobView* job) {
       .Read("step_seconds", &job->step_seconds)
       .Read("grad_norm", &job->grad_norm)
       .Read("steps_skipped", &job->steps_skipped);
+  fields.ReadIfThere("node", &job->node);
   if (!fields.Has("quota")) return;  // a recording of a former release
   fields.Read("uid", &job->uid).Read("account", &job->account).Read("chunks", &job->chunks).Read("chunks_spilled", &job->chunks_spilled);
   Fields quota = fields.Object("quota");

@@ -24,7 +24,7 @@ void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
   Fields fields(value, wrong);
   fields.Read("job", &chunk->job).Read("chunk", &chunk->chunk).Read("state", &chunk->state).Read("data_group", &chunk->data_group);
   fields.Read("elements", &chunk->elements).Read("bytes", &chunk->bytes).Read("version", &chunk->version).Read("fetches", &chunk->fetches);
-  fields.Read("states_on_nvme", &chunk->states_on_nvme);
+  fields.Read("states_on_nvme", &chunk->states_on_nvme).ReadIfThere("node", &chunk->node);
   ReadNumbers(&fields, "ranks_cached", &chunk->ranks_cached);
 }
 
@@ -107,7 +107,7 @@ Result<TensorsView> ReadTensors(std::string_view text) {
       Fields row(value, fields.wrong());
       row.Read("job", &tensor.job).Read("name", &tensor.name).Read("elements", &tensor.elements).Read("chunk", &tensor.chunk);
       row.Read("element_begin", &tensor.element_begin).Read("state", &tensor.state).Read("version", &tensor.version);
-      row.Read("states_on_nvme", &tensor.states_on_nvme);
+      row.Read("states_on_nvme", &tensor.states_on_nvme).ReadIfThere("node", &tensor.node);
       ReadNumbers(&row, "dims", &tensor.dims);
       ReadNumbers(&row, "ranks_cached", &tensor.ranks_cached);
     });
@@ -152,7 +152,7 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
       Fields row(value, fields.wrong());
       row.Read("account", &account.account).Read("priority", &account.priority).Read("weight", &account.weight);
       row.Read("guarantee_bytes", &account.guarantee).Read("bytes_used", &account.used).Read("bytes_room", &account.room);
-      row.Read("nvme_bytes_used", &account.nvme_used);
+      row.Read("nvme_bytes_used", &account.nvme_used).ReadIfThere("node", &account.node);
       const auto read_limit = [&](const char* name, std::optional<uint64_t>* limit) {
         const json::value* found = value.is_object() ? value.get_object().if_contains(name) : nullptr;
         if (found != nullptr && !found->is_null()) row.Read(name, &limit->emplace());
@@ -165,7 +165,7 @@ Result<QuotasView> ReadQuotas(std::string_view text) {
       Fields row(value, fields.wrong());
       row.Read("name", &waiting.name).Read("account", &waiting.account).Read("priority", &waiting.priority).Read("why", &waiting.why);
       row.Read("rank", &waiting.rank).Read("pid", &waiting.pid).Read("pool_bytes", &waiting.pool_bytes);
-      row.Read("rcache_bytes", &waiting.rcache_bytes).Read("waited_seconds", &waiting.waited_seconds);
+      row.Read("rcache_bytes", &waiting.rcache_bytes).Read("waited_seconds", &waiting.waited_seconds).ReadIfThere("node", &waiting.node);
     });
   });
 }
@@ -219,7 +219,7 @@ Result<HealthView> ReadHealth(std::string_view text) {
       HealthCheckView& check = view->checks.emplace_back();
       Fields row(value, fields.wrong());
       row.Read("code", &check.code).Read("severity", &check.severity).Read("summary", &check.summary).Read("remedy", &check.remedy);
-      row.Read("muted_seconds", &check.muted_seconds);
+      row.Read("muted_seconds", &check.muted_seconds).ReadIfThere("node", &check.node);
       row.Array("detail", [&](const json::value& each) {
         if (each.is_string()) check.detail.emplace_back(each.get_string());
       });
@@ -251,13 +251,14 @@ Result<ConfigView> ReadConfig(std::string_view text) {
       SettingView& setting = view->settings.emplace_back();
       Fields row(value, fields.wrong());
       row.Read("key", &setting.key).Read("value", &setting.value).Read("origin", &setting.origin);
-      row.Read("default", &setting.fallback).Read("reloads", &setting.reloads);
+      row.Read("default", &setting.fallback).Read("reloads", &setting.reloads).ReadIfThere("node", &setting.node);
     });
     fields.Array("quotas", [&](const json::value& value) {
       ConfiguredQuotaView& quota = view->quotas.emplace_back();
       Fields row(value, fields.wrong());
       row.Read("match", &quota.match).Read("origin", &quota.origin).Read("weight", &quota.weight).Read("priority", &quota.priority);
       row.ReadIfThere("guarantee", &quota.guarantee).ReadIfThere("limit", &quota.limit).ReadIfThere("nvme_limit", &quota.nvme_limit);
+      row.ReadIfThere("node", &quota.node);
     });
   });
 }

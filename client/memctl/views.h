@@ -1,5 +1,7 @@
 // Views: what memctl reads out of the admin socket's JSON, as plain structs.
 //
+// `node` of a row: the machine that it is of, where several were asked; else empty.
+//
 // One thread; value types. A document with a missing or wrongly typed field is an error: it comes from another release, and a table with
 // silent gaps would lie. Fields that this release does not know are ignored. The doors to Boost.JSON in this room are views.cpp and
 // view_fields.cpp.
@@ -66,6 +68,7 @@ struct JobView {
   uint64_t uid = 0, chunks = 0, chunks_spilled = 0;
   std::string account;
   QuotaView quota;
+  std::string node = {};
 };
 
 struct ChunkView {
@@ -73,6 +76,7 @@ struct ChunkView {
   std::string state;
   bool states_on_nvme = false;
   std::vector<uint64_t> ranks_cached;
+  std::string node = {};
 };
 
 struct ChunksView {
@@ -85,6 +89,7 @@ struct TensorView {
   std::string name, state;
   bool states_on_nvme = false;
   std::vector<uint64_t> dims, ranks_cached;
+  std::string node = {};
 };
 
 struct TensorsView {
@@ -156,6 +161,7 @@ struct AccountView {
   std::string account, priority;
   uint64_t guarantee = 0, weight = 0, used = 0, room = 0, nvme_used = 0;
   std::optional<uint64_t> limit, nvme_limit;
+  std::string node = {};
 };
 
 struct NvmeDirectoryView {
@@ -206,6 +212,7 @@ struct WaitingView {
   std::string name, account, priority, why;
   uint64_t rank = 0, pid = 0, pool_bytes = 0, rcache_bytes = 0;
   double waited_seconds = 0;
+  std::string node = {};
 };
 
 struct QuotasView {
@@ -218,6 +225,7 @@ struct HealthCheckView {
   std::vector<std::string> detail;
   std::string remedy;  // empty when it is ok
   double muted_seconds = 0;
+  std::string node = {};
 };
 
 struct HealthView {
@@ -228,11 +236,13 @@ struct HealthView {
 struct SettingView {
   std::string key, value, origin, fallback;
   bool reloads = false;
+  std::string node = {};
 };
 
 struct ConfiguredQuotaView {
   std::string match, origin, guarantee, limit, nvme_limit, priority;  // as written, empty: not given
   uint64_t weight = 1;
+  std::string node = {};
 };
 
 struct ConfigView {

@@ -1,4 +1,4 @@
-// Answers as lines and as YAML; and programs that memctl runs.
+// Answers as lines and as YAML, and those of several machines as one.
 #include "client/memctl/forms.h"
 
 #include <gmock/gmock.h>
@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "client/memctl/json_tree.h"
+#include "client/memctl/nodes.h"
 #include "client/memctl/run_programs.h"
 #include "tests/client/memctl_fixture.h"
 
 namespace tidepool::client {
 namespace memctl_forms_test {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -87,6 +89,27 @@ TEST_F(Memctl, VerboseTellsOfEachRequest) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(told[0], StartsWith("GET /v1/jobs at " + directory_ + "/admin.sock: 200, "));
   EXPECT_EQ(Parse({"-q", "-v", "ps"}).exit_code, kExitUsage);
+}
+
+TEST(MemctlNodes, TheCommandLineForANodeHasNothingOfThisMachine) {
+  const std::vector<std::string> words{"--node", "a,b",      "-o",     "yaml",          "ps", "--watch", "2s",     "--job",
+                                       "x",      "--node=c", "-ojson", "--output=json", "-s", "/run/x",  "--watch"};
+  EXPECT_THAT(WordsForNodes(words), ElementsAre("ps", "--job", "x", "-s", "/run/x"));
+  const ParsedLine line = Parse({"--node", "a,b", "--node", "c", "ps", "-o", "wide"});
+  ASSERT_TRUE(line.invocation.has_value()) << line.text;
+  EXPECT_THAT(line.invocation->nodes, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(line.invocation->words, ElementsAre("ps"));
+}
+
+TEST(MemctlNodes, WhatIsOfOneMachineIsRefused) {
+  for (const std::vector<const char*>& words :
+       {std::vector<const char*>{"top"}, {"page"}, {"record", "x"}, {"events", "-f"}, {"topo", "--xml", "x"}}) {
+    std::vector<const char*> line{"--node", "a"};
+    line.insert(line.end(), words.begin(), words.end());
+    EXPECT_EQ(Parse(line).exit_code, kExitUsage) << words[0];
+    EXPECT_THAT(Parse(line).text, HasSubstr("--node: ")) << words[0];
+  }
+  EXPECT_THAT(Parse({"--node", "-oProxyCommand=x", "ps"}).text, HasSubstr("no name of a machine"));
 }
 
 TEST(RunPrograms, EndsAndTextsAreThoseOfEach) {

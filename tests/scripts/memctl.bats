@@ -145,6 +145,41 @@ at_terminal() { printf '%s\n' "$1" | script -qec "$2" /dev/null; }
   [[ $output == *"memctl: GET /v1/status at $TIDEPOOL_SOCKET_DIR/admin.sock: 200"* ]]
 }
 
+@test "other nodes are asked over ssh, and the one that fails is named" {
+  mkdir "$BATS_TEST_TMPDIR/bin"
+  # What ssh does: the last word goes to a shell of the other side. One node is not there, one has no memserver.
+  cat > "$BATS_TEST_TMPDIR/bin/ssh" << 'END'
+#!/bin/bash
+[ "$1 $3" = "-o -o" ] || exit 99
+node=${*: -2:1}
+[ "$node" = gone ] && { echo "ssh: no route to host" >&2; exit 255; }
+[ "$node" = empty ] && export TIDEPOOL_SOCKET_DIR=/none
+exec sh -c "${*: -1}"
+END
+  chmod +x "$BATS_TEST_TMPDIR/bin/ssh"
+  PATH=$BATS_TEST_TMPDIR/bin:$PATH
+  run memctl --node a,b status
+  [ "$status" -eq 0 ]
+  [[ ${lines[0]} == NODE*STATE*POOL* ]]
+  [[ ${lines[1]} == a*ready* ]]
+  [[ ${lines[2]} == b*ready* ]]
+  run memctl --node a --node gone --node empty config show
+  [ "$status" -eq 3 ]
+  [[ $output == *"node gone: failed with exit code 3"*"no route to host"* ]]
+  [[ $output == *"node empty: failed with exit code 3"*TP3001* ]]
+  [[ $output == *NODE*SETTING*a*pool.size* ]]
+  [ "$(memctl --node a,empty -o json status 2> /dev/null | json '[1]["node"]')" = empty ]
+  [ "$(memctl --node a,empty -o jsonl status 2> /dev/null | grep -c '"exit_code":')" -eq 2 ]
+  [[ $(memctl --node a,b -o yaml ready) == *"- node: b"*"status: ok"* ]]
+  [ "$(memctl --node a,b -o json status | json '[1]["answer"]["pool"]["bytes"]')" -eq 16777216 ]
+  [[ $(memctl --node a,b -o jsonl health) == *'"code":"DRAINING"'*'"node":"b"}'* ]]
+  [[ $(memctl --node a,b ready) == "a  memserver is ready"*"b  memserver is ready" ]]
+  [[ $(memctl --node a,b drain --dry-run) == *"== b =="*"no new jobs"* ]]
+  run memctl --node a,b job release "no such; exit 0"
+  [ "$status" -eq 4 ]
+  [[ $output == *"node b: failed with exit code 4"*"'no such; exit 0'"* ]]
+}
+
 @test "another machine is looked at by its topology file" {
   local folder=$BATS_TEST_DIRNAME/../device/topologies
   run memctl topo --xml "$folder/two_sockets.xml"
