@@ -26,6 +26,7 @@ constexpr auto kChanges = std::to_array<ChangeWord>({{"job", "quota"},
                                                      {"health", "unmute"},
                                                      {"nvme", "scrub"},
                                                      {"nvme", "tune"},
+                                                     {"config", "set"},
                                                      {"config", "reload"}});
 
 // Of health the words are fields, because the flags --mute and --unmute say the same.

@@ -4,10 +4,9 @@
 #include <array>
 
 #include "base/clock.h"
-#include "base/json_writer.h"
-#include "base/suggest.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/changes.h"
+#include "client/memctl/config_commands.h"
 #include "client/memctl/doctor.h"
 #include "client/memctl/forms.h"
 #include "client/memctl/nodes.h"
@@ -154,32 +153,6 @@ Result<Shown> RunNvme(const Invocation& invocation, const Style& style) {
   if (invocation.action == "scrub") return RunScrub(invocation);
   if (invocation.action == "tune") return RunTune(invocation, style);
   return Show(invocation, "/v1/nvme", ReadNvme, [&](const NvmeView& view) { return Shown{Joined(RenderNvme(view, style)), ""}; });
-}
-
-// One setting: its value alone, or as an object.
-Result<Shown> GetSetting(const Invocation& invocation) {
-  TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/v1/config"));
-  TP_ASSIGN_OR_RETURN(const ConfigView view, ReadConfig(body));
-  std::vector<std::string_view> names;
-  for (const SettingView& each : view.settings) {
-    names.emplace_back(each.key);
-    if (each.key != invocation.target) continue;
-    if (!invocation.json) return Shown{each.value + "\n", ""};
-    JsonWriter json;
-    json.BeginObject().Field("key", each.key).Field("value", each.value).Field("origin", each.origin).Field("default", each.fallback);
-    return Shown{json.Field("reloads", each.reloads).EndObject().Take() + "\n", ""};
-  }
-  return Status(ErrorId::kAdminNotFound, "no setting is called '" + invocation.target + "'" + DidYouMean(invocation.target, names))
-      .Fix("memctl config show lists all");
-}
-
-Result<Shown> RunConfig(const Invocation& invocation, const Style& style) {
-  if (invocation.action == "get") return GetSetting(invocation);
-  if (invocation.action == "reload") return RunReload(invocation);
-  const std::string target = invocation.action == "diff" ? "/v1/config/diff" : "/v1/config";
-  return Show(invocation, target, ReadConfig, [&](const ConfigView& view) {
-    return Shown{Joined(RenderConfig(view, style)), view.settings.empty() ? "every setting is the default\n" : ""};
-  });
 }
 
 Result<Shown> RunVersion(const Invocation& invocation, const Style&) {

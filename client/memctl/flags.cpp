@@ -179,10 +179,11 @@ constexpr auto kConfigWords = std::to_array<Word>({
     {"show", "Every setting that holds, and where it came from"},
     {"diff", "Those that are not the default"},
     {"get", "One of them: memctl config get pool.size"},
+    {"set", "Change one of them in the file, and read it again: memctl config set limits.jobs 8; what memserver refuses is taken back"},
     {"reload", "Read the configuration again; nothing is applied when it changes what needs a restart"},
 });
 
-// memctl nvme status|scrub|tune, memctl config show|diff|reload
+// memctl nvme status|scrub|tune, memctl config show|diff|get|set|reload
 void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> words, Invocation* invocation) {
   CLI::App* whole = app->add_subcommand(command.name, command.help);
   whole->require_subcommand(1)->fallthrough();
@@ -196,7 +197,13 @@ void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> wo
     if (std::string_view(word.name) == "tune") {
       sub->add_option("directory", invocation->directories, "Where drives are mounted; else those of memserver")->type_name("DIR");
     }
-    if (std::string_view(word.name) == "get") sub->add_option("key", invocation->target)->required()->type_name("KEY");
+    const std::string_view name = word.name;
+    if (name == "get" || name == "set") sub->add_option("key", invocation->target)->required()->type_name("KEY");
+    if (name == "set") {
+      sub->add_option("value", invocation->value)->required()->type_name("VALUE");
+      sub->add_option("--file", invocation->file, "The file that memserver reads; needed where memserver is another user's")
+          ->type_name("FILE");
+    }
   }
 }
 

@@ -43,6 +43,7 @@ struct Invocation {
   std::string method, target;             // of `api`; target also the error of `explain`, the file of `report`
   std::string xml;                        // of `topo`: a file of hwloc's
   std::vector<std::string> directories;   // of `nvme tune`; empty: memserver's
+  std::string value, file;                // of `config set`
   std::string listen = "127.0.0.1:8642";  // of `page`
   std::vector<std::string> nodes, words;  // --node: machines, and the command line for them
   std::string answer;                     // taken instead of asking, where somebody else was asked

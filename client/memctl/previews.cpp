@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/changes.h"
+#include "client/memctl/config_commands.h"
 #include "client/memctl/own_programs.h"
 #include "client/memctl/render.h"
 #include "client/memctl/table.h"
@@ -252,6 +253,7 @@ constexpr auto kPreviews = std::to_array<PreviewEntry>({{"job", "release", OfRel
                                                         {"health", "", OfMute},
                                                         {"nvme", "scrub", OfScrub},
                                                         {"nvme", "tune", OfTune},
+                                                        {"config", "set", PreviewOfSet},
                                                         {"config", "reload", OfReload}});
 
 std::string JsonOf(const Preview& preview) {

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "client/memctl/config_edit.h"
 #include "tests/client/memctl_fixture.h"
 
 namespace tidepool::client {
@@ -137,6 +138,30 @@ TEST(MemctlChangeWords, WhatCannotBeTakenBackIsAskedFor) {
   EXPECT_FALSE(asks({"drain"}));
   EXPECT_FALSE(asks({"job", "suspend", "a"}));
   EXPECT_FALSE(asks({"health", "mute", "A"}));
+}
+
+TEST(ConfigEdit, OneLineIsChangedAndAllOthersStay) {
+  const std::string text = "# ours\n[pool]\nsize = \"8GiB\"  # half\n\n[limits] # few\njobs=4#x\n";
+  EXPECT_EQ(EditedConfig(text, {"pool.size", "4GiB", 3})->text, "# ours\n[pool]\nsize = \"4GiB\"  # half\n\n[limits] # few\njobs=4#x\n");
+  EXPECT_EQ(EditedConfig(text, {"limits.jobs", "5", 6})->text, "# ours\n[pool]\nsize = \"8GiB\"  # half\n\n[limits] # few\njobs= 5#x\n");
+  auto added = EditedConfig(text, {"limits.sessions", "a\"b", 0});
+  EXPECT_EQ(added->text, "# ours\n[pool]\nsize = \"8GiB\"  # half\n\n[limits] # few\nsessions = \"a\\\"b\"\njobs=4#x\n");
+  EXPECT_EQ(added->line, 6u);
+  auto section = EditedConfig(text, {"log.level", "info", 0});
+  EXPECT_THAT(section->text, ::testing::EndsWith("jobs=4#x\n\n[log]\nlevel = \"info\"\n"));
+  EXPECT_EQ(section->line, 9u);
+  EXPECT_EQ(EditedConfig("", {"log.level", "info", 0})->text, "[log]\nlevel = \"info\"\n");
+  EXPECT_EQ(EditedConfig("pool.size = '1GiB'", {"pool.size", "2GiB", 1})->text, "pool.size = \"2GiB\"\n");
+}
+
+TEST(ConfigEdit, WhatWouldBeGuessedIsRefused) {
+  for (const char* text :
+       {"pool = { size = \"1GiB\" }", "size = [\"a\"", "size = \"\"\"a", "size = \"a", "size", "size = 1 2", "other = 1"}) {
+    const Status refused = EditedConfig(text, {"pool.size", "2GiB", 1}).status();
+    EXPECT_EQ(refused.exit_code(), kExitUsage) << text;
+    EXPECT_EQ(refused.why(), text);
+  }
+  EXPECT_FALSE(EditedConfig("", {"pool.size", "2GiB", 7}).ok());
 }
 
 }  // namespace memctl_changes_test

@@ -94,6 +94,30 @@ json() { python3 -c 'import json, sys; print(eval("json.load(sys.stdin)" + sys.a
   [[ $(memctl config diff) == *"limits.jobs"* ]]
 }
 
+@test "a setting is changed in its file, and what memserver refuses is taken back" {
+  printf '[log]\nlevel = "info"  # as ever\n' > "$CONFIG"
+  memctl config reload
+  [[ $(memctl config set limits.jobs 11 --dry-run) == *"becomes 11, in $CONFIG:5"* ]]
+  [[ $(memctl config get limits.jobs) != 11 ]]
+  [[ $(memctl config set limits.jobs 11) == *"becomes 11, in $CONFIG:5; it holds now" ]]
+  [ "$(memctl config get limits.jobs)" = 11 ]
+  memctl config set log.level warn
+  grep -q '^level = "warn"  # as ever$' "$CONFIG"
+  run memctl config set limits.jobs many
+  [ "$status" -eq 2 ]
+  [ "$(memctl config get limits.jobs)" = 11 ]
+  grep -q '^jobs = 11$' "$CONFIG"
+  run memctl config set pool.size 1GiB
+  [ "$status" -eq 2 ]
+  [[ $output == *"--pool, which wins over the file"* ]]
+  [[ $(memctl config set optimizer.threads 3) == *"when memserver is started again"*optimizer.threads* ]]
+  run memctl config set limits.jbos 3
+  [ "$status" -eq 4 ]
+  [[ $output == *'did you mean "limits.jobs"'* ]]
+  printf '[log]\nlevel = "info"\n' > "$CONFIG"
+  memctl config reload
+}
+
 @test "a run is recorded, and becomes a page and a trace" {
   memctl record "$BATS_TEST_TMPDIR/run.rec" --for 100ms --watch 50ms
   memctl report "$BATS_TEST_TMPDIR/run.html" --from "$BATS_TEST_TMPDIR/run.rec"
