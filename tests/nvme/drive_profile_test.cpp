@@ -57,6 +57,14 @@ TEST_F(DriveProfileTest, TextThatNobodyMeasuredIsNamedAndNotUsed) {
     EXPECT_FALSE(Found().profile.has_value()) << TextOf(wrong);
     EXPECT_NE(Found().why_not, "");
   }
+  // Numbers that would be good ones in 32 bits, and more than any number holds.
+  for (const char* block : {"4294971392", "-4290772992", "99999999999999999999"}) {
+    Put(std::string("tidepool drive profile 1\nblock ") + block + "\ndepth 64\n");
+    EXPECT_FALSE(Found().profile.has_value()) << block;
+    EXPECT_NE(Found().why_not, "");
+  }
+  Put("");
+  EXPECT_NE(Found().why_not, "");
   Put(good + std::string(1000, '\n'));
   EXPECT_NE(Found().why_not, "");
 }
