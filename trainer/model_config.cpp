@@ -60,7 +60,8 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
   std::ofstream file(directory + kFile, std::ios::trunc);
   file << json.text() << "\n";
   file.close();
-  if (!file) return Status(ErrorId::kFileWriteFailed, "cannot write " + directory + kFile);
+  if (!file)
+    return Status(ErrorId::kFileWriteFailed, "cannot write " + directory + kFile).Where(directory + kFile).Why(std::strerror(errno));
   return {};
 }
 

@@ -1,5 +1,7 @@
 #include "trainer/traced_seams.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -111,7 +113,7 @@ Status RunTrace::Write(const std::string& path, uint32_t rank) const {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << trace_.Render(rank) << "\n" << std::flush;
   if (file.good()) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot write the trace " + path).Where("--trace " + path);
+  return Status(ErrorId::kFileWriteFailed, "cannot write the trace " + path).Where("--trace " + path).Why(std::strerror(errno));
 }
 
 }  // namespace tidepool::trainer

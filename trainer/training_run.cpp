@@ -1,7 +1,6 @@
 #include "trainer/training_run.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,10 +46,20 @@ Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& l
   return tensors;
 }
 
-// `flag`: that named it.
+// What cannot be written is told before the first step, not behind the last one. `flag`: that named it.
 Status PrepareDirectory(const std::string& flag, const std::string& path) {
-  if (path.empty() || mkdir(path.c_str(), 0755) == 0 || errno == EEXIST) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot make the directory " + path).Where(flag + " " + path).Why(std::strerror(errno));
+  if (path.empty()) return {};
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return Status(ErrorId::kFileWriteFailed, "cannot make the directory " + path).Where(flag + " " + path).Why(error.message());
+  if (access((path + "/.").c_str(), W_OK | X_OK) == 0) return {};
+  return Status(ErrorId::kFileWriteFailed, "cannot write into the directory " + path).Where(flag + " " + path).Why(std::strerror(errno));
+}
+
+// It is there from then on; what a run before has written stays in it until this one has something better.
+Status PrepareFile(const std::string& flag, const std::string& path) {
+  if (path.empty() || UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)).valid()) return {};
+  return Status(ErrorId::kFileWriteFailed, "cannot write the file " + path).Where(flag + " " + path).Why(std::strerror(errno));
 }
 
 Result<Corpus> OpenData(const std::string& path, uint64_t vocab) {
@@ -113,10 +122,11 @@ Status TrainingRun::MakeSession() {
   return {};
 }
 
-Status TrainingRun::PrepareDirectories() const {
+Status TrainingRun::PrepareOutputs() const {
   if (place_.rank != 0) return {};
   TP_RETURN_IF_ERROR(PrepareDirectory("--out", options_.out_dir));
   TP_RETURN_IF_ERROR(PrepareDirectory("--save", options_.save_dir));
+  TP_RETURN_IF_ERROR(PrepareFile("--trace", options_.trace_file));
   if (plan_.base == nullptr || options_.save_dir.empty()) return {};
   std::error_code unknown;
   if (!std::filesystem::equivalent(options_.save_dir, DirectoryOfWeights(plan_.base->file().path()), unknown)) return {};
@@ -238,7 +248,7 @@ Status TrainingRun::Train() {
   Result<TrainSummary> trained = TrainLoop(task);
   if (!trained.ok()) return WithShares(trained.status());
   summary_ = trained.value();
-  return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
+  return {};
 }
 
 Status TrainingRun::Save() {
@@ -279,7 +289,9 @@ Status TrainingRun::Attempt() {
     }
   }
   TP_RETURN_IF_ERROR(Save());
-  return session_->Close();
+  TP_RETURN_IF_ERROR(session_->Close());
+  // Behind all that matters more.
+  return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
 }
 
 void TrainingRun::Leave() {
@@ -338,7 +350,7 @@ Status TrainingRun::All() {
     Say("dry run   nothing was started\n");
     return {};
   }
-  TP_RETURN_IF_ERROR(PrepareDirectories());
+  TP_RETURN_IF_ERROR(PrepareOutputs());
   if (session_->DoneBefore()) {
     Say("done      every rank had come to its end before torchrun started them again\n");
     return {};

@@ -52,7 +52,7 @@ class TrainingRun {
   Status OpenDevice();
   Status MakeSession();
   Status NameBase();
-  Status PrepareDirectories() const;
+  Status PrepareOutputs() const;
   // From a seat at the server to trained and saved weights.
   Status Attempt();
   Status TakeSeat();

@@ -96,6 +96,9 @@ TEST_F(TrainerBadUse, NoServerNoRoomAndNoPlaceForResultsAreFoundBeforeTheFirstSt
   Expect({with({"--standalone", "--pool", "1MiB"}), kExitRefused, {"TP2101", "1.00 MiB", "--pool"}});
   Expect({with({"--standalone", "--out", "/proc/none"}), kExitFailed, {"TP5005", "--out /proc/none"}});
   Expect({with({"--standalone", "--save", "/proc/none"}), kExitFailed, {"TP5005", "--save /proc/none"}});
+  const std::string file = File("file", "");
+  Expect({with({"--standalone", "--save", file}), kExitFailed, {"TP5005", "--save " + file, "Not a directory"}});
+  Expect({with({"--standalone", "--trace", file + "/t.json"}), kExitFailed, {"TP5005", "--trace " + file + "/t.json", "Not a directory"}});
 }
 
 TEST_F(TrainerBadUse, AnEnvironmentThatNoLauncherMakesIsNamed) {
