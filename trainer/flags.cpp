@@ -132,8 +132,10 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--job", o->job, "name of the job; default: from the launcher")->group(group);
   app->add_flag("--standalone", o->standalone, "start a private memserver and end it with the run")->group(group);
   app->add_option("--pool", o->pool, "host pool of the private memserver; default: what the job needs")->group(group);
-  app->add_option("--resume", o->resume,
-                  "auto: go on behind the job's last sealed step; never; default: never, auto after torchrun's restart")
+  app->add_option(
+         "--resume", o->resume,
+         "auto: go on behind the job's last sealed step, and leave the job with memserver when a signal ends this run; never; default: "
+         "never, auto after torchrun's restart")
       ->group(group)
       ->check(CLI::IsMember({"auto", "never"}));
   app->add_option("--server-timeout", o->server_timeout,

@@ -27,6 +27,9 @@ Status StillHeld(const std::string& job, Version sealed);
 // this one asked for a version that the others had left behind. The next attempt goes on behind the last sealed step.
 bool EndsAttemptOnly(const Status& ended);
 
+// Of a run that a signal has stopped, for its last line. `kept`: memserver keeps `job`.
+std::string WhatIsLeft(const RunOptions& options, const std::string& job, bool kept);
+
 // `ended` with advice on how `job`, which lies with a shared server, is continued or begun anew.
 Status ExplainEnd(Status ended, const std::string& job, bool resume);
 // The same for a run with a private server, whose states end with it: kServerGone becomes kStatesLost. `log_tail`: what that server logged

@@ -29,11 +29,13 @@ int RunTraining(const RunOptions& options) {
   StopFlag::Install();
   // The store where ranks meet writes to sockets of ranks that may just have died.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
   const Status result = Train(options);
+  // Of a run that was stopped the signal says why it ended, but not what could not be written.
+  const bool unwritten = result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;
+  if (!result.ok() && (unwritten || !StopFlag::Requested())) std::cerr << "\n" << result.Format() << "\n";
   if (StopFlag::Requested()) return 128 + StopFlag::Signal();
-  if (result.ok()) return kExitOk;
-  std::cerr << "\n" << result.Format() << "\n";
-  return result.exit_code();
+  return result.ok() ? kExitOk : result.exit_code();
 }
 
 }  // namespace tidepool::trainer

@@ -289,9 +289,14 @@ Status TrainingRun::Attempt() {
     }
   }
   TP_RETURN_IF_ERROR(Save());
-  TP_RETURN_IF_ERROR(session_->Close());
+  TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
   // Behind all that matters more.
   return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
+}
+
+// Whoever asks for a job that goes on means one that was interrupted, too: nobody says goodbye, and memserver keeps it.
+bool TrainingRun::StaysForMore() const {
+  return summary_.stopped && resume_ && !options_.standalone;
 }
 
 void TrainingRun::Leave() {
@@ -368,10 +373,11 @@ Status TrainingRun::All() {
     Leave();
     return Explained(std::move(ended));
   }
+  if (StaysForMore()) Leave();
   const uint64_t here = summary_.steps - start_.version;
   const std::string after = start_.version > 0 ? "; the last " + std::to_string(here) + " of them in " : " in ";
   Say("done      " + std::to_string(summary_.steps) + " steps" + after + FormatDuration(summary_.seconds) +
-      (summary_.stopped ? " (stopped by a signal; the last step is sealed)\n" : "\n"));
+      (summary_.stopped ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, StaysForMore()) + ")" : "") + "\n");
   return {};
 }
 

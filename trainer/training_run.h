@@ -53,6 +53,7 @@ class TrainingRun {
   Status MakeSession();
   Status NameBase();
   Status PrepareOutputs() const;
+  bool StaysForMore() const;
   // From a seat at the server to trained and saved weights.
   Status Attempt();
   Status TakeSeat();

@@ -54,5 +54,24 @@ TEST_F(TwoJobs, TrainAsEachDoesAloneAndLeaveNothing) {
   EXPECT_TRUE(left == at_rest) << "open are\n" << left.Text() << "\nand were\n" << at_rest.Text();
 }
 
+// Ctrl-C of a run that asks for a job that goes on.
+TEST_F(TwoJobs, OneThatIsInterruptedStaysAndGoesOnWithTheSameBits) {
+  const Flags flags{{"--job", "a"}, {"--steps", "100"}, {"--resume", "auto"}, {"--socket-dir", server_.socket_dir()}};
+  ExpectDone(Start(Words("whole", flags)).get());
+  const auto trainer = Start(Words("broken", flags));
+  ASSERT_TRUE(WaitForLines("broken", 3, trainer.get())) << trainer->Output();
+  trainer->Signal(SIGINT);
+  const auto end = trainer->Wait(kRunNs);
+  ASSERT_TRUE(end) << trainer->Output();
+  EXPECT_EQ(end->exit_code, 128 + SIGINT) << trainer->Output();
+  EXPECT_NE(trainer->Output().find("job a is kept for memserver's --lease"), std::string::npos) << trainer->Output();
+  EXPECT_EQ(HoldingsOf(server_.socket_dir()).jobs, 1);
+  ExpectDone(Start(Words("broken", flags)).get());
+  EXPECT_EQ(Losses("whole").size(), 101u);
+  EXPECT_EQ(Losses("broken"), Losses("whole"));
+  EXPECT_TRUE(Weights("broken") == Weights("whole"));
+  EXPECT_EQ(WaitForHoldings(server_.socket_dir(), kNothing, kRunNs), kNothing);
+}
+
 }  // namespace two_jobs_test
 }  // namespace tidepool::testing

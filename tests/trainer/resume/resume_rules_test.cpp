@@ -56,6 +56,18 @@ TEST(StillHeld, NamesBothWaysOut) {
   for (const char* part : {"\"j\" at step 7", "--resume auto", "another --job name"}) EXPECT_THAT(refusal.Format(), HasSubstr(part));
 }
 
+TEST(WhatIsLeft, OfAStoppedRunIsTold) {
+  RunOptions options;
+  const auto says = [&options](bool kept, const char* text) { return WhatIsLeft(options, "j", kept).find(text) != std::string::npos; };
+  EXPECT_TRUE(says(true, "job j is kept"));
+  EXPECT_TRUE(says(false, "gone with the job") && says(false, "--save DIR") && says(false, "--resume auto"));
+  options.standalone = true;
+  EXPECT_FALSE(says(false, "--resume")) << "a private server keeps nothing";
+  options.save_dir = "out";
+  EXPECT_TRUE(says(false, "and saved"));
+  EXPECT_FALSE(says(false, "gone"));
+}
+
 TEST(ExplainEnd, SaysHowTheJobGoesOn) {
   for (const ErrorId id :
        {ErrorId::kServerGone, ErrorId::kPeerLost, ErrorId::kCollectiveFailed, ErrorId::kVersionGone, ErrorId::kRanksMissing}) {
