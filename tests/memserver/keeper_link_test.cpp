@@ -21,6 +21,12 @@ using testing::InChild;
 using testing::kLongLeaseMs;
 using testing::MakeMemory;
 
+// Of this program's build folder. (As a definition, its path would differ from build to build, and ccache could share nothing of the
+// folder's tests.)
+std::string MemserverProgram() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin/memserver";
+}
+
 // The real program as the keeper: started by the link, not by the fixture.
 class Linking : public testing::KeeperTest {
  protected:
@@ -30,7 +36,7 @@ class Linking : public testing::KeeperTest {
     start.argv = {"/bin/true"};
     start.no_respawn = true;
     start.lease_ms = kLongLeaseMs;
-    start.program = TIDEPOOL_MEMSERVER;
+    start.program = MemserverProgram();
     return start;
   }
   static bool Readable(int fd, int64_t timeout_ns) { return shm::WaitForSocket(fd, POLLIN, timeout_ns); }
