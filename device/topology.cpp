@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
+#include <system_error>
 
 namespace tidepool::device {
 namespace {
@@ -18,14 +22,39 @@ using PciFacts = decltype(hwloc_obj_attr_u::pcidev);
 constexpr uint16_t kClassNvme = 0x0108, kClassAccelerator = 0x0302, kBaseClassDisplay = 0x03;
 constexpr uint16_t kVendorNvidia = 0x10de, kVendorAmd = 0x1002;
 
+std::optional<PeripheralKind> KindOf(uint16_t class_id, uint16_t vendor_id) {
+  if (class_id == kClassNvme) return PeripheralKind::kNvme;
+  // The display of a management controller is no GPU.
+  const bool display = class_id >> 8 == kBaseClassDisplay;
+  const bool gpu = class_id == kClassAccelerator || (display && (vendor_id == kVendorNvidia || vendor_id == kVendorAmd));
+  return gpu ? std::optional(PeripheralKind::kGpu) : std::nullopt;
+}
+
+uint32_t HexIn(const std::filesystem::path& path) {
+  uint32_t value = 0;
+  std::ifstream(path) >> std::hex >> value;
+  return value;
+}
+
+// Whether this machine has any, by two words of each device. hwloc reads what every device says of itself: on a guest, where each word is
+// asked of its host, that is most of what a memserver takes to start.
+bool HasPeripherals() {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/sys/bus/pci/devices", error), end; !error && at != end; at.increment(error)) {
+    const uint32_t class_and_form = HexIn(at->path() / "class");
+    if (KindOf(static_cast<uint16_t>(class_and_form >> 8), static_cast<uint16_t>(HexIn(at->path() / "vendor")))) return true;
+  }
+  return false;
+}
+
 Handle NewHandle() {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) topology = nullptr;
   Handle handle(topology, hwloc_topology_destroy);
   if (handle == nullptr) return handle;
   hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  // These plugins start drivers, which takes seconds and memory; what they add is not needed.
-  for (const char* plugin : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"}) {
+  // These plugins start drivers, which takes seconds and memory, or ask every CPU by itself (x86); what they add is not needed.
+  for (const char* plugin : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero", "x86"}) {
     hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
   }
   return handle;
@@ -56,14 +85,6 @@ std::vector<NumaNode> NodesOf(hwloc_topology_t topology, const cpu_set_t* allowe
     std::sort(node.cpus.begin(), node.cpus.end(), [](const Cpu& a, const Cpu& b) { return a.id < b.id; });
   }
   return nodes;
-}
-
-std::optional<PeripheralKind> KindOf(const PciFacts& pci) {
-  if (pci.class_id == kClassNvme) return PeripheralKind::kNvme;
-  // The display of a management controller is no GPU.
-  const bool display = pci.class_id >> 8 == kBaseClassDisplay;
-  const bool gpu = pci.class_id == kClassAccelerator || (display && (pci.vendor_id == kVendorNvidia || pci.vendor_id == kVendorAmd));
-  return gpu ? std::optional(PeripheralKind::kGpu) : std::nullopt;
 }
 
 std::string NameOfDevice(hwloc_obj_t device) {
@@ -107,7 +128,7 @@ std::vector<RootComplex> RootsOf(hwloc_topology_t topology, const std::vector<Nu
   std::vector<RootComplex> roots;
   std::vector<hwloc_obj_t> bridges;
   for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_pcidev(topology, device)) != nullptr;) {
-    const auto kind = KindOf(device->attr->pcidev);
+    const auto kind = KindOf(device->attr->pcidev.class_id, device->attr->pcidev.vendor_id);
     const hwloc_obj_t bridge = RootOf(device);
     if (!kind || bridge == nullptr) continue;
     const auto known = std::find(bridges.begin(), bridges.end(), bridge);
@@ -143,6 +164,7 @@ const NumaNode* Topology::NodeOfCpu(uint32_t cpu) const {
 
 Result<Topology> ReadTopology() {
   const Handle handle = NewHandle();
+  if (handle != nullptr && !HasPeripherals()) hwloc_topology_set_io_types_filter(handle.get(), HWLOC_TYPE_FILTER_KEEP_NONE);
   if (handle == nullptr || hwloc_topology_load(handle.get()) != 0) {
     return Status(ErrorId::kInternal, "the topology of this machine cannot be read");
   }

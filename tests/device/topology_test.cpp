@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #include "base/units.h"
 
@@ -73,6 +74,20 @@ TEST(Topology, ThisMachineHasTheCpusOfThisProcess) {
     cpus += static_cast<int>(node.cpus.size());
   }
   EXPECT_EQ(cpus, CPU_COUNT(&allowed));
+}
+
+TEST(Topology, ThisMachineHasTheGpusAndDrivesOfItsPciList) {
+  size_t listed = 0, found = 0;
+  std::error_code no_pci;
+  for (const auto& device : std::filesystem::directory_iterator("/sys/bus/pci/devices", no_pci)) {
+    std::string class_id;
+    std::ifstream(device.path() / "class") >> class_id;
+    listed += class_id.starts_with("0x0108") || class_id.starts_with("0x0302") ? 1 : 0;
+  }
+  auto machine = ReadTopology();
+  ASSERT_TRUE(machine.ok()) << machine.status().Format();
+  for (const RootComplex& root : machine->roots) found += root.peripherals.size();
+  EXPECT_GE(found, listed);  // some GPUs are displays
 }
 
 TEST(Topology, AFileThatIsNoneIsNamed) {
