@@ -44,7 +44,7 @@ int64_t LeaseNs(uint64_t lease_ms) {
 class Keeper {
  public:
   explicit Keeper(const KeeperOptions& options) : options_(options), listener_(options.listen_fd) {}
-  bool Open();  // false: the inherited descriptor is no listening socket
+  bool Open();  // false, and it has said why: there is nothing to listen on
   void Serve();
   void Close();
 
@@ -82,9 +82,15 @@ class Keeper {
 bool Keeper::Open() {
   sockaddr_un address{};
   socklen_t length = sizeof address;
-  if (getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 || address.sun_family != AF_UNIX) return false;
+  if (getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 || address.sun_family != AF_UNIX) {
+    LogError("the inherited descriptor is no listening socket", {{"fd", options_.listen_fd}});
+    return false;
+  }
   path_ = address.sun_path;
-  if (stat(path_.c_str(), &file_) != 0) return false;
+  if (stat(path_.c_str(), &file_) != 0) {
+    LogError("the socket's file is gone: the memserver that started this keeper has not waited for it", {{"socket", path_}});
+    return false;
+  }
   fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
   sigset_t set;
   sigemptyset(&set);
@@ -255,10 +261,7 @@ int Keeper::TimeoutMs() const {
 int RunKeeper(const KeeperOptions& options) {
   IsolateProcess("tp-keeper", options.listen_fd);
   Keeper keeper(options);
-  if (!keeper.Open()) {
-    LogError("the inherited descriptor is no listening socket", {{"fd", options.listen_fd}});
-    return kExitUsage;
-  }
+  if (!keeper.Open()) return kExitUsage;
   keeper.Serve();
   keeper.Close();
   prctl(PR_SET_DUMPABLE, 1);  // nothing is held any more, so leak checkers may look

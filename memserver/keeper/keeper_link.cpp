@@ -25,6 +25,9 @@ namespace {
 constexpr int64_t kRetryForNs = kNsPerSecond;
 constexpr int64_t kRetryPauseNs = 5 * kNsPerMs;  // the first; doubled each time
 constexpr int64_t kReapNs = kNsPerSecond;
+// While a machine stands still, clocks go on, and when it goes on, a wait may be over before the keeper has run at all: that costs one
+// part.
+constexpr int kWaitParts = 10;
 
 Status Failed(std::string what) {
   return Status(ErrorId::kKeeperFailed, std::move(what));
@@ -53,7 +56,7 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socke
   for (int64_t pause_ns = kRetryPauseNs;; pause_ns *= 2) {
     auto socket = shm::ConnectSocket(socket_path, kKeeperWaitNs);
     if (!socket.ok()) return Status(socket.status().id(), "no keeper answers at this socket").Where(socket_path).Why(socket.status().why());
-    std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), 0));
+    std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), 0, kKeeperWaitNs));
     const Status greeted = link->Greet();
     if (greeted.ok()) return link;
     if (clock.NowNs() >= end) return Status(greeted).Where(socket_path);
@@ -70,17 +73,17 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Start(const KeeperStart& start) 
 }
 
 Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener, const KeeperStart& start) {
-  auto socket = shm::ConnectSocket(start.socket_path, kKeeperWaitNs);  // waits in the backlog until the keeper lives
+  auto socket = shm::ConnectSocket(start.socket_path, start.wait_ns);  // waits in the backlog until the keeper lives
   if (!socket.ok()) return Failed("the keeper's socket does not take connections").Where(start.socket_path);
   TP_ASSIGN_OR_RETURN(const pid_t child,
                       SpawnSession({start.program, KeepArguments(start), EnvironmentFor(start.again), listener.get(), true}));
-  std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child));
+  std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child, start.wait_ns));
   listener.Reset();  // from here on a keeper that dies shows as a closed connection
   TP_RETURN_IF_ERROR(link->Greet());
   return link;
 }
 
-KeeperLink::KeeperLink(UniqueFd socket, pid_t child) : socket_(std::move(socket)), child_(child) {
+KeeperLink::KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns) : socket_(std::move(socket)), child_(child), wait_ns_(wait_ns) {
   if (child > 0) process_ = PidFdOf(child);
 }
 
@@ -143,23 +146,30 @@ Status KeeperLink::Part(uint64_t lease_ms) {
 
 Status KeeperLink::End() {
   TP_RETURN_IF_ERROR(Send({KeeperOp::kEnd}));
-  if (!shm::WaitForSocket(socket_.get(), POLLIN, kKeeperWaitNs)) LogWarn("the keeper does not end", {{"pid", keeper_pid_}});
+  if (!WaitToRead()) LogWarn("the keeper does not end", {{"pid", keeper_pid_}});
   return Status();
 }
 
 Status KeeperLink::Send(const KeeperMessage& message, int fd) {
-  switch (SendMessage(socket_.get(), message, fd, kKeeperWaitNs)) {
+  switch (SendMessage(socket_.get(), message, fd, wait_ns_)) {
     case shm::SocketResult::kDone: return Status();
     case shm::SocketResult::kWouldBlock: return Failed("the keeper does not read its socket");
     default: return Failed("the keeper has ended, or closed the connection");
   }
 }
 
+bool KeeperLink::WaitToRead() const {
+  for (int part = 0; part < kWaitParts; ++part) {
+    if (shm::WaitForSocket(socket_.get(), POLLIN, wait_ns_ / kWaitParts)) return true;
+  }
+  return false;
+}
+
 Result<KeeperMessage> KeeperLink::Receive(UniqueFd* fd) {
   shm::Packet packet;
   auto received = shm::ReceivePacket(socket_.get(), 1, &packet);
   if (received == shm::SocketResult::kWouldBlock) {
-    if (!shm::WaitForSocket(socket_.get(), POLLIN, kKeeperWaitNs)) return Failed("the keeper does not answer");
+    if (!WaitToRead()) return Failed("the keeper does not answer");
     received = shm::ReceivePacket(socket_.get(), 1, &packet);
   }
   const auto message = received == shm::SocketResult::kDone ? MessageOf(packet) : std::nullopt;

@@ -1,8 +1,8 @@
 // KeeperLink: memserver's end of the connection to its keeper.
 //
-// One thread: memserver's main thread. Every wait ends after kKeeperWaitNs. Holding needs no answer: a message that was sent is
-// received even when this process dies at once. A keeper that dies shows at watch_fd(); what it held is then held by nobody but this
-// process.
+// One thread: memserver's main thread. Every wait ends after kKeeperWaitNs in which this process could run: a machine that stands still
+// for longer (a guest that is moved) lets the keeper answer afterwards. Holding needs no answer: a message that was sent is received even
+// when this process dies at once. A keeper that dies shows at watch_fd(); what it held is then held by nobody but this process.
 #pragma once
 
 #include <sys/types.h>
@@ -31,6 +31,7 @@ struct KeeperStart {
   LogLevel log_level = LogLevel::kInfo;    // of the keeper's log, which goes where memserver's goes
   LogFormat log_format = LogFormat::kAuto;
   bool again = false;  // in place of one that died: it does not inherit a kill point
+  int64_t wait_ns = kKeeperWaitNs;
 };
 
 class KeeperLink {
@@ -61,17 +62,19 @@ class KeeperLink {
   pid_t keeper_pid() const { return keeper_pid_; }
 
  private:
-  KeeperLink(UniqueFd socket, pid_t child);  // child: 0 where somebody else started the keeper
+  KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns);  // child: 0 where somebody else started the keeper
   static Result<std::unique_ptr<KeeperLink>> StartAt(UniqueFd listener, const KeeperStart& start);
   Status Greet();
   Status Send(const KeeperMessage& message, int fd = -1);
   Result<KeeperMessage> Receive(UniqueFd* fd);
+  bool WaitToRead() const;
 
   UniqueFd socket_;
   UniqueFd process_;  // pidfd of the keeper
   UniqueFd watch_;    // epoll set of both
   pid_t keeper_pid_ = 0;
   pid_t child_ = 0;  // the keeper, where this process started it and must reap it
+  const int64_t wait_ns_;
 };
 
 }  // namespace tidepool::memserver
