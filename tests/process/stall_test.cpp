@@ -11,6 +11,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -38,8 +39,14 @@ constexpr int64_t kAnswerNs = 500 * kNsPerMs;
 constexpr int kFlood = 1000, kCrashes = 40;
 #else
 constexpr int64_t kAnswerNs = 50 * kNsPerMs;
-constexpr int kFlood = 10'000, kCrashes = 200;
+constexpr int kFlood = 2500, kCrashes = 200;
 #endif
+
+// Messages with descriptors; behind the first of them the server takes no more than 400 a second. scripts/nightly sends 100,000.
+int Flood() {
+  const char* wanted = std::getenv("TIDEPOOL_FLOOD");
+  return wanted != nullptr ? std::atoi(wanted) : kFlood;
+}
 
 Process Thin(const std::string& socket_dir, const std::vector<std::string>& more, const std::string& stop_at = "") {
   std::vector<std::string> environment;
@@ -316,7 +323,7 @@ TEST_F(Stall, AFloodOfDescriptorsLeavesNone) {
   SplitMix64 random(9);
   const UniqueFd victim(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::string path = shm::DataSocketPath(daemon_.socket_dir());
-  for (int i = 0; i < kFlood; ++i) {
+  for (int i = 0, flood = Flood(); i < flood; ++i) {
     auto socket = shm::ConnectSocket(path, kLimit);
     ASSERT_TRUE(socket.ok()) << socket.status().Format();
     SendDescriptors(socket->get(), std::vector<int>(1 + random.Below(253), victim.get()));
