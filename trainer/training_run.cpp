@@ -11,6 +11,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include "base/log.h"
