@@ -62,7 +62,7 @@ std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::st
       OutputOf("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory +
                "/fio.data' --size=1g --rw=" + direction + " --bs=" + way.block + " --iodepth=" + std::to_string(way.depth) +
                " --ioengine=io_uring --direct=1 --time_based --runtime=1 --fixedbufs --registerfiles --output-format=json " +
-               (way.checks ? "--verify=crc32c --do_verify=0 " : "") + "2>/dev/null");
+               (way.checks ? "--verify=crc32c --do_verify=0 --verify_state_save=0 " : "") + "2>/dev/null");
   if (!report) return std::nullopt;
   const auto user = NumberBehind(*report, "{", "usr_cpu"), system = NumberBehind(*report, "{", "sys_cpu");
   if (!user || !system) return std::nullopt;
