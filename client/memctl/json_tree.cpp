@@ -1,75 +1,88 @@
 #include "client/memctl/json_tree.h"
 
-#include <algorithm>
+#include <boost/json/basic_parser_impl.hpp>
+#include <cstdint>
+#include <utility>
+
+#include "base/json_writer.h"
 
 namespace tidepool::client {
 namespace {
 
 constexpr size_t kDepthMax = 64;
 
-class Reader {
+// What the parser of Boost.JSON tells of, put together; it would turn numbers into other ones of the same value, so their text is kept.
+class TreeBuilder {
  public:
-  explicit Reader(std::string_view text) : rest_(text) {}
+  static constexpr std::size_t max_object_size = SIZE_MAX, max_array_size = SIZE_MAX, max_key_size = SIZE_MAX, max_string_size = SIZE_MAX;
+  using View = boost::json::string_view;
+  using Error = boost::json::error_code;
 
-  bool ReadWhole(JsonTree* tree) {
-    const bool sound = ReadValue(tree, 0);
-    SkipBlanks();
-    return sound && rest_.empty();
+  explicit TreeBuilder(JsonTree* tree) : open_{tree} {}
+
+  bool on_document_begin(Error&) { return true; }
+  bool on_document_end(Error&) { return true; }
+  bool on_object_begin(Error&) { return Begin(JsonTree::Kind::kObject); }
+  bool on_object_end(std::size_t, Error&) { return End(); }
+  bool on_array_begin(Error&) { return Begin(JsonTree::Kind::kArray); }
+  bool on_array_end(std::size_t, Error&) { return End(); }
+  bool on_key_part(View part, std::size_t, Error&) { return Keep(part); }
+  bool on_key(View rest, std::size_t, Error&) {
+    Keep(rest);
+    open_.back()->members.emplace_back(JsonWriter::Quoted(std::exchange(text_, {})),
+                                       JsonTree{.kind = JsonTree::Kind::kScalar, .scalar = ""});
+    return true;
   }
+  bool on_string_part(View part, std::size_t, Error&) { return Keep(part); }
+  bool on_string(View rest, std::size_t, Error&) {
+    Keep(rest);
+    return Scalar(JsonWriter::Quoted(std::exchange(text_, {})));
+  }
+  bool on_number_part(View part, Error&) { return Keep(part); }
+  bool on_int64(std::int64_t, View rest, Error&) { return Number(rest); }
+  bool on_uint64(std::uint64_t, View rest, Error&) { return Number(rest); }
+  bool on_double(double, View rest, Error&) { return Number(rest); }
+  bool on_bool(bool value, Error&) { return Scalar(value ? "true" : "false"); }
+  bool on_null(Error&) { return Scalar("null"); }
+  bool on_comment_part(View, Error&) { return true; }
+  bool on_comment(View, Error&) { return true; }
 
  private:
-  void SkipBlanks() { rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n"), rest_.size())); }
-  bool Take(char wanted) {
-    SkipBlanks();
-    if (rest_.empty() || rest_.front() != wanted) return false;
-    rest_.remove_prefix(1);
+  bool Keep(View part) {
+    text_.append(part.data(), part.size());
     return true;
   }
-  // With its quotes.
-  bool ReadText(std::string* text) {
-    SkipBlanks();
-    if (rest_.empty() || rest_.front() != '"') return false;
-    size_t end = 1;
-    while (end < rest_.size() && rest_[end] != '"') end += rest_[end] == '\\' ? 2 : 1;
-    if (end >= rest_.size()) return false;
-    *text = rest_.substr(0, end + 1);
-    rest_.remove_prefix(end + 1);
+  bool Number(View rest) {
+    Keep(rest);
+    return Scalar(std::exchange(text_, {}));
+  }
+  // Where the next value belongs: the document, behind the last element, or under the key that has come.
+  JsonTree* Place() {
+    JsonTree* const parent = open_.back();
+    if (!begun_) return parent;
+    if (parent->kind == JsonTree::Kind::kObject) return &parent->members.back().second;
+    return &parent->items.emplace_back();
+  }
+  bool Scalar(std::string text) {
+    Place()->scalar = std::move(text);
+    begun_ = true;
     return true;
   }
-  // A number, true, false or null.
-  bool ReadWord(std::string* word) {
-    SkipBlanks();
-    const size_t length = std::min(rest_.find_first_of(",]} \t\r\n\":[{"), rest_.size());
-    *word = rest_.substr(0, length);
-    rest_.remove_prefix(length);
-    const bool is_number = !word->empty() && word->find_first_not_of("0123456789+-.eE") == std::string::npos;
-    return is_number || *word == "true" || *word == "false" || *word == "null";
+  bool Begin(JsonTree::Kind kind) {
+    JsonTree* const tree = Place();
+    tree->kind = kind;
+    if (begun_) open_.push_back(tree);
+    begun_ = true;
+    return true;
   }
-  bool ReadValue(JsonTree* tree, size_t depth) {
-    if (depth > kDepthMax) return false;
-    if (Take('{')) return ReadMembers(tree, depth);
-    if (Take('[')) return ReadItems(tree, depth);
-    return ReadText(&tree->scalar) || ReadWord(&tree->scalar);
-  }
-  bool ReadMembers(JsonTree* tree, size_t depth) {
-    tree->kind = JsonTree::Kind::kObject;
-    if (Take('}')) return true;
-    do {
-      auto& [key, value] = tree->members.emplace_back();
-      if (!ReadText(&key) || !Take(':') || !ReadValue(&value, depth + 1)) return false;
-    } while (Take(','));
-    return Take('}');
-  }
-  bool ReadItems(JsonTree* tree, size_t depth) {
-    tree->kind = JsonTree::Kind::kArray;
-    if (Take(']')) return true;
-    do {
-      if (!ReadValue(&tree->items.emplace_back(), depth + 1)) return false;
-    } while (Take(','));
-    return Take(']');
+  bool End() {
+    if (open_.size() > 1) open_.pop_back();
+    return true;
   }
 
-  std::string_view rest_;
+  std::vector<JsonTree*> open_;  // the document, and what is not closed in it; their parents do not grow meanwhile
+  bool begun_ = false;           // the document's own value
+  std::string text_;
 };
 
 void Append(const JsonTree& tree, std::string* text) {
@@ -114,7 +127,12 @@ std::string JsonTree::Text() const {
 
 Result<JsonTree> ReadJsonTree(std::string_view text) {
   JsonTree tree;
-  if (!Reader(text).ReadWhole(&tree)) return Status(ErrorId::kHandshakeBad, "the answer is no JSON document");
+  boost::json::parse_options options;
+  options.max_depth = kDepthMax;
+  boost::json::basic_parser<TreeBuilder> parser(options, &tree);
+  boost::json::error_code error;
+  const size_t taken = parser.write_some(false, text.data(), text.size(), error);
+  if (error || taken != text.size()) return Status(ErrorId::kHandshakeBad, "the answer is no JSON document");
   return tree;
 }
 

@@ -1,4 +1,4 @@
-// JsonTree: a JSON document as it came: keys, texts and numbers keep their bytes, so that what is made of it has the server's numbers.
+// JsonTree: a JSON document in the order in which it came; numbers keep their bytes, so that what is made of it has the server's numbers.
 //
 // One thread; a value type.
 #pragma once
