@@ -3,15 +3,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <functional>
-#include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "client/mem_client.h"
-#include "tests/client/played_server.h"
+#include "tests/client/played_session.h"
 
 namespace tidepool::client {
 namespace brought_test {
@@ -22,34 +17,14 @@ ino_t InodeOf(int fd) {
   return about.st_ino;
 }
 
-class BroughtTest : public ::testing::Test {
+class BroughtTest : public PlayedSession {
  protected:
   static constexpr uint64_t kPoison = shm::kPoisonedFlag;
 
   void SetUp() override {
     memory_ = UniqueFd(memfd_create("brought", MFD_CLOEXEC));
-    options_.socket_dir = server_.directory();
-    options_.wait_timeout_ns = 5 * kNsPerSecond;
     options_.brought = BroughtMemory{.form = 2, .uuid = {7, 7}, .descriptor = memory_.get(), .data = data_.data(), .bytes = data_.size()};
   }
-  template <typename Client>
-  auto Beside(const std::function<void()>& server, const Client& client) {
-    std::thread thread(server);
-    auto result = client();
-    thread.join();
-    return result;
-  }
-  void Connect() {
-    auto client = Beside(
-        [this] {
-          hello_ = server_.TakeGreeting();
-          server_.Welcome();
-        },
-        [this] { return MemClient::Connect(options_, server_.Spec(), 0); });
-    ASSERT_TRUE(client.ok()) << client.status().Format();
-    client_ = std::move(client).value();
-  }
-  Ticket Fetch(uint64_t offset) { return client_->StartFetch({0, 0, 64, offset}, 12).value(); }
   uint64_t Done(Ticket ticket) const { return server_.flags().done(ticket)->load(); }
   // The client notices that the server has died, and comes back.
   void ComeBack(uint32_t session) {
@@ -63,12 +38,8 @@ class BroughtTest : public ::testing::Test {
     ASSERT_TRUE(back.ok()) << back.Format();
   }
 
-  testing::PlayedServer server_;
   UniqueFd memory_;
   std::vector<std::byte> data_ = std::vector<std::byte>(testing::PlayedServer::kRcacheBytes);
-  ClientOptions options_;
-  std::unique_ptr<MemClient> client_;
-  shm::HelloFrame hello_;
   shm::ResumeFrame resume_;
   std::vector<UniqueFd> memories_;
 };

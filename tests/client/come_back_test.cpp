@@ -15,49 +15,20 @@
 #include <variant>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/point.h"
 #include "base/random.h"
-#include "client/mem_client.h"
-#include "tests/client/played_server.h"
+#include "tests/client/played_session.h"
 
 namespace tidepool::client {
 namespace come_back_test {
 
-class ComeBackTest : public ::testing::Test {
+class ComeBackTest : public PlayedSession {
  protected:
   void SetUp() override {
-    options_.socket_dir = server_.directory();
-    options_.wait_timeout_ns = 5 * kNsPerSecond;
     options_.server_timeout_ns = 5 * kNsPerSecond;
     options_.on_wait = [this](const std::string& line) { lines_.push_back(line); };
   }
 
-  // Runs the server's part beside the client's.
-  template <typename Client>
-  auto Beside(const std::function<void()>& server, const Client& client) {
-    std::thread thread(server);
-    auto result = client();
-    thread.join();
-    return result;
-  }
-  void Connect() {
-    auto client = Beside(
-        [this] {
-          nonce_ = server_.TakeGreeting().nonce;
-          server_.Welcome();
-        },
-        [this] { return MemClient::Connect(options_, server_.Spec(), 0); });
-    ASSERT_TRUE(client.ok()) << client.status().Format();
-    client_ = std::move(client).value();
-  }
-  // A fetch whose rCache offset names it.
-  Ticket Fetch(uint64_t name) { return client_->StartFetch({0, 0, 64, name}, 12).value(); }
-
-  testing::PlayedServer server_;
-  ClientOptions options_;
-  std::unique_ptr<MemClient> client_;
-  uint64_t nonce_ = 0;
   std::vector<std::string> lines_;
 };
 
@@ -73,7 +44,7 @@ TEST_F(ComeBackTest, WhatWasNotAnsweredIsSentAgainInOrderAndMarked) {
     server_.Die();
     const shm::ResumeFrame frame = server_.TakeResume();
     EXPECT_EQ(frame.rank, 0U);
-    EXPECT_EQ(frame.nonce, nonce_);
+    EXPECT_EQ(frame.nonce, hello_.nonce);
     EXPECT_EQ(frame.job_nonce, server_.kJobNonce);
     EXPECT_EQ(frame.rcache_bytes, server_.kRcacheBytes);
     struct stat mine {
