@@ -53,6 +53,15 @@ struct Range {
   uint64_t rcache_offset = 0;  // bytes
 };
 
+// Which parameters a fetch wants, and how soon.
+struct Wanted {
+  Wanted(Version wanted, uint32_t uses = 0) : version(wanted), uses_ahead(uses) {}  // a version alone: as soon as can be
+  Version version;
+  // Uses of chunks of this rank that come before the one it is for; 0: the rank waits for it, or cannot tell. Advice: a wrong number costs
+  // time only.
+  uint32_t uses_ahead;
+};
+
 struct StepEnd {
   Version version = 0;      // that the step's gradients were computed from
   float learning_rate = 0;  // before the parameter group's factor
@@ -77,9 +86,9 @@ class ChunkService {
   // fp32 values at range.rcache_offset (element_count x 4 bytes) become the master weights. A rank puts exactly its shards, each shard
   // in increasing order without gaps; the job is ready when all ranks have put all shards.
   virtual Result<Ticket> StartPutWeights(const Range& range) = 0;
-  // Parameters of `version` (the job's dtype) are copied to range.rcache_offset. Answered when that version exists; asking for a version
+  // Parameters of that version (the job's dtype) are copied to range.rcache_offset. Answered when that version exists; asking for a version
   // that is already overwritten is an error (kProtocolViolation).
-  virtual Result<Ticket> StartFetch(const Range& range, Version version) = 0;
+  virtual Result<Ticket> StartFetch(const Range& range, const Wanted& wanted) = 0;
   // The gradient shard at range.rcache_offset (the job's dtype), exactly this rank's shard; each chunk once per micro-batch, in order.
   virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) = 0;
   // Answered when all ranks have ended the step and it is sealed (or skipped); parameters are updated after that.

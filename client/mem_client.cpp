@@ -91,9 +91,11 @@ Result<Ticket> MemClient::StartClaimFrozen(ChunkId chunk) {
   return Start(RequestOf(shm::Op::kClaimFrozen, {.chunk = chunk}));
 }
 
-Result<Ticket> MemClient::StartFetch(const Range& range, Version version) {
+Result<Ticket> MemClient::StartFetch(const Range& range, const Wanted& wanted) {
   shm::Request request = RequestOf(shm::Op::kFetch, range);
-  request.version = version;
+  request.version = wanted.version;
+  // Where the server made the rCache it has no order of GPUs to keep, and may be of a version that knows no such number.
+  if (!flags_.is_null()) request.micro_batch = wanted.uses_ahead;
   auto ticket = Start(request);
   TP_POINT("client.fetch_sent");
   return ticket;

@@ -39,7 +39,7 @@ class MemClient final : public ChunkService {
 
   const Attachment& attachment() const override { return session_.attachment; }
   Result<Ticket> StartPutWeights(const Range& range) override;
-  Result<Ticket> StartFetch(const Range& range, Version version) override;
+  Result<Ticket> StartFetch(const Range& range, const Wanted& wanted) override;
   Result<Ticket> StartSubmitGradient(const Range& range, Version version, uint32_t micro_batch) override;
   Result<Ticket> StartEndStep(const StepEnd& end) override;
   // Is this frozen chunk there? Outcome::bytes are all of its bytes then. 0: this rank is to put them, with StartPutWeights, elements of

@@ -268,6 +268,10 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     EndStep(seat, shm::AsEndStep(request));
     return;
   }
+  if (shm::UsesAhead(request) != 0 && !seat->session->is_brought()) {
+    seat->violation = "a fetch into memory that the server made says how soon it is used";
+    return;
+  }
   if (seat->job->spec().IsFrozen(request.chunk)) return StartChecked(seat, request);
   if (request.op == static_cast<uint32_t>(shm::Op::kClaimFrozen)) {
     seat->violation = "a chunk is claimed that is not frozen";

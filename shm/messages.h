@@ -42,9 +42,15 @@ struct Request {
   uint64_t rcache_offset;  // bytes from the start of the session's rCache memory
   uint64_t element_begin;  // first element in the chunk
   uint64_t element_count;  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the job's dtype
-  uint32_t micro_batch;    // kSubmitGradient: 0 .. micro_batches - 1; else 0
+  uint32_t micro_batch;    // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; else 0
   uint32_t flags;          // 0 or kResubmitted
 };
+
+// Of a fetch whose rank brought its rCache: so many uses of chunks of its order come before the one that it is for; 0: the rank waits for
+// it, or cannot tell. Advice for the order of copies. 0 in all other requests (and in sessions of versions before kAbiBrought).
+inline uint32_t UsesAhead(const Request& request) {
+  return request.op == static_cast<uint32_t>(Op::kFetch) ? request.micro_batch : 0;
+}
 
 // kEndStep, in the same 56 bytes.
 struct EndStepRequest {

@@ -14,10 +14,10 @@ Result<client::Ticket> TracedService::Note(Result<client::Ticket> ticket, TraceL
   return ticket;
 }
 
-Result<client::Ticket> TracedService::StartFetch(const client::Range& range, Version version) {
-  if (std::exchange(version_, version) != version) seen_.clear();
+Result<client::Ticket> TracedService::StartFetch(const client::Range& range, const client::Wanted& wanted) {
+  if (std::exchange(version_, wanted.version) != wanted.version) seen_.clear();
   const bool first = seen_.insert(range.chunk).second;
-  return Note(real_->StartFetch(range, version), TraceLane::kH2D, range, first);
+  return Note(real_->StartFetch(range, wanted), TraceLane::kH2D, range, first);
 }
 
 Result<client::Ticket> TracedService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {

@@ -26,7 +26,7 @@ const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes, const sh
   if ((request.flags & ~shm::kResubmitted) != 0) return "a reserved flag is set";
   // It is refused whatever it says.
   if (IsOp(request, shm::Op::kSubmitGradient)) return nullptr;
-  if (request.micro_batch != 0) return "the micro-batch of this request is not zero";
+  if (request.micro_batch != shm::UsesAhead(request)) return "the micro-batch of this request is not zero";
   if (IsOp(request, shm::Op::kClaimFrozen)) return CheckClaim(request);
   const uint64_t elements = states.spec().Frozen(request.chunk).elements;
   if (request.element_count == 0) return "the element range is empty";

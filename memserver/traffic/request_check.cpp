@@ -37,7 +37,7 @@ const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes
     return "the range does not lie inside the rCache";
   }
   const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
-  if (!is_gradient && request.micro_batch != 0) return "the micro-batch of this request is not zero";
+  if (!is_gradient && request.micro_batch != shm::UsesAhead(request)) return "the micro-batch of this request is not zero";
   return nullptr;
 }
 

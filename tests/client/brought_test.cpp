@@ -77,6 +77,16 @@ TEST_F(BroughtTest, EachTicketHasWordsOfItsOwnThatSayItsNumber) {
   EXPECT_EQ(client_->FlagsOf(first + kTicketsMax).ready, one.ready) << "a slot is used again behind as many as may be in flight";
 }
 
+TEST_F(BroughtTest, AFetchSaysHowManyUsesComeBeforeItsOwn) {
+  Connect();
+  static_cast<void>(client_->StartFetch({0, 0, 64, 0}, {12, 3}));
+  Fetch(256);
+  const auto ahead = server_.NextRequest(), now = server_.NextRequest();
+  ASSERT_TRUE(ahead && now);
+  EXPECT_EQ(shm::UsesAhead(*ahead), 3U);
+  EXPECT_EQ(shm::UsesAhead(*now), 0U);
+}
+
 TEST_F(BroughtTest, NoStreamWaitsForAServerThatIsGone) {
   Connect();
   const Ticket ticket = Fetch(0);

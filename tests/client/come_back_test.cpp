@@ -32,6 +32,13 @@ class ComeBackTest : public PlayedSession {
   std::vector<std::string> lines_;
 };
 
+// A server of the version before takes a micro-batch in a fetch for a lie.
+TEST_F(ComeBackTest, AFetchIntoMemoryThatTheServerMadeSaysNothingOfItsUse) {
+  Connect();
+  static_cast<void>(client_->StartFetch({0, 0, 64, 10}, {12, 3}));
+  EXPECT_EQ(server_.NextRequest()->micro_batch, 0U);
+}
+
 TEST_F(ComeBackTest, WhatWasNotAnsweredIsSentAgainInOrderAndMarked) {
   Connect();
   const Ticket a = Fetch(10), b = Fetch(20);

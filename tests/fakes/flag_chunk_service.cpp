@@ -54,8 +54,8 @@ Result<client::Ticket> FlagChunkService::StartPutWeights(const client::Range& ra
   return Add({Kind::kPut, range, 0, 0});
 }
 
-Result<client::Ticket> FlagChunkService::StartFetch(const client::Range& range, Version version) {
-  return Add({Kind::kFetch, range, version, 0});
+Result<client::Ticket> FlagChunkService::StartFetch(const client::Range& range, const client::Wanted& wanted) {
+  return Add({Kind::kFetch, range, wanted.version, 0});
 }
 
 Result<client::Ticket> FlagChunkService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {

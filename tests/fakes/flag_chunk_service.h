@@ -42,7 +42,7 @@ class FlagChunkService final : public client::ChunkService {
 
   const client::Attachment& attachment() const override { return attachment_; }
   Result<client::Ticket> StartPutWeights(const client::Range& range) override;
-  Result<client::Ticket> StartFetch(const client::Range& range, Version version) override;
+  Result<client::Ticket> StartFetch(const client::Range& range, const client::Wanted& wanted) override;
   Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override;
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
   client::TicketFlags FlagsOf(client::Ticket ticket) const override;

@@ -127,9 +127,9 @@ Result<client::Ticket> MemoryChunkService::StartPutWeights(const client::Range& 
   return Add({Kind::kPut, range, 0, 0, 0});
 }
 
-Result<client::Ticket> MemoryChunkService::StartFetch(const client::Range& range, Version version) {
+Result<client::Ticket> MemoryChunkService::StartFetch(const client::Range& range, const client::Wanted& wanted) {
   std::fill_n(At(range), range.element_count, std::numeric_limits<float>::quiet_NaN());
-  return Add({Kind::kFetch, range, version, 0, 0});
+  return Add({Kind::kFetch, range, wanted.version, 0, 0});
 }
 
 Result<client::Ticket> MemoryChunkService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {

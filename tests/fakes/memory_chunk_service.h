@@ -64,7 +64,7 @@ class MemoryChunkService final : public client::ChunkService {
 
   const client::Attachment& attachment() const override { return attachment_; }
   Result<client::Ticket> StartPutWeights(const client::Range& range) override;
-  Result<client::Ticket> StartFetch(const client::Range& range, Version version) override;
+  Result<client::Ticket> StartFetch(const client::Range& range, const client::Wanted& wanted) override;
   Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override;
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
   bool Test(client::Ticket ticket) override;

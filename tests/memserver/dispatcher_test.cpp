@@ -111,7 +111,7 @@ const BadRequest kBadRequests[] = {
     {"OffsetAtEnd", Fetch(0, 0, 1, 64 * kKiB), "inside the rCache"},
     {"OffsetOneTooFar", Fetch(0, 0, 192, 64 * kKiB - 192 * 4 + 4), "inside the rCache"},
     {"OffsetUnaligned", Fetch(0, 0, 1, 2), "aligned"},
-    {"MicroBatchOfFetch", With(Fetch(0, 0, 1, 0), [](Request* r) { r->micro_batch = 1; }), "micro-batch"},
+    {"MicroBatchOfFetch", With(Fetch(0, 0, 1, 0), [](Request* r) { r->micro_batch = 1; }), "how soon"},
     {"FetchTwoAhead", With(Fetch(0, 0, 1, 0), [](Request* r) { r->version = 2; }), "one step ahead"},
     {"FetchFarAhead", With(Fetch(0, 0, 1, 0), [](Request* r) { r->version = kHuge; }), "one step ahead"},
     {"PutAfterReady", Put(0, kShard), "has its weights"},

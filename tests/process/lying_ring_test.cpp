@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"VersionFarAhead", Op::kFetch, [](Request* r) { r->version = 2; }, "ahead"},
         Lie{"VersionHuge", Op::kFetch, [](Request* r) { r->version = kHuge; }, ""},
         Lie{"ReservedSet", Op::kFetch, [](Request* r) { r->flags = 2; }, "reserved"},
-        Lie{"MicroBatchOfFetch", Op::kFetch, [](Request* r) { r->micro_batch = 1; }, "micro-batch"},
+        Lie{"MicroBatchOfFetch", Op::kFetch, [](Request* r) { r->micro_batch = 1; }, "how soon"},
         Lie{"WeightsTwice", Op::kPutWeights, [](Request*) {}, "weights already"},
         Lie{"GradientOfOthersShard", Op::kSubmitGradient, [](Request* r) { r->element_begin = 2048; }, "exactly the rank's shard"},
         Lie{"GradientOfPart", Op::kSubmitGradient, [](Request* r) { r->element_count = 1024; }, "exactly the rank's shard"},

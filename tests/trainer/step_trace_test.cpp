@@ -37,7 +37,7 @@ class SlowService final : public client::ChunkService {
  public:
   const client::Attachment& attachment() const override { return attachment_; }
   Result<client::Ticket> StartPutWeights(const client::Range&) override { return ++last_; }
-  Result<client::Ticket> StartFetch(const client::Range&, Version) override { return ++last_; }
+  Result<client::Ticket> StartFetch(const client::Range&, const client::Wanted&) override { return ++last_; }
   Result<client::Ticket> StartSubmitGradient(const client::Range&, Version, uint32_t) override { return ++last_; }
   Result<client::Ticket> StartEndStep(const client::StepEnd&) override { return ++last_; }
   client::TicketFlags FlagsOf(client::Ticket ticket) const override {

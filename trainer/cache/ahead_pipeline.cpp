@@ -114,10 +114,10 @@ OpId AheadPipeline::Start(Op op, const Result<client::Ticket>& ticket) {
   return id;
 }
 
-OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past) {
+OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
   if (!MakeRoom().ok()) return 0;
   const Word free = FreeAt(past);
-  const OpId id = Start({chunk, true, 0, {}, {}}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), version));
+  const OpId id = Start({chunk, true, 0, {}, {}}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), wanted));
   if (id == 0) return 0;
   Op& op = ops_.back();
   if (free.Reached()) {

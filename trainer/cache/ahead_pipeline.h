@@ -51,8 +51,8 @@ class AheadPipeline {
   // Lets the streams pass what they still have of it, for at most two seconds; what they hold longer stays registered for ever.
   ~AheadPipeline();
 
-  // This rank's shard of `version` comes to its place in `block` behind all that used it, then all shards are gathered.
-  OpId Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past);
+  // This rank's shard comes to its place in `block` behind all that used it, then all shards are gathered.
+  OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
   // Behind all that is in the compute stream the block is reduced over the group, then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
   // What is in the compute stream up to here used some blocks; no later operator does before the next Wait. May hold the CPU back.

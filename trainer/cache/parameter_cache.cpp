@@ -207,7 +207,7 @@ void ParameterCache::RunStep(const PlanStep& step, bool ahead) {
     table_.Take(step.chunk);
   }
   if (!step.fetch) return;
-  StartFetch(step.chunk);
+  StartFetch(step.chunk, follower_.UsesUntil(step));
   (ahead ? entries_[step.chunk].prefetched : entries_[step.chunk].demanded) = true;
   ++(ahead ? counters_.prefetches : counters_.misses);
 }
@@ -216,8 +216,8 @@ void ParameterCache::PrefetchAhead(uint64_t horizon) {
   while (const PlanStep* step = follower_.TakeStepAhead(horizon, setup_.options.prefetch_depth)) RunStep(*step, /*ahead=*/true);
 }
 
-void ParameterCache::StartFetch(ChunkId chunk) {
-  table_.set_last_op(chunk, pipeline_.Fetch(chunk, table_.place(chunk), version_, table_.past(chunk)));
+void ParameterCache::StartFetch(ChunkId chunk, uint32_t uses_ahead) {
+  table_.set_last_op(chunk, pipeline_.Fetch(chunk, table_.place(chunk), {version_, uses_ahead}, table_.past(chunk)));
   const Status held = states_.ChangeChunk(chunk, TensorState::kHold);
   TP_CHECK(held.ok(), "a chunk that is fetched was nowhere");
 }
@@ -276,7 +276,7 @@ Status ParameterCache::Demand(ChunkId chunk) {
   TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
   TP_RETURN_IF_ERROR(Place(chunk));
   if (dry_) return {};
-  StartFetch(chunk);
+  StartFetch(chunk, 0);
   entries_[chunk].demanded = true;
   ++counters_.misses;
   return Progress();

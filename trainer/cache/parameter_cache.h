@@ -186,7 +186,7 @@ class ParameterCache {
   Status Place(ChunkId chunk);
   void GoDry();
   Status FinishDry();
-  void StartFetch(ChunkId chunk);
+  void StartFetch(ChunkId chunk, uint32_t uses_ahead);
   void Evict(ChunkId victim, ChunkId successor);
   void Unmap(ChunkId chunk);
   // Waits until the chunk's parameters are there, tells the caller where, counts.

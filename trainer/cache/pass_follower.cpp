@@ -98,6 +98,11 @@ const PlanStep* PassFollower::TakeStepAhead(uint64_t horizon, uint64_t depth) {
   return &step;
 }
 
+uint32_t PassFollower::UsesUntil(const PlanStep& step) const {
+  const uint64_t uses = step.needed_at + 1 - std::min(step.needed_at + 1, next_);
+  return static_cast<uint32_t>(std::min<uint64_t>(uses, UINT32_MAX));
+}
+
 uint64_t PassFollower::BlocksNeeded() const {
   return SmallestRcache(following() ? current() : recording_, evictable_);
 }

@@ -53,6 +53,9 @@ class PassFollower {
   // While following: the next step that may start at moment `horizon`, with at most `depth` steps ahead of their need; null: none.
   const PlanStep* TakeStepAhead(uint64_t horizon, uint64_t depth);
 
+  // While following: how many moments come before the one that needs the step, the present one counted; 0: the present one does.
+  uint32_t UsesUntil(const PlanStep& step) const;
+
   // The order of a kind; empty while it is unknown.
   const AccessSchedule& schedule(PassKind kind) const { return schedules_[static_cast<size_t>(kind)]; }
   // Blocks that the order followed or recorded so far needs.

@@ -25,8 +25,8 @@ class Pipeline {
   // Errors: kMemoryMapFailed, kCudaFailed (both on a device only).
   static Result<Pipeline> Open(PipelineSetup setup);
 
-  OpId Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past) {
-    return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, version, past); });
+  OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
+    return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, wanted, past); });
   }
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
     return Visit([&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });

@@ -25,6 +25,9 @@ struct BlockPast {
   UseMark use = 0;  // the last operator that was released since
 };
 
+// Which parameters a block gets, and how many moments of the pass come before the one that needs them (client/chunk_service.h).
+using client::Wanted;
+
 // Of the service's tickets some are left to the trainer itself (end of step, weights).
 inline constexpr uint32_t kTicketsUsed = client::kTicketsMax - 32;
 

@@ -17,8 +17,8 @@ OpId TransferPipeline::Add(Op op) {
   return op.id;
 }
 
-OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past) {
-  return Add({0, chunk, true, 0, version, block, past.op, past.use, Stage::kQueued, 0});
+OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
+  return Add({0, chunk, true, 0, wanted, block, past.op, past.use, Stage::kQueued, 0});
 }
 
 OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
@@ -45,7 +45,7 @@ bool TransferPipeline::StartAtServer(Op* op) {
   if (at_server_ >= kTicketsUsed) return false;
   const client::Range range = setup_.ShardRange(op->chunk, op->block);
   Result<client::Ticket> ticket =
-      op->fetch ? service_->StartFetch(range, op->version) : service_->StartSubmitGradient(range, op->version, op->micro_batch);
+      op->fetch ? service_->StartFetch(range, op->wanted) : service_->StartSubmitGradient(range, op->wanted.version, op->micro_batch);
   if (Latch(ticket.status())) return false;
   op->ticket = ticket.value();
   const client::TicketFlags flags = service_->FlagsOf(op->ticket);

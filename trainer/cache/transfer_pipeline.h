@@ -25,8 +25,8 @@ class TransferPipeline {
  public:
   explicit TransferPipeline(PipelineSetup setup);
 
-  // This rank's shard of `version` comes to its place in `block` behind all that used it, then all shards are gathered.
-  OpId Fetch(ChunkId chunk, std::byte* block, Version version, const BlockPast& past);
+  // This rank's shard comes to its place in `block` behind all that used it, then all shards are gathered.
+  OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
   // The whole block is reduced over the group, then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
   // Operators up to here used some blocks; no later one does before the next Wait.
@@ -55,7 +55,7 @@ class TransferPipeline {
     ChunkId chunk;
     bool fetch;
     uint32_t micro_batch;
-    Version version;
+    Wanted wanted;  // of a submission: the version that the gradients belong to
     std::byte* block;
     OpId after;
     device::Stream::Marker gate;  // of the compute stream: what the transfer comes behind; 0: nothing

@@ -32,6 +32,27 @@ CacheCounters LastStep(const ToyRankResult& rank, size_t step) {
   return now;
 }
 
+TEST(PassFollower, CountsTheMomentsBeforeTheOneThatNeedsAStep) {
+  const AccessSchedule order{{{.chunks = {0}}, {.chunks = {1}}, {.chunks = {2}}, {.chunks = {0}}}};
+  PassFollower follower({true, true, true}, 2);
+  follower.Declare(PassKind::kTrain, order);
+  ASSERT_TRUE(follower.Begin(PassKind::kTrain, {}).ok());
+  const PlanStep* first = follower.TakeStepAhead(0, 2);
+  ASSERT_TRUE(first != nullptr && first->chunk == 0);
+  EXPECT_EQ(follower.UsesUntil(*first), 1u) << "no operator stands still yet";
+  const PlanStep* second = follower.TakeStepAhead(0, 2);
+  ASSERT_TRUE(second != nullptr && second->chunk == 1);
+  EXPECT_EQ(follower.UsesUntil(*second), 2u);
+  follower.Enter(order.moments[0]);
+  EXPECT_EQ(follower.UsesUntil(*first), 0u);
+  EXPECT_EQ(follower.UsesUntil(*second), 1u);
+  follower.Enter(order.moments[1]);
+  follower.Enter(order.moments[2]);
+  const PlanStep* due = follower.TakeDueStep();
+  ASSERT_TRUE(due != nullptr && due->chunk == 2);
+  EXPECT_EQ(follower.UsesUntil(*due), 0u) << "the operator waits for it";
+}
+
 TEST(ParameterCache, TrainsRightInTheSmallestRcacheAndInLargerOnes) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     ToyConfig config = Toy(seed, 8, 1);

@@ -30,9 +30,9 @@ class FailingService final : public client::ChunkService {
 
   const client::Attachment& attachment() const override { return real_->attachment(); }
   Result<client::Ticket> StartPutWeights(const client::Range& range) override { return real_->StartPutWeights(range); }
-  Result<client::Ticket> StartFetch(const client::Range& range, Version version) override {
+  Result<client::Ticket> StartFetch(const client::Range& range, const client::Wanted& wanted) override {
     if (Due(fetch_error_, &fetches_left_)) return Status(fetch_error_, "the fetch failed");
-    return real_->StartFetch(range, version);
+    return real_->StartFetch(range, wanted);
   }
   Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override {
     if (Due(submit_error_, &submits_left_)) return Status(submit_error_, "the submission failed");
