@@ -152,7 +152,6 @@ const CopyOp& RowOf(const Seat* seat, const Request& request) {
 
 // Answers or starts; true when the request must (still) wait.
 bool StartOrWait(Seat* seat, const Request& request) {
-  if (seat->session->Holds(request)) return true;
   switch (RowOf(seat, request).start(seat, request)) {
     case Start::kStarted: return false;
     case Start::kWait: return true;
@@ -296,6 +295,7 @@ void Dispatcher::StartChecked(Seat* seat, const Request& request) {
   seat->violation = RowOf(seat, request).check(seat, request);
   if (seat->violation != nullptr) return;
   Session& session = *seat->session;
+  if (session.IsOrdered(request)) return session.Hold(request, request.element_count * BytesOf(seat->job->spec().dtype));
   if (!session.waiting().IsBehind(request) && !StartOrWait(seat, request)) return;
   session.waiting().Add(request);
   seat->job->states->Await(request.chunk);
@@ -303,18 +303,36 @@ void Dispatcher::StartChecked(Seat* seat, const Request& request) {
   TP_POINT("server.request_parked");
 }
 
+uint64_t Dispatcher::BeginHeld(Seat* seat, const Request& held) {
+  const Request request = held;
+  Session& session = *seat->session;
+  const uint64_t before = session.lane().bytes_started(), fetches = seat->job->open_traffic.fetches;
+  if (StartOrWait(seat, request)) {
+    if (!session.HasWaited(request)) TP_POINT("server.request_parked");
+    session.LetWait(request);
+    seat->job->states->Await(request.chunk);
+    return 0;
+  }
+  if (session.HasWaited(request)) seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
+  session.Unpark(request);
+  return session.lane().bytes_started() - before + kRequestCost;
+}
+
 bool Dispatcher::RetryParked(Seat* seat) {
   Session& session = *seat->session;
   const uint64_t changes = seat->job->Changes();
-  if (session.seen_changes == changes && !session.HasReleased()) return false;
+  if (session.seen_changes == changes) return false;
   session.seen_changes = changes;
   if (session.waiting().size() == 0) return false;
   session.waiting().Retry([seat](const Request& request) {
     if (seat->violation != nullptr) return false;
+    if (seat->session->IsOrdered(request)) {
+      seat->session->HoldAgain(request);
+      return true;
+    }
     const uint64_t fetches = seat->job->open_traffic.fetches;
-    const bool was_held = seat->session->IsHeld(request);
     const bool waits = StartOrWait(seat, request);
-    if (!was_held) seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
+    seat->job->open_traffic.fetches_waited += seat->job->open_traffic.fetches - fetches;
     if (waits) seat->job->states->Await(request.chunk);
     return waits;
   });

@@ -27,10 +27,22 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
 void Job::SetQuota(std::string account_name, const Quota& new_quota) {
   account = std::move(account_name);
   quota = new_quota;
-  for (Share* share : {&worker_share, &copy_share, &drive_share}) {
+  const auto set = [this](Share* share) {
     share->weight = quota.weight;
     share->priority = quota.priority;
+  };
+  for (Share* share : {&worker_share, &copy_share, &drive_share}) set(share);
+  for (auto& root : root_shares) {
+    for (Share& share : root) set(&share);
   }
+}
+
+Share& Job::RootShare(size_t root, LaneWay way) {
+  while (root_shares.size() <= root) {
+    const Share fresh{.weight = quota.weight, .priority = quota.priority};
+    root_shares.push_back({fresh, fresh});
+  }
+  return root_shares[root][static_cast<size_t>(way)];
 }
 
 bool Job::HasSeats() const {

@@ -8,6 +8,7 @@
 //  3. a job in kRemoving gets no work and goes away when nothing of it is at the workers or at the checkpoint thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -99,9 +100,10 @@ struct Job {
   uint32_t index_slot = 0;  // in the kept index, while recorded
   std::string account;      // whose quota it uses; with the quota, see SetQuota
   Quota quota;
-  Share worker_share, copy_share;  // of the optimizer workers and of copies, in bytes of memory traffic
-  Share drive_share;               // of the NVMe directories, in bytes read and written
-  size_t next_seat = 0;            // whose turn it is among the job's ranks, where jobs share the copies
+  Share worker_share, copy_share;                         // of the optimizer workers and of copies on the host, in bytes of memory traffic
+  Share drive_share;                                      // of the NVMe directories, in bytes read and written
+  std::vector<std::array<Share, kLaneWays>> root_shares;  // of copies of GPUs; see RootShare
+  size_t next_seat = 0;                                   // whose turn it is among the job's ranks, where jobs share the copies
   // The rooms' parts.
   const std::unique_ptr<JobStates> states;
   GradientIntake intake;
@@ -144,6 +146,8 @@ struct Job {
   // Any rank with a seat, or awaited.
   bool HasRanks() const;
   void SetQuota(std::string account_name, const Quota& new_quota);
+  // Its account of copies behind a root complex, one way.
+  Share& RootShare(size_t root, LaneWay way);
   bool run_broken() const { return run() != RunState::kWhole; }
   // Every rank of the run said goodbye. Requires IsRecorded().
   bool AllLeftWell() const;

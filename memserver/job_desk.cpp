@@ -291,7 +291,15 @@ Result<GpuStreams*> JobDesk::StreamsOf(Gpu* gpu) {
     if (open->failed()) return open->status();
     return open.get();
   }
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<GpuStreams> streams, GpuStreams::Open(gpu));
+  auto& roots = tables_->roots;
+  const auto same = [gpu](const auto& root) { return root->name() == gpu->root_complex(); };
+  const auto number = static_cast<size_t>(std::find_if(roots.begin(), roots.end(), same) - roots.begin());
+  if (number == roots.size()) {
+    roots.push_back(std::make_unique<RootComplex>(gpu->root_complex(), number, options_.gpu_copy_bytes));
+    // Turns allocate nothing.
+    for (const auto& job : tables_->jobs) job->RootShare(number, LaneWay::kToRcache);
+  }
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<GpuStreams> streams, GpuStreams::Open(gpu, roots[number].get()));
   tables_->gpus.push_back(std::move(streams));
   return tables_->gpus.back().get();
 }
@@ -303,6 +311,7 @@ Result<std::unique_ptr<Session>> JobDesk::MakeSession(Seat* seat) {
   Session::Parts parts{.id = seat->session_id, .rank = seat->rank};
   if (seat->held_brought.gpu != nullptr) {
     TP_ASSIGN_OR_RETURN(parts.gpu, StreamsOf(seat->held_brought.gpu));
+    for (const auto& root : tables_->roots) seat->job->RootShare(root->number(), LaneWay::kToRcache);
   } else {
     TP_ASSIGN_OR_RETURN(parts.stream, parts_.device->OpenStream());
   }

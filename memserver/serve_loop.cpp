@@ -20,7 +20,12 @@ int64_t SpinNs(int64_t wanted) {
 }  // namespace
 
 ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
-    : parts_(parts), options_(options), spin_(SpinNs(options.spin_ns)), desk_(parts, options, &tables_), steps_(parts, &tables_) {
+    : parts_(parts),
+      options_(options),
+      spin_(SpinNs(options.spin_ns)),
+      desk_(parts, options, &tables_),
+      steps_(parts, &tables_),
+      gpu_copies_(&tables_, &dispatcher_) {
   tables_.started_ns = parts_.clock->NowNs();
   tables_.frozen = std::make_unique<FrozenTable>(parts_.pool);
   tables_.quotas = QuotaBook(options.quotas, options.quota_fallback);
@@ -79,20 +84,26 @@ bool ServeLoop::TakeSaved() {
 bool ServeLoop::ServeSeats() {
   const size_t count = tables_.seats.size();
   if (count == 0) return false;
-  if (JobsCompete()) return ServeInShares();
-  first_seat_ = (first_seat_ + 1) % count;
   bool worked = false;
-  for (size_t i = 0; i < count; ++i) {
-    Seat* seat = tables_.seats[(first_seat_ + i) % count].get();
-    if (seat->session == nullptr || seat->violation != nullptr) continue;
-    worked |= dispatcher_.EndCopies(seat);
-    if (!seat->job->suspended && !seat->leaving) {
-      worked |= dispatcher_.RetryParked(seat);
-      worked |= dispatcher_.TakeRequests(seat, kRequestsPerTurn);
+  if (JobsCompete()) {
+    worked = ServeInShares();
+  } else {
+    first_seat_ = (first_seat_ + 1) % count;
+    for (size_t i = 0; i < count; ++i) {
+      Seat* seat = tables_.seats[(first_seat_ + i) % count].get();
+      if (seat->session == nullptr || seat->violation != nullptr) continue;
+      worked |= dispatcher_.EndCopies(seat);
+      worked |= TakeAll(seat);
+      worked |= ProgressCopies(seat);
     }
-    worked |= ProgressCopies(seat);
   }
-  return worked;
+  return gpu_copies_.Begin() || worked;
+}
+
+bool ServeLoop::TakeAll(Seat* seat) {
+  if (seat->job->suspended || seat->leaving) return false;
+  const bool retried = dispatcher_.RetryParked(seat);
+  return dispatcher_.TakeRequests(seat, kRequestsPerTurn) || retried;
 }
 
 bool ServeLoop::ProgressCopies(Seat* seat) {
@@ -113,8 +124,8 @@ bool ServeLoop::ServeInShares() {
   for (const auto& seat : tables_.seats) {
     if (seat->session == nullptr || seat->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(seat.get());
-    if (seat->session->is_brought()) {  // each of its GPU's streams has a bound of its own
-      most = std::max<uint64_t>(most, 1);
+    if (seat->session->is_brought()) {  // its copies begin in the order of its root complex, which has bounds of its own
+      worked |= TakeAll(seat.get());
       continue;
     }
     in_flight += seat->session->lane().bytes_in_flight();
@@ -124,7 +135,7 @@ bool ServeLoop::ServeInShares() {
   const auto share = [this](size_t i) -> Share& { return tables_.jobs[i]->copy_share; };
   const auto take = [this, &in_flight](size_t i) {
     const uint64_t bytes = ServeOneSeat(tables_.jobs[i].get());
-    in_flight += bytes > kRequestCost && !tables_.jobs[i]->brings_rcache ? bytes - kRequestCost : 0;
+    in_flight += bytes > kRequestCost ? bytes - kRequestCost : 0;
     return bytes;
   };
   for (size_t left = kRequestsPerTurn * tables_.seats.size(); left > 0 && in_flight < most; --left) {
@@ -141,7 +152,7 @@ bool ServeLoop::ServeInShares() {
 // One large copy, or many, may fill what is allowed in flight for a while: a job that has none of it does not wait for that.
 bool ServeLoop::ServeOutOfTurn() {
   const auto has_copies = [](const Seat* seat) {
-    return seat != nullptr && seat->session != nullptr && !seat->session->is_brought() && seat->session->lane().bytes_in_flight() > 0;
+    return seat != nullptr && seat->session != nullptr && seat->session->lane().bytes_in_flight() > 0;
   };
   bool worked = false;
   for (const auto& job : tables_.jobs) {
@@ -155,7 +166,7 @@ bool ServeLoop::ServeOutOfTurn() {
 
 // One request, or the parked ones that may go on now, of the next rank of the job that has some. What that costs; 0 when no rank has any.
 uint64_t ServeLoop::ServeOneSeat(Job* job) {
-  if (job->suspended) return 0;
+  if (job->suspended || job->brings_rcache) return 0;
   const size_t ranks = job->seats.size();
   for (size_t i = 0; i < ranks; ++i) {
     job->next_seat = (job->next_seat + 1) % ranks;

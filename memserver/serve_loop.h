@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "memserver/copy_order.h"
 #include "memserver/dispatcher.h"
 #include "memserver/job_desk.h"
 #include "memserver/spin_budget.h"
@@ -38,7 +39,9 @@ class ServeLoop {
   bool TakeControlEvents();
   bool TakeSaved();
   bool ServeSeats();
-  // The part of it for ranks of several jobs: they begin copies by their jobs' shares.
+  // The requests of a rank that has not to share anything where they are taken.
+  bool TakeAll(Seat* seat);
+  // The part of ServeSeats for ranks of several jobs: they begin copies by their jobs' shares.
   bool ServeInShares();
   bool ServeOutOfTurn();
   uint64_t ServeOneSeat(Job* job);
@@ -62,7 +65,8 @@ class ServeLoop {
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;
   size_t first_seat_ = 0;
-  FairShare copies_;
+  FairShare copies_;  // on the host
+  CopyOrder gpu_copies_;
 };
 
 }  // namespace tidepool::memserver

@@ -207,7 +207,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                                .access = options.access,
                                .connections_max = 2 * options.sessions_max,
                                .user_connections_max = 2 * options.user_sessions_max};
-  r.gpus = std::make_unique<GpuTable>(options.gpus, pool->mapped());
+  r.gpus = std::make_unique<GpuTable>(options.gpus, pool->mapped(), options.places.staging);
   const ControlNeighbours neighbours{
       .device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots, .gpus = r.gpus.get()};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));

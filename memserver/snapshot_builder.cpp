@@ -278,8 +278,8 @@ GpuRow RowOf(const GpuStreams& streams) {
   if (!gpu.pin_failure().ok()) row.pin_failure = gpu.pin_failure().Line();
   if (streams.failed()) row.failure = streams.status().Line();
   row.sessions = streams.sessions;
-  row.bytes_h2d = streams.bytes_to_rcache;
-  row.bytes_d2h = streams.bytes_to_pool;
+  row.bytes_h2d = streams.of(LaneWay::kToRcache).bytes;
+  row.bytes_d2h = streams.of(LaneWay::kToPool).bytes;
   row.copies_unpinned = streams.copies_unregistered;
   return row;
 }

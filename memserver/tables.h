@@ -41,6 +41,7 @@ struct LoopOptions {
   Quota quota_fallback = {};                      // of users without a rule
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
   uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: by who copies
+  uint64_t gpu_copy_bytes = kGpuBytesInFlight;    // behind a root complex, in flight
   bool random_tokens = false;                     // of jobs; a simulator has the same in every run
   bool run_inline_work = true;                    // an inline team's work is done in Turn; a simulator does it itself
 };
@@ -85,8 +86,9 @@ struct Mute {
 };
 
 struct Tables {
-  std::unique_ptr<FrozenTable> frozen;            // outlives the jobs, which hold what is in it
-  std::vector<std::unique_ptr<GpuStreams>> gpus;  // outlive the sessions on them
+  std::unique_ptr<FrozenTable> frozen;              // outlives the jobs, which hold what is in it
+  std::vector<std::unique_ptr<RootComplex>> roots;  // of the GPUs
+  std::vector<std::unique_ptr<GpuStreams>> gpus;    // outlive the sessions on them
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival

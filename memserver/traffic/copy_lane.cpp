@@ -1,5 +1,6 @@
 #include "memserver/traffic/copy_lane.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -10,7 +11,11 @@ CopyLane::CopyLane(std::unique_ptr<device::Stream> stream, uint32_t copies_max)
     : own_(std::move(stream)), ways_{FixedRing<Slot>(copies_max), FixedRing<Slot>(0)} {}
 
 CopyLane::CopyLane(GpuStreams* gpu, uint32_t copies_max, shm::FlagPages flags, uint64_t flags_base)
-    : gpu_(gpu), flags_(flags), flags_base_(flags_base), ways_{FixedRing<Slot>(copies_max), FixedRing<Slot>(copies_max)} {
+    : gpu_(gpu),
+      flags_(flags),
+      flags_base_(flags_base),
+      ways_{FixedRing<Slot>(copies_max), FixedRing<Slot>(copies_max)},
+      awaited_at_(copies_max) {
   ++gpu_->sessions;
 }
 
@@ -19,12 +24,13 @@ CopyLane::~CopyLane() {
   --gpu_->sessions;
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    SharedStream& shared = gpu_->way(way);
-    for (; !slots.empty(); slots.Pop()) {
-      shared.bytes -= slots.Front().copy.bytes;
-      --shared.copies;
-    }
+    for (; !slots.empty(); slots.Pop()) gpu_->End(way, slots.Front().copy.bytes, slots.Front().awaited);
   }
+}
+
+void CopyLane::NoteArrival(const shm::Request& request, uint64_t bytes) {
+  const uint64_t ahead = std::min<uint64_t>(shm::UsesAhead(request), kUsesAheadMax) * bytes;
+  awaited_at_[request.counter % awaited_at_.size()] = gpu_->root().way(WayOf(request)).begun + ahead;
 }
 
 void CopyLane::Start(const Copy& copy, void* to, const void* from) {
@@ -37,18 +43,17 @@ void CopyLane::Start(const Copy& copy, void* to, const void* from) {
 
 void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   const LaneWay way = WayOf(copy.request);
-  SharedStream& shared = gpu_->way(way);
+  device::Stream* stream = gpu_->stream(way);
   if (!gpu_->gpu().IsRegistered(way == LaneWay::kToRcache ? from : to)) ++gpu_->copies_unregistered;
-  shared.stream->Copy(to, from, copy.bytes);
+  stream->Copy(to, from, copy.bytes);
   // A gradient counts as copied only when kept memory says so: its word is written by the loop.
   if (way == LaneWay::kToRcache && shm::HasFlags(copy.request)) {
     const uint64_t number = flags_base_ + copy.request.counter;
-    shared.stream->WriteFlag(flags_.done(number), number);
+    stream->WriteFlag(flags_.done(number), number);
   }
-  ways_[static_cast<size_t>(way)].Push({copy, shared.stream->Record()});
-  shared.bytes += copy.bytes;
-  ++shared.copies;
-  (way == LaneWay::kToRcache ? gpu_->bytes_to_rcache : gpu_->bytes_to_pool) += copy.bytes;
+  const bool awaited = IsAwaited(copy.request);
+  ways_[static_cast<size_t>(way)].Push({copy, stream->Record(), awaited});
+  gpu_->Begin(way, copy.bytes, awaited);
 }
 
 bool CopyLane::TakeDone(Copy* copy) {
@@ -64,12 +69,10 @@ bool CopyLane::TakeDone(Copy* copy) {
 bool CopyLane::TakeShared(Copy* copy) {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    SharedStream& shared = gpu_->way(way);
-    if (slots.empty() || !shared.stream->Passed(slots.Front().marker)) continue;
+    if (slots.empty() || !gpu_->stream(way)->Passed(slots.Front().marker)) continue;
     *copy = slots.Front().copy;
     bytes_in_flight_ -= copy->bytes;
-    shared.bytes -= copy->bytes;
-    --shared.copies;
+    gpu_->End(way, copy->bytes, slots.Front().awaited);
     slots.Pop();
     return true;
   }
@@ -79,15 +82,15 @@ bool CopyLane::TakeShared(Copy* copy) {
 bool CopyLane::Progress(uint64_t bytes_max) {
   if (size() == 0) return false;
   if (gpu_ == nullptr) return own_->Progress(bytes_max);
-  const bool in = gpu_->way(LaneWay::kToRcache).stream->Progress(bytes_max);
-  return gpu_->way(LaneWay::kToPool).stream->Progress(bytes_max) || in;
+  const bool in = gpu_->stream(LaneWay::kToRcache)->Progress(bytes_max);
+  return gpu_->stream(LaneWay::kToPool)->Progress(bytes_max) || in;
 }
 
 bool CopyLane::AllPassed() {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     const FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
     if (slots.empty()) continue;
-    device::Stream* stream = own_ != nullptr ? own_.get() : gpu_->way(way).stream.get();
+    device::Stream* stream = own_ != nullptr ? own_.get() : gpu_->stream(way);
     if (!stream->Passed(slots.at(slots.size() - 1).marker)) return false;
   }
   return true;

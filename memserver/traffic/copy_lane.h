@@ -5,11 +5,14 @@
 // nothing is ever dropped: the lane may be destroyed only when AllPassed, or when the GPU has failed. Both memories must live until a copy
 // was taken back by TakeDone or the lane is destroyed. At most kOutstandingMax copies are in it (their requests are limited to that
 // number).
+// There the lane also knows which requests are *awaited*: one that was asked for n uses ahead of its need is so from when n times its bytes
+// have begun behind its root complex since it came, because the uses before it have then had their chunks.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/ids.h"
 #include "device/device.h"
@@ -19,6 +22,9 @@
 #include "shm/messages.h"
 
 namespace tidepool::memserver {
+
+// A chunk that is needed after so many uses, or more, is needed far ahead.
+inline constexpr uint64_t kUsesAheadMax = 64;
 
 // A copy in flight: the request that it serves and what must be known when it has ended.
 struct Copy {
@@ -44,7 +50,15 @@ class CopyLane {
   // Copies at most about `bytes_max` where the loop's thread does the copying; true when something was done.
   bool Progress(uint64_t bytes_max);
   // Whether a copy of this request may be begun now.
-  bool HasRoom(const shm::Request& request) const { return gpu_ == nullptr || gpu_->way(WayOf(request)).HasRoom(); }
+  bool HasRoom(const shm::Request& request) const { return gpu_ == nullptr || gpu_->HasRoom(WayOf(request), IsAwaited(request)); }
+  // On a GPU: notes when a request of so many bytes will be awaited.
+  void NoteArrival(const shm::Request& request, uint64_t bytes);
+  // By the clock of its root complex and way.
+  uint64_t AwaitedAt(const shm::Request& request) const { return awaited_at_[request.counter % awaited_at_.size()]; }
+  bool IsAwaited(const shm::Request& request) const { return AwaitedAt(request) <= gpu_->root().way(WayOf(request)).begun; }
+  static LaneWay WayOf(const shm::Request& request) {
+    return request.op == static_cast<uint32_t>(shm::Op::kFetch) ? LaneWay::kToRcache : LaneWay::kToPool;
+  }
   // No copy is in progress any more, whether it was taken back or not.
   bool AllPassed();
 
@@ -64,10 +78,8 @@ class CopyLane {
   struct Slot {
     Copy copy;
     device::Stream::Marker marker = 0;
+    bool awaited = false;  // on a GPU
   };
-  static LaneWay WayOf(const shm::Request& request) {
-    return request.op == static_cast<uint32_t>(shm::Op::kFetch) ? LaneWay::kToRcache : LaneWay::kToPool;
-  }
   void StartShared(const Copy& copy, void* to, const void* from);
   bool TakeShared(Copy* copy);
 
@@ -76,6 +88,7 @@ class CopyLane {
   const shm::FlagPages flags_;
   const uint64_t flags_base_ = 0;
   std::array<FixedRing<Slot>, 2> ways_;  // with a stream of its own: the first alone
+  std::vector<uint64_t> awaited_at_;     // on a GPU: by counter % copies_max
   uint64_t bytes_in_flight_ = 0, bytes_started_ = 0;
 };
 

@@ -18,10 +18,16 @@ const char* NameOf(device::ExportForm form) {
   return form == device::ExportForm::kVmm ? "vmm" : form == device::ExportForm::kIpc ? "ipc" : "host";
 }
 
+std::string RootOf(const device::Gpu& gpu, std::span<const device::StagingPlace> places) {
+  const auto place =
+      std::find_if(places.begin(), places.end(), [&gpu](const device::StagingPlace& one) { return one.gpu.address == gpu.pci_address; });
+  return place == places.end() ? std::string() : place->root;
+}
+
 }  // namespace
 
-Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool)
-    : facts_(facts), opened_(std::move(opened)) {
+Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool, const std::string& root_complex)
+    : facts_(facts), opened_(std::move(opened)), root_complex_(root_complex.empty() ? device::Text(facts.uuid) : root_complex) {
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
   const auto free_now = [this] {
@@ -54,6 +60,7 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
                          {"uuid", device::Text(facts_.uuid)},
                          {"form", NameOf(opened_.device->export_form())},
                          {"note", opened_.form_note},
+                         {"root_complex", root_complex_},
                          {"bytes_free", free_bytes_}});
 }
 
@@ -84,7 +91,7 @@ Result<Gpu*> GpuTable::Open(const device::GpuUuid& uuid) {
   if (const auto found = open_.find(uuid); found != open_.end()) return found->second.get();
   TP_ASSIGN_OR_RETURN(const device::Gpu facts, Find(uuid));
   TP_ASSIGN_OR_RETURN(OpenedGpu opened, source_.open(facts));
-  return open_.emplace(uuid, std::make_unique<Gpu>(facts, std::move(opened), pool_)).first->second.get();
+  return open_.emplace(uuid, std::make_unique<Gpu>(facts, std::move(opened), pool_, RootOf(facts, places_))).first->second.get();
 }
 
 }  // namespace tidepool::memserver

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "device/gpu_list.h"
+#include "device/places.h"
 #include "memserver/residency/host_pool.h"
 
 namespace tidepool::memserver {
@@ -37,12 +38,15 @@ struct GpuSource {
 class Gpu {
  public:
   // Registers all of `pool`, piece by piece. A piece that the GPU does not take is no error: copies from and to it are slow, and counted.
-  Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool);
+  // `root_complex`: its name, where it is known.
+  Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool, const std::string& root_complex = "");
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
   const device::Gpu& facts() const { return facts_; }
   device::Device& device() const { return *opened_.device; }
+  // GPUs of one name share the bandwidth of one; of a GPU whose place nobody knows the name is its own.
+  const std::string& root_complex() const { return root_complex_; }
   const std::string& form_note() const { return opened_.form_note; }
   bool fell_back() const { return opened_.device->export_form() == device::ExportForm::kIpc; }
   bool IsRegistered(const void* host) const;
@@ -61,6 +65,7 @@ class Gpu {
   };
   const device::Gpu facts_;
   const OpenedGpu opened_;
+  const std::string root_complex_;
   std::vector<Pinned> pinned_;  // gone before the device
   uint64_t pool_bytes_ = 0, registered_bytes_ = 0, bytes_taken_ = 0, free_bytes_ = 0;
   double register_seconds_ = 0;
@@ -69,8 +74,10 @@ class Gpu {
 
 class GpuTable {
  public:
-  // Without a source there are no GPUs. `pool` are the mapped pieces of the host pool, which outlives the table.
-  GpuTable(GpuSource source, std::vector<std::span<std::byte>> pool) : source_(std::move(source)), pool_(std::move(pool)) {}
+  // Without a source there are no GPUs. `pool` are the mapped pieces of the host pool, which outlives the table; `places` says behind which
+  // root complex each GPU is.
+  GpuTable(GpuSource source, std::vector<std::span<std::byte>> pool, std::vector<device::StagingPlace> places = {})
+      : source_(std::move(source)), pool_(std::move(pool)), places_(std::move(places)) {}
 
   // Opens it when that has not been done. Errors: those of GpuSource, and kCudaUnavailable naming the GPUs that there are.
   Result<Gpu*> Open(const device::GpuUuid& uuid);
@@ -80,6 +87,7 @@ class GpuTable {
 
   const GpuSource source_;
   const std::vector<std::span<std::byte>> pool_;
+  const std::vector<device::StagingPlace> places_;
   std::map<device::GpuUuid, std::unique_ptr<Gpu>> open_;
 };
 

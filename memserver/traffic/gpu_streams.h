@@ -1,18 +1,21 @@
 // GpuStreams: the two streams of one GPU, one each way, which the sessions on it share; and how much is on them.
 //
 // One thread (the serve loop). The server never makes them wait for a trainer: a copy is put on a stream only when its flag says that it
-// may begin. At most about kGpuBytesInFlight are on a stream, so that what comes next, of whatever job, does not wait behind a long queue;
-// and two copies at least, so that the copy engine has the next one when the one before ends.
+// may begin. At most about kGpuBytesInFlight are on their way through a root complex, so that what comes next, of whatever job and GPU,
+// does not wait behind a long queue; but each GPU may have two copies on its stream, so that its copy engine has the next one when the one
+// before ends. Only while a rank behind the same root complex stands still for a copy of another GPU, none that nobody awaits is added so.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/status.h"
 #include "base/units.h"
 #include "device/device.h"
 #include "memserver/traffic/gpu.h"
+#include "memserver/traffic/root_complex.h"
 
 namespace tidepool::memserver {
 
@@ -20,29 +23,55 @@ namespace tidepool::memserver {
 inline constexpr uint64_t kGpuBytesInFlight = 64 * kMiB;
 inline constexpr uint32_t kGpuCopiesMin = 2;
 
-enum class LaneWay : uint32_t { kToRcache = 0, kToPool = 1 };
-
 struct SharedStream {
   std::unique_ptr<device::Stream> stream;
-  uint64_t bytes = 0;  // in flight
-  uint32_t copies = 0;
-  bool HasRoom() const { return copies < kGpuCopiesMin || bytes < kGpuBytesInFlight; }
+  uint32_t copies = 0;   // in flight
+  uint32_t awaited = 0;  // of them
+  uint64_t bytes = 0;    // ever
 };
 
 class GpuStreams {
  public:
-  // Errors: those of Device::OpenStream.
-  static Result<std::unique_ptr<GpuStreams>> Open(Gpu* gpu) {
-    auto streams = std::make_unique<GpuStreams>(gpu);
+  // The root complex outlives the streams. Errors: those of Device::OpenStream.
+  static Result<std::unique_ptr<GpuStreams>> Open(Gpu* gpu, RootComplex* root) {
+    auto streams = std::make_unique<GpuStreams>(gpu, root);
     for (SharedStream& each : streams->ways_) {
       TP_ASSIGN_OR_RETURN(each.stream, gpu->device().OpenStream());
     }
     return streams;
   }
-  explicit GpuStreams(Gpu* gpu) : gpu_(gpu) {}
+  GpuStreams(Gpu* gpu, RootComplex* root) : gpu_(gpu), root_(root) {}
 
   Gpu& gpu() const { return *gpu_; }
-  SharedStream& way(LaneWay way) { return ways_[static_cast<size_t>(way)]; }
+  RootComplex& root() const { return *root_; }
+  device::Stream* stream(LaneWay way) const { return of(way).stream.get(); }
+  const SharedStream& of(LaneWay way) const { return ways_[static_cast<size_t>(way)]; }
+
+  // Whether one more copy may begin.
+  bool HasRoom(LaneWay way, bool awaited) const {
+    const SharedStream& own = of(way);
+    const RootWay& all = std::as_const(*root_).way(way);
+    return all.bytes < root_->bytes_max() || (own.copies < kGpuCopiesMin && (awaited || all.awaited == own.awaited));
+  }
+  void Begin(LaneWay way, uint64_t bytes, bool awaited) {
+    SharedStream& own = ways_[static_cast<size_t>(way)];
+    RootWay& all = root_->way(way);
+    ++own.copies;
+    own.awaited += awaited ? 1 : 0;
+    own.bytes += bytes;
+    all.bytes += bytes;
+    all.awaited += awaited ? 1 : 0;
+    all.begun += bytes;
+  }
+  void End(LaneWay way, uint64_t bytes, bool awaited) {
+    SharedStream& own = ways_[static_cast<size_t>(way)];
+    RootWay& all = root_->way(way);
+    --own.copies;
+    own.awaited -= awaited ? 1 : 0;
+    all.bytes -= bytes;
+    all.awaited -= awaited ? 1 : 0;
+  }
+
   // The first error of either; after it nothing more is done on this GPU.
   Status status() const {
     const Status first = ways_[0].stream->status();
@@ -52,12 +81,12 @@ class GpuStreams {
 
   bool failure_told = false;  // its sessions were ended
   uint32_t sessions = 0;
-  uint64_t bytes_to_rcache = 0, bytes_to_pool = 0;  // since it was opened
-  uint64_t copies_unregistered = 0;                 // from or to host memory that is not pinned
+  uint64_t copies_unregistered = 0;  // from or to host memory that is not pinned
 
  private:
   Gpu* const gpu_;
-  std::array<SharedStream, 2> ways_;
+  RootComplex* const root_;
+  std::array<SharedStream, kLaneWays> ways_;
 };
 
 }  // namespace tidepool::memserver

@@ -1,6 +1,5 @@
 #include "memserver/traffic/session.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/planted.h"
@@ -20,20 +19,34 @@ Session::Session(Parts parts)
       waiting_(kOutstandingMax) {}
 
 bool Session::MayBegin(const shm::Request& request) const {
-  if (request.op == static_cast<uint32_t>(shm::Op::kClaimFrozen)) return true;
   return (!shm::HasFlags(request) || flags_.IsReady(flags_base_ + request.counter)) && lane_.HasRoom(request);
 }
 
-bool Session::HoldsBrought(const shm::Request& request) {
-  const bool holds = !MayBegin(request);
-  held_.set(request.counter % kOutstandingMax, holds);
-  return holds;
+void Session::Hold(const shm::Request& request, uint64_t bytes) {
+  lane_.NoteArrival(request, bytes);
+  waiting_.Add(request);
+  held_.set(Slot(request));
+  has_waited_.reset(Slot(request));
 }
 
-bool Session::HasReleased() const {
-  if (held_.none()) return false;
-  const auto released = [this](const shm::Request& request) { return held_.test(request.counter % kOutstandingMax) && MayBegin(request); };
-  return std::any_of(waiting_.requests().begin(), waiting_.requests().end(), released);
+void Session::LetWait(const shm::Request& request) {
+  if (!has_waited_.test(Slot(request))) ++requests_parked;
+  has_waited_.set(Slot(request));
+  held_.reset(Slot(request));
+}
+
+void Session::Unpark(const shm::Request& request) {
+  held_.reset(Slot(request));
+  waiting_.Remove(request.counter);
+}
+
+const shm::Request* Session::NextToBegin(LaneWay way) const {
+  const shm::Request* next = nullptr;
+  waiting_.ForEachFirst([&](const shm::Request& request) {
+    if (!held_.test(Slot(request)) || CopyLane::WayOf(request) != way || !MayBegin(request)) return;
+    if (next == nullptr || lane_.AwaitedAt(request) < lane_.AwaitedAt(*next)) next = &request;
+  });
+  return next;
 }
 
 Session::Remains Session::Dissolve(std::unique_ptr<Session> session) {

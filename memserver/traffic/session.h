@@ -1,10 +1,10 @@
 // Session: the data-plane end of one attached rank: its rings, its rCache, its copies and its parked requests.
 //
 // One thread (the serve loop). The lane is destroyed before the memory it copies to and from (order of the members).
-// Where the rank brought its rCache (brought.gpu), a copy begins only when its `ready` flag says so and the GPU's stream has room: until
-// then the request is *held*, and looked at in every turn.
-// Invariant: requests taken minus answers given is at most kOutstandingMax; an answer therefore always has a place in the ring, unless
-// the client does not take its completions, which ends the session.
+// Where the rank brought its rCache (brought.gpu), a copy begins only when its `ready` flag says so, the GPU's stream has room, and its
+// turn in the order of copies has come (memserver/copy_order.h): until then the request is *held*, and looked at in every turn. Invariant:
+// requests taken minus answers given is at most kOutstandingMax; an answer therefore always has a place in the ring, unless the client does
+// not take its completions, which ends the session.
 #pragma once
 
 #include <bitset>
@@ -42,15 +42,23 @@ class Session {
   std::byte* rcache() const { return rcache_->data(); }
   uint64_t rcache_bytes() const { return rcache_->bytes(); }
   CopyLane& lane() { return lane_; }
+  const CopyLane& lane() const { return lane_; }
   WaitList& waiting() { return waiting_; }
   RcacheMap& rcache_map() { return rcache_map_; }
   bool is_brought() const { return brought_.gpu != nullptr; }
 
-  // True: the request waits for its flag, or for room on the GPU's stream, and is held from now on.
-  bool Holds(const shm::Request& request) { return is_brought() && HoldsBrought(request); }
-  bool IsHeld(const shm::Request& request) const { return held_.test(request.counter % kOutstandingMax); }
-  // One of the parked requests is not held any more: they are to be dispatched again.
-  bool HasReleased() const;
+  // Its copy begins in the order of its GPU's root complex; of others when they come, or something changes.
+  bool IsOrdered(const shm::Request& request) const { return is_brought() && request.op != static_cast<uint32_t>(shm::Op::kClaimFrozen); }
+  // A request whose copy is of so many bytes is parked until its turn comes.
+  void Hold(const shm::Request& request, uint64_t bytes);
+  // Its turn had come, but it waits for a version, or for a staging buffer; then one of these may have come.
+  void LetWait(const shm::Request& request);
+  void HoldAgain(const shm::Request& request) { held_.set(Slot(request)); }
+  bool HasWaited(const shm::Request& request) const { return has_waited_.test(Slot(request)); }
+  // It is answered, or its copy has begun.
+  void Unpark(const shm::Request& request);
+  // Of the held requests that may begin now, the one that is awaited first; null: none. Until one is parked or unparked.
+  const shm::Request* NextToBegin(LaneWay way) const;
   // Nobody tells when a held request or a copy on a GPU can go on.
   bool MustBePolled() const { return is_brought() && (held_.any() || lane_.size() > 0); }
   // Copies of it are in progress that nothing can stop: its memory, and that of its job, must wait for them.
@@ -86,7 +94,7 @@ class Session {
   uint64_t seen_changes = 0;  // of the job, when the parked requests were last dispatched
 
  private:
-  bool HoldsBrought(const shm::Request& request);
+  static size_t Slot(const shm::Request& request) { return request.counter % kOutstandingMax; }
   bool MayBegin(const shm::Request& request) const;
 
   const SessionId id_;
@@ -102,7 +110,7 @@ class Session {
   uint64_t taken_ = 0;  // also the counter of the last request
   uint64_t answered_ = 0;
   bool wake_due_ = false;
-  std::bitset<kOutstandingMax> held_;  // by counter % kOutstandingMax
+  std::bitset<kOutstandingMax> held_, has_waited_;  // by Slot
 };
 
 // An answer to `request` with an error of the catalogue.

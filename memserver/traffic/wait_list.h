@@ -4,6 +4,7 @@
 // it goes away with its session.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,6 +38,26 @@ class WaitList {
       requests_[kept++] = request;
     }
     requests_.resize(kept);
+  }
+
+  // Each request, oldest first, but for those that Retry would not ask either.
+  template <typename Each>
+  void ForEachFirst(Each each) const {
+    bool gradient = false, put = false;
+    for (const shm::Request& request : requests_) {
+      const bool is_gradient = Is(request, shm::Op::kSubmitGradient), is_put = Is(request, shm::Op::kPutWeights);
+      if (!(is_gradient && gradient) && !(is_put && put)) each(request);
+      gradient |= is_gradient;
+      put |= is_put;
+    }
+  }
+  void Remove(uint64_t counter) {
+    const auto found =
+        std::find_if(requests_.begin(), requests_.end(), [counter](const shm::Request& request) { return request.counter == counter; });
+    TP_CHECK(found != requests_.end(), "what is removed was added");
+    gradients_ -= Is(*found, shm::Op::kSubmitGradient) ? 1 : 0;
+    puts_ -= Is(*found, shm::Op::kPutWeights) ? 1 : 0;
+    requests_.erase(found);
   }
 
   // It may not begin before one that waits.

@@ -88,4 +88,24 @@ void SlowDevice::Move(uint32_t index, uint64_t bytes) {
   TP_CHECK(false, "the index names a busy stream");
 }
 
+std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex) {
+  class Forward final : public device::Device {
+   public:
+    explicit Forward(SlowDevice* to) : to_(to) {}
+    std::string name() const override { return "cuda:0"; }
+    Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override { return to_->Register(begin, bytes); }
+    Result<std::unique_ptr<device::Stream>> OpenStream() override { return to_->OpenStream(); }
+    Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* fd) override {
+      return to_->CreateExportable(bytes, fd);
+    }
+    Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& fd, uint64_t bytes) override { return to_->Import(fd, bytes); }
+
+   private:
+    SlowDevice* const to_;
+  };
+  device::Gpu facts;
+  facts.name = "slow";
+  return std::make_unique<Gpu>(facts, OpenedGpu{.device = std::make_unique<Forward>(slow), .form_note = {}}, pool, root_complex);
+}
+
 }  // namespace tidepool::memserver

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
+#include "memserver/traffic/gpu.h"
 
 namespace tidepool::memserver {
 
@@ -38,5 +40,8 @@ class SlowDevice final : public device::Device {
   Status failure_;
   bool registers_ = true;
 };
+
+// A GPU in front of a device that outlives it, behind a root complex of this name, or of its own.
+std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex = "");
 
 }  // namespace tidepool::memserver

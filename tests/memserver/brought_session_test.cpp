@@ -16,27 +16,6 @@ namespace brought_session_test {
 constexpr uint64_t kAll = uint64_t{1} << 40;  // bytes: a whole copy
 constexpr uint64_t kElements = 192;
 
-// A GPU in front of a device that outlives it.
-std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool) {
-  class Forward final : public device::Device {
-   public:
-    explicit Forward(SlowDevice* to) : to_(to) {}
-    std::string name() const override { return "cuda:0"; }
-    Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override { return to_->Register(begin, bytes); }
-    Result<std::unique_ptr<device::Stream>> OpenStream() override { return to_->OpenStream(); }
-    Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* fd) override {
-      return to_->CreateExportable(bytes, fd);
-    }
-    Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& fd, uint64_t bytes) override { return to_->Import(fd, bytes); }
-
-   private:
-    SlowDevice* const to_;
-  };
-  device::Gpu facts;
-  facts.name = "slow";
-  return std::make_unique<Gpu>(facts, OpenedGpu{.device = std::make_unique<Forward>(slow), .form_note = {}}, pool);
-}
-
 class BroughtSession : public ::testing::Test {
  protected:
   BroughtSession() : world_(WithLease()), gpu_(GpuOf(&slow_, world_.pool().mapped())) { world_.BringFrom(gpu_.get()); }
@@ -270,7 +249,8 @@ TEST_F(BroughtSession, CopiesOfMemoryThatIsNotPinnedAreCounted) {
 TEST(SharedStreams, AStreamHoldsFewBytesButAlwaysTwoCopies) {
   SlowDevice slow;
   const auto gpu = GpuOf(&slow, {});
-  auto streams = std::move(GpuStreams::Open(gpu.get())).value();
+  RootComplex root("alone", 0, kGpuBytesInFlight);
+  auto streams = std::move(GpuStreams::Open(gpu.get(), &root)).value();
   std::vector<std::byte> flags(shm::kFlagBytes);
   const auto lane = std::make_unique<CopyLane>(streams.get(), 8, shm::FlagPages(flags.data()), 0);
   Copy copy;
