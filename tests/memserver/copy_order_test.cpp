@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "base/random.h"
+#include "device/host_device.h"
+#include "device/places.h"
+#include "device/topology.h"
 #include "tests/fakes/serve_world.h"
 #include "tests/fakes/slow_device.h"
 
@@ -206,6 +209,33 @@ TEST_F(SharesOfHaste, OfALowPriorityStillMove) {
   const double ratio = Ratio(high[0].get(), low[0].get(), 8000);
   EXPECT_GT(ratio, 10);
   EXPECT_LT(ratio, 25) << "1/17 of all is promised";
+}
+
+// --- which root complex ---
+
+TEST(PlaceOfAGpu, IsWhatTheMachineSaysAndElseItsOwn) {
+  auto topology = device::ReadTopologyFile(TIDEPOOL_TOPOLOGIES "/two_sockets.xml");
+  ASSERT_TRUE(topology.ok()) << topology.status().Format();
+  auto places = device::PlanPlaces(topology.value(), {});
+  ASSERT_TRUE(places.ok()) << places.status().Format();
+  std::vector<device::Gpu> gpus;
+  for (const char* address : {"0000:16:00.0", "0000:b8:00.0", "0000:42:00.0"}) {
+    device::Gpu gpu;
+    gpu.uuid = {static_cast<uint8_t>(gpus.size() + 1)};
+    gpu.pci_address = address;
+    gpus.push_back(gpu);
+  }
+  const auto open = [](const device::Gpu&) -> Result<OpenedGpu> {
+    return OpenedGpu{.device = std::make_unique<device::HostDevice>(), .form_note = {}};
+  };
+  GpuTable table({.list = [gpus] { return Result<std::vector<device::Gpu>>(gpus); }, .open = open}, {}, places->staging);
+  std::vector<std::string> roots;
+  for (const device::Gpu& gpu : gpus) {
+    auto opened = table.Open(gpu.uuid);
+    ASSERT_TRUE(opened.ok()) << opened.status().Format();
+    roots.push_back((*opened)->root_complex());
+  }
+  EXPECT_EQ(roots, (std::vector<std::string>{"pci0000:15", "pci0000:b7", device::Text(gpus[2].uuid)}));
 }
 
 // --- any requests, any order of ends ---
