@@ -25,10 +25,10 @@ bool AheadPipeline::Word::Reached() const {
 Result<std::unique_ptr<AheadPipeline>> AheadPipeline::Open(PipelineSetup setup) {
   TP_CHECK(setup.streams.device != nullptr && setup.streams.compute != nullptr && setup.streams.recycle != nullptr,
            "an rCache on a device comes with its streams");
+  TP_CHECK(setup.service->attachment().flags != nullptr, "memory of a device comes with flags");
   TP_ASSIGN_OR_RETURN(RegisteredHost words, RegisteredHost::Create(setup.streams.device, (1 + setup.groups.size()) * kWordBytes));
   std::unique_ptr<AheadPipeline> pipeline(new AheadPipeline(std::move(setup), std::move(words)));
   pipeline->gathers_.assign(pipeline->setup_.groups.size(), 0);
-  TP_RETURN_IF_ERROR(pipeline->RegisterFlags());
   return pipeline;
 }
 
@@ -40,9 +40,7 @@ AheadPipeline::~AheadPipeline() {
     SteadyClock().SleepNs(kPollNs);
     passed = LookAt(ends);
   }
-  if (passed) return;
-  words_.Abandon();
-  for (auto& registration : registrations_) static_cast<void>(registration.release());
+  if (!passed) words_.Abandon();
 }
 
 std::vector<device::Stream*> AheadPipeline::Streams() const {
@@ -57,16 +55,6 @@ std::vector<device::Stream*> AheadPipeline::Streams() const {
 Status AheadPipeline::Latch(Status status) {
   if (!status.ok() && status_.ok()) status_ = std::move(status);
   return status_;
-}
-
-Status AheadPipeline::RegisterFlags() {
-  const client::Attachment& attachment = setup_.service->attachment();
-  TP_CHECK(attachment.flags != nullptr, "memory of a device comes with flags");
-  if (attachment.flags == registered_flags_) return {};
-  TP_ASSIGN_OR_RETURN(auto registration, setup_.streams.device->Register(attachment.flags, attachment.flags_bytes));
-  registrations_.push_back(std::move(registration));
-  registered_flags_ = attachment.flags;
-  return {};
 }
 
 AheadPipeline::Word AheadPipeline::PlaceInWords(size_t index) const {
@@ -102,9 +90,7 @@ AheadPipeline::Word AheadPipeline::FreeAt(const BlockPast& past) const {
 
 OpId AheadPipeline::Start(Op op, const Result<client::Ticket>& ticket) {
   const OpId id = first_ + ops_.size();
-  Status ready = ticket.status();
-  if (ready.ok()) ready = RegisterFlags();
-  if (!Latch(std::move(ready)).ok()) return 0;
+  if (!Latch(ticket.status()).ok()) return 0;
   op.ticket = ticket.value();
   const client::TicketFlags flags = setup_.service->FlagsOf(op.ticket);
   TP_CHECK(flags.ready != nullptr && flags.done != nullptr, "a ticket of an rCache on a device has flags");

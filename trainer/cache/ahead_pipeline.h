@@ -23,7 +23,7 @@
 //  5. after an error nothing more is requested and every later call returns the error. Requests that were sent before may still be carried
 //     out, also with gradients of garbage: FinishStep fails, so the step is never sealed, and the server drops them. The service poisons
 //     the done words of a session that is over, this object that of a transfer that failed alone, so that no stream stays.
-// The service's flag words are registered with the device, again when a new session brought others; its memory outlives this object.
+// The service's flag words are registered with the device by whoever attached, for as long as this object lives (trainer/run_device.h).
 // Counted: `late` transfers are prefetches at which a look of the CPU (Progress, Wait) found the compute stream standing: no more than
 // there were. wait_ns is time for which the CPU itself stood still for transfers; the stream's waits are not in it, nor is time held back,
 // when the device has work.
@@ -46,7 +46,8 @@ inline constexpr UseMark kMarksAhead = 64;
 
 class AheadPipeline {
  public:
-  // Requires compute and recycle streams, a service with flags, and a stream of every group. Errors: kMemoryMapFailed, kCudaFailed.
+  // Requires compute and recycle streams, a service with registered flags, and a stream of every group. Errors: kMemoryMapFailed,
+  // kCudaFailed.
   static Result<std::unique_ptr<AheadPipeline>> Open(PipelineSetup setup);
   // Lets the streams pass what they still have of it, for at most two seconds; what they hold longer stays registered for ever.
   ~AheadPipeline();
@@ -95,7 +96,6 @@ class AheadPipeline {
   AheadPipeline(PipelineSetup setup, RegisteredHost words) : setup_(std::move(setup)), words_(std::move(words)) {}
 
   Status Latch(Status status);
-  Status RegisterFlags();
   Word PlaceInWords(size_t index) const;
   // A point of the compute stream.
   Word MarkCompute();
@@ -119,9 +119,7 @@ class AheadPipeline {
 
   const PipelineSetup setup_;
   RegisteredHost words_;  // of this process: the compute stream's, then each group's
-  std::byte* registered_flags_ = nullptr;
-  std::vector<std::unique_ptr<device::Registration>> registrations_;
-  std::deque<Op> ops_;  // numbers first_, first_ + 1, ...
+  std::deque<Op> ops_;    // numbers first_, first_ + 1, ...
   OpId first_ = 1;
   UseMark marks_ = 0;              // written into the compute stream
   std::vector<uint64_t> gathers_;  // by group: written into its stream
