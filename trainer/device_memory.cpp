@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kChangesShown = 3;
 
-// What all changes are weighed against.
+// What all changes of a step are weighed against.
 struct Need {
   uint64_t total, used;  // used: with what there was no room for
   uint64_t activations;  // of it
@@ -55,6 +55,74 @@ class Changes {
   std::vector<MemoryChange> list_;
 };
 
+// Before the first step: what a plan would have in use with it, where the run stopped.
+class BeforeSteps {
+ public:
+  BeforeSteps(const ShortRun& run, const RunPlan& plan, const RunOptions& options) : run_(run), plan_(plan), options_(options) {
+    const DeviceShares& s = run.shares;
+    others_ = s.total - std::min(s.total, s.free + s.rcache + s.resident);
+    // The block that stands in after a failure comes with the engine.
+    others_ += run.at == ShortAt::kBuild ? run.wanted : 0;
+  }
+
+  std::vector<MemoryChange> Take() {
+    OfferRcache();
+    OfferType();
+    OfferChunks();
+    return std::move(list_);
+  }
+
+ private:
+  uint64_t InUse(const RunPlan& plan) const {
+    return others_ + plan.rcache.bytes + (run_.at == ShortAt::kRcache ? SpareBytes(plan.layout) : 0);
+  }
+  // The plan with changed options, where it is one that fits.
+  bool Offer(const std::string& flags, const RunOptions& options) {
+    const Result<RunPlan> plan = MakeRunPlan(plan_.shape, options, plan_.layout.world, run_.rank, plan_.spec.name);
+    if (!plan.ok()) return false;
+    const uint64_t bytes = InUse(plan.value());
+    if (bytes > run_.shares.total || bytes >= InUse(plan_)) return false;
+    list_.push_back({flags, bytes});
+    return true;
+  }
+  // As large as there is room for.
+  void OfferRcache() {
+    const uint64_t rest = InUse(plan_) - plan_.rcache.bytes;
+    const uint64_t room = run_.shares.total - std::min(run_.shares.total, rest);
+    if (room < plan_.layout.RcacheBytes(run_.rank, 1)) return;
+    RunOptions options = options_;
+    options.rcache = std::to_string(plan_.layout.RcacheBytes(run_.rank, plan_.layout.BlocksIn(run_.rank, room)));
+    Offer("--rcache " + options.rcache, options);
+  }
+  void OfferType() {
+    if (plan_.layout.dtype != DType::kF32) return;
+    RunOptions options = options_;
+    options.dtype = "bf16";
+    Offer("--dtype bf16", options);
+  }
+  // The largest half, quarter, ... of what the chunks have now.
+  void OfferChunks() {
+    for (uint64_t bytes = plan_.layout.BlockBytes() / 2; bytes >= kMiB; bytes /= 2) {
+      RunOptions options = options_;
+      options.chunk_size = std::to_string(RoundUp(bytes, kPageBytes));
+      if (Offer("--chunk-size " + options.chunk_size, options)) return;
+    }
+  }
+
+  const ShortRun& run_;
+  const RunPlan& plan_;
+  const RunOptions& options_;
+  uint64_t others_ = 0;  // in use beside the rCache
+  std::vector<MemoryChange> list_;
+};
+
+std::string WantedText(const ShortRun& run, const RunPlan& plan) {
+  if (run.at == ShortAt::kRcache) return "the rCache of " + FormatBytes(plan.rcache.bytes) + ", before the first step";
+  const std::string what =
+      run.at == ShortAt::kBuild ? "what training needs beside the rCache, before the first step" : "tensors of LibTorch";
+  return run.wanted > 0 ? "another " + FormatBytes(run.wanted) + " for " + what : what;
+}
+
 // The largest batch that fits; where it divides the one that did not, accumulation keeps the tokens of a step.
 void OfferBatch(const Need& need, const RunPlan& plan, const RunOptions& options, Changes* changes) {
   for (uint64_t fewer = need.sequences - 1; fewer > 0; --fewer) {
@@ -75,6 +143,7 @@ uint64_t SpareBytes(const ChunkLayout& layout) {
 }
 
 std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
+  if (run.at != ShortAt::kStep) return BeforeSteps(run, plan, options).Take();
   const Need need = NeedOf(run, plan, options);
   Changes changes(need);
   const uint64_t rcache = run.shares.rcache + run.shares.resident;
@@ -99,17 +168,19 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
 
 Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan, const RunOptions& options) {
   const DeviceShares& s = run.shares;
+  const bool step = run.at == ShortAt::kStep;
   std::string fix;
   for (const MemoryChange& change : ChangesThatFit(run, plan, options)) {
     fix += (fix.empty() ? "each of these alone would have fitted so far: " : ", or ") + change.flags + " (" + FormatBytes(change.bytes) +
            " in use)";
   }
   if (fix.empty()) {
-    fix =
-        "no single change would fit: take a smaller --batch, --checkpoint-activations, a shorter --context and a smaller --rcache together";
+    fix = step ? "no single change would fit: take a smaller --batch, --checkpoint-activations, a shorter --context and a smaller --rcache "
+                 "together"
+               : "no single change would fit: end what else uses this GPU, or take another one, a smaller model or --device cpu";
   }
   return std::move(ended)
-      .Where(run.wanted > 0 ? "another " + FormatBytes(run.wanted) + " for tensors of LibTorch" : "tensors of LibTorch")
+      .Where(WantedText(run, plan))
       .Why("of " + FormatBytes(s.total) + ": rCache " + FormatBytes(s.rcache) + ", resident chunks " + FormatBytes(s.resident) +
            ", parameters outside " + FormatBytes(s.outside) + ", activations " + FormatBytes(s.activations()) +
            ", held by LibTorch unused " + FormatBytes(s.unused()) + ", framework (contexts, kernels) and other processes " +

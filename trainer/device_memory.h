@@ -33,10 +33,19 @@ struct DeviceShares {
   }
 };
 
+// When the memory ended.
+enum class ShortAt : uint8_t {
+  kRcache,  // there was no room for the rCache
+  kBuild,   // the rCache is there; what the engine, the base or the weights needed was not
+  kStep,
+};
+
 struct ShortRun {
   DeviceShares shares;
   uint64_t wanted = 0;           // what there was no room for; 0: not known
   uint64_t rcache_smallest = 0;  // bytes that the order of the run needs, resident chunks included; 0: not known yet
+  ShortAt at = ShortAt::kStep;
+  Rank rank = 0;
 };
 
 // One change of the command line, alone.
@@ -48,7 +57,8 @@ struct MemoryChange {
 // What stands in for chunks after a failure: as large as the largest (trainer/hooks/storage_binding.h).
 uint64_t SpareBytes(const ChunkLayout& layout);
 
-// At most three that would have fitted, in the order: rCache, batch, checkpointing, offloading, context.
+// At most three that would have fitted, in the order: rCache, batch, checkpointing, offloading, context. Before the first step, which has
+// not told yet what operators take: rCache, type of the elements, size of the chunks; each is weighed by the plan that it leads to.
 std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& plan, const RunOptions& options);
 // `ended` (kDeviceMemoryShort) with the shares and the changes.
 Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan, const RunOptions& options);

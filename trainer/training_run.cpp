@@ -116,7 +116,7 @@ Status TrainingRun::MakeSession() {
   task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
   task.say = [this](const std::string& line) { SayWait(line); };
   // Before LibTorch takes any memory of the device.
-  if (!options_.dry_run) TP_RETURN_IF_ERROR(device_->MakeRcache(plan_.spec.rcache_bytes));
+  if (!options_.dry_run) TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
   task.device = device_->ForSession();
   if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
   TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
@@ -247,7 +247,7 @@ Status TrainingRun::Train() {
   task.reports = place_.rank == 0 ? &reports : nullptr;
   device_->ResetPeak();
   Result<TrainSummary> trained = TrainLoop(task);
-  if (!trained.ok()) return WithShares(trained.status());
+  if (!trained.ok()) return WithShares(trained.status(), ShortAt::kStep);
   summary_ = trained.value();
   return {};
 }
@@ -275,15 +275,19 @@ Status TrainingRun::SaveConfig() {
   return WriteModelConfig(options_.save_dir, config);
 }
 
+Status TrainingRun::Build() {
+  TP_RETURN_IF_ERROR(BuildEngine());
+  TP_RETURN_IF_ERROR(ProvideBase());
+  return LoadWeights();
+}
+
 Status TrainingRun::Attempt() {
   TP_RETURN_IF_ERROR(TakeSeat());
   summary_.steps = summary_.version = start_.version;
   if (!NothingToDoTogether()) {
     const Status met = session_->Meet();
     if (met.ok()) {
-      TP_RETURN_IF_ERROR(BuildEngine());
-      TP_RETURN_IF_ERROR(ProvideBase());
-      TP_RETURN_IF_ERROR(LoadWeights());
+      TP_RETURN_IF_ERROR(WithShares(Build(), ShortAt::kBuild));
       TP_RETURN_IF_ERROR(Train());
     } else if (!NothingToDoTogether()) {
       return met;
@@ -330,17 +334,23 @@ void TrainingRun::LeaveStuck(const Status& ended) {
   EndAtOnce(ended.exit_code());
 }
 
-Status TrainingRun::WithShares(Status ended) const {
+Status TrainingRun::WithShares(Status ended, ShortAt at) const {
   if (ended.id() != ErrorId::kDeviceMemoryShort || !device_->is_gpu()) return ended;
   Result<DeviceShares> shares = device_->Shares();
   if (!shares.ok()) return ended;
-  shares->resident = plan_.rcache.resident_bytes;
-  shares->rcache = plan_.rcache.bytes - std::min(plan_.rcache.bytes, plan_.rcache.resident_bytes);
-  shares->outside = SpareBytes(plan_.layout);
+  if (at != ShortAt::kRcache) {
+    shares->resident = plan_.rcache.resident_bytes;
+    shares->rcache = plan_.rcache.bytes - std::min(plan_.rcache.bytes, plan_.rcache.resident_bytes);
+  }
+  if (at == ShortAt::kStep) shares->outside = SpareBytes(plan_.layout);
   // Only an order that was followed to its end says what it needs.
-  const uint64_t smallest = engine_->cache().following() ? engine_->cache().SmallestRcacheBytes() : 0;
-  const uint64_t wanted = WantedBytes(ended.what());
-  return ExplainShortage(std::move(ended), {*shares, wanted, smallest}, plan_, options_);
+  const bool followed = at == ShortAt::kStep && engine_->cache().following();
+  const ShortRun run{.shares = *shares,
+                     .wanted = at == ShortAt::kRcache ? plan_.rcache.bytes : WantedBytes(ended.what()),
+                     .rcache_smallest = followed ? engine_->cache().SmallestRcacheBytes() : 0,
+                     .at = at,
+                     .rank = place_.rank};
+  return ExplainShortage(std::move(ended), run, plan_, options_);
 }
 
 Status TrainingRun::Explained(Status ended) const {

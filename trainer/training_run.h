@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "trainer/data/corpus.h"
+#include "trainer/device_memory.h"
 #include "trainer/engine.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/model/gpt.h"
@@ -58,6 +59,8 @@ class TrainingRun {
   Status Attempt();
   Status TakeSeat();
   Status Continue();
+  // The engine, and what it trains.
+  Status Build();
   Status BuildEngine();
   Status ProvideBase();
   Status LoadWeights();
@@ -71,7 +74,7 @@ class TrainingRun {
   void LeaveStuck(const Status& ended);
   Status Explained(Status ended) const;
   // kDeviceMemoryShort with who has the GPU's memory, and what would fit; other errors as they are.
-  Status WithShares(Status ended) const;
+  Status WithShares(Status ended, ShortAt at) const;
   bool trained_already() const { return start_.version > 0 && start_.version >= options_.steps; }
   bool NothingToDoTogether() const;
   void Say(const std::string& text) const;

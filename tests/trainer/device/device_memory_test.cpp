@@ -86,6 +86,72 @@ TEST_F(DeviceMemory, TheErrorNamesSharesAndChanges) {
   EXPECT_NE(ExplainShortage(ended, run_, plan_, options_).fix().find("no single change would fit"), std::string::npos);
 }
 
+// Each change is weighed by the plan that it leads to: so is it here.
+class BeforeTheFirstStep : public DeviceMemory {
+ protected:
+  void SetUp() override {
+    options_.dtype = "fp32";
+    options_.preset = "gpt2-1.5b";
+    plan_ = PlanWith("25%", "fp32", "auto");
+    run_ = {.shares = {.total = 8 * kGiB}, .wanted = plan_.rcache.bytes, .at = ShortAt::kRcache};
+  }
+  RunPlan PlanWith(const std::string& rcache, const std::string& dtype, const std::string& chunk_size) const {
+    RunOptions options = options_;
+    options.rcache = rcache;
+    options.dtype = dtype;
+    options.chunk_size = chunk_size;
+    Result<RunPlan> plan = MakeRunPlan(options, /*world=*/2, 0, "short");
+    EXPECT_TRUE(plan.ok()) << plan.status().Format();
+    return std::move(plan).value();
+  }
+  static uint64_t BytesOf(const RunPlan& plan) { return plan.rcache.bytes + SpareBytes(plan.layout); }
+};
+
+TEST_F(BeforeTheFirstStep, AnRcacheWithoutRoomIsToldWithPlansThatHaveIt) {
+  // All but what half the block of the shortage needs is free: smaller chunks alone make up for that.
+  run_.shares.free = BytesOf(plan_) - plan_.rcache.block_bytes / 2;
+  const uint64_t used = run_.shares.total - run_.shares.free;
+  const std::vector<MemoryChange> changes = ChangesThatFit(run_, plan_, options_);
+  ASSERT_EQ(changes.size(), 3U);
+  ASSERT_TRUE(changes[0].flags.starts_with("--rcache "));
+  const RunPlan smaller = PlanWith(changes[0].flags.substr(9), "fp32", "auto");
+  EXPECT_EQ(changes[0].bytes, used + BytesOf(smaller));
+  EXPECT_EQ(smaller.rcache.blocks, plan_.rcache.blocks - 1) << "no smaller than it must be";
+  EXPECT_EQ(changes[1].flags, "--dtype bf16");
+  EXPECT_EQ(changes[1].bytes, used + BytesOf(PlanWith("25%", "bf16", "auto")));
+  ASSERT_TRUE(changes[2].flags.starts_with("--chunk-size "));
+  EXPECT_EQ(changes[2].bytes, used + BytesOf(PlanWith("25%", "fp32", changes[2].flags.substr(13))));
+  for (const MemoryChange& change : changes) EXPECT_LE(change.bytes, run_.shares.total);
+  const std::string text = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "cuMemCreate"), run_, plan_, options_).Format();
+  for (const std::string& part :
+       std::vector<std::string>{"the rCache of " + FormatBytes(plan_.rcache.bytes) + ", before the first step",
+                                "rCache 0 B, resident chunks 0 B", changes[0].flags + " (" + FormatBytes(changes[0].bytes) + " in use)"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  }
+}
+
+TEST_F(BeforeTheFirstStep, WhatTheEngineNeedsBesideTheRcacheCountsToo) {
+  run_.at = ShortAt::kBuild;
+  run_.wanted = kGiB;
+  run_.shares.resident = plan_.rcache.resident_bytes;
+  run_.shares.rcache = plan_.rcache.bytes - plan_.rcache.resident_bytes;
+  run_.shares.free = kGiB / 2;
+  const uint64_t others = run_.shares.total - run_.shares.free - plan_.rcache.bytes;
+  const std::vector<MemoryChange> changes = ChangesThatFit(run_, plan_, options_);
+  ASSERT_GE(changes.size(), 2U);
+  EXPECT_EQ(changes[0].bytes, others + kGiB + PlanWith(changes[0].flags.substr(9), "fp32", "auto").rcache.bytes);
+  EXPECT_LE(changes[0].bytes, run_.shares.total);
+  EXPECT_GT(changes[0].bytes + plan_.rcache.block_bytes, run_.shares.total) << "the largest that fits";
+  EXPECT_EQ(changes[1].flags, "--dtype bf16");
+}
+
+TEST_F(BeforeTheFirstStep, AGpuThatOthersHaveFilledLeavesNoChange) {
+  run_.shares.free = kMiB;
+  EXPECT_TRUE(ChangesThatFit(run_, plan_, options_).empty());
+  const Status ended = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "cuMemCreate"), run_, plan_, options_);
+  EXPECT_NE(ended.fix().find("end what else uses this GPU"), std::string::npos) << ended.Format();
+}
+
 TEST_F(DeviceMemory, WhatLibTorchAskedForIsRead) {
   EXPECT_EQ(WantedBytes("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"), 5 * kGiB / 2);
   EXPECT_EQ(WantedBytes("Tried to allocate 20.00 MiB."), 20 * kMiB);
