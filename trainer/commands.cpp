@@ -2,7 +2,9 @@
 #include <iostream>
 #include <optional>
 
+#include "base/clock.h"
 #include "client/job_spec.h"
+#include "client/memctl/ask_gpus.h"
 #include "device/cuda_device.h"
 #include "device/gpu_list.h"
 #include "trainer/device_memory.h"
@@ -17,6 +19,8 @@
 
 namespace tidepool::trainer {
 namespace {
+
+constexpr int64_t kAskNs = 2 * kNsPerSecond;  // for a memserver's answer
 
 int Ended(const Status& status) {
   if (status.ok()) return kExitOk;
@@ -40,10 +44,14 @@ Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, const RunPla
   place.world = place.local_world = plan.layout.world;
   const auto gpus = device::ListGpus();
   if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return std::optional<GpuEstimate>();
-  if (!gpus.ok()) return std::optional(EstimateGpu(plan, wish.ordinal ? plan.layout.world : 1, std::nullopt));
+  if (!gpus.ok()) {
+    return std::optional(EstimateGpu(plan, wish.ordinal ? plan.layout.world : 1, std::nullopt, {.why_not = "no GPU is here"}));
+  }
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
   if (!chosen.gpu) return std::optional<GpuEstimate>();
-  return std::optional(EstimateGpu(plan, chosen.sharers, BytesNow(static_cast<uint32_t>(chosen.gpu->ordinal))));
+  const auto server = client::AskGpus(options.socket_dir, kAskNs);
+  return std::optional(EstimateGpu(plan, chosen.sharers, BytesNow(static_cast<uint32_t>(chosen.gpu->ordinal)),
+                                   ServerContextOf(server, device::Text(chosen.gpu->uuid))));
 }
 
 Status Estimate(const RunOptions& options) {

@@ -204,20 +204,35 @@ uint64_t WantedBytes(const std::string& text) {
   return 0;
 }
 
-GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<device::DeviceBytes> now) {
-  return {.rank_bytes = plan.rcache.bytes + SpareBytes(plan.layout), .sharers = sharers, .now = now};
+GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<device::DeviceBytes> now, ServerContext server) {
+  return {.rank_bytes = plan.rcache.bytes + SpareBytes(plan.layout), .sharers = sharers, .now = now, .server = std::move(server)};
+}
+
+ServerContext ServerContextOf(const Result<std::vector<client::GpuView>>& gpus, const std::string& uuid) {
+  if (!gpus.ok()) return {.why_not = "no memserver could be asked: " + gpus.status().what()};
+  const std::vector<client::GpuView>& all = gpus.value();
+  const auto found = std::find_if(all.begin(), all.end(), [&uuid](const client::GpuView& gpu) { return gpu.uuid == uuid; });
+  if (found == all.end()) return {.why_not = "memserver has not opened this GPU yet; it does for the first rank that brings memory of it"};
+  if (found->taken == 0) return {.why_not = "memserver could not measure it: the driver's management library is missing there"};
+  return {.bytes = found->taken, .why_not = {}};
 }
 
 std::string DescribeGpu(const GpuEstimate& estimate) {
-  std::string text =
-      "gpu       " + FormatBytes(estimate.rank_bytes * estimate.sharers) + " of each GPU that is used, for " +
-      std::to_string(estimate.sharers) + (estimate.sharers == 1 ? " rank" : " ranks") +
-      ": rCache with resident chunks, and one chunk that stands in after a failure; beside it activations, and a context of " +
-      "the trainer for each rank and one of memserver (";
-  if (!estimate.now) return text + "measured where a GPU is; none is here)\n";
-  return text + "in use on that GPU now, one context included: " +
-         FormatBytes(estimate.now->total - std::min(estimate.now->total, estimate.now->free)) + " of " + FormatBytes(estimate.now->total) +
-         ")\n";
+  const ServerContext& server = estimate.server;
+  std::string text = "gpu       " + FormatBytes(estimate.bytes()) + " of each GPU that is used, for " + std::to_string(estimate.sharers) +
+                     (estimate.sharers == 1 ? " rank" : " ranks") +
+                     ": rCache with resident chunks, and one chunk that stands in after a failure" +
+                     (server.bytes > 0 ? "; and " + FormatBytes(server.bytes) + " that memserver has taken, as it measured" : "") +
+                     "; beside it activations, and a context of the trainer for each rank (";
+  if (!estimate.now) {
+    text += "measured where a GPU is; none is here)\n";
+  } else {
+    text += "in use on that GPU now, one context included: " +
+            FormatBytes(estimate.now->total - std::min(estimate.now->total, estimate.now->free)) + " of " +
+            FormatBytes(estimate.now->total) + ")\n";
+  }
+  if (server.bytes == 0) text += "          what memserver takes of it is not known and not counted: " + server.why_not + "\n";
+  return text;
 }
 
 }  // namespace tidepool::trainer

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "client/memctl/views.h"
 #include "trainer/run_options.h"
 #include "trainer/run_plan.h"
 
@@ -66,7 +67,9 @@ Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan, c
 uint64_t WantedBytes(const std::string& text);
 
 // `now`: of the GPU of this machine, once a context was made on it; none: there is none here.
-GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<device::DeviceBytes> now);
+GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<device::DeviceBytes> now, ServerContext server);
+// What the memserver that was asked says of the GPU of this uuid.
+ServerContext ServerContextOf(const Result<std::vector<client::GpuView>>& gpus, const std::string& uuid);
 std::string DescribeGpu(const GpuEstimate& estimate);
 
 }  // namespace tidepool::trainer

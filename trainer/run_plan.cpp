@@ -172,7 +172,8 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   }
   if (gpu != nullptr) {
     json.Key("gpu").BeginObject().Field("rank_bytes", gpu->rank_bytes).Field("ranks", gpu->sharers);
-    json.Field("bytes", gpu->rank_bytes * gpu->sharers);
+    if (gpu->server.bytes > 0) json.Field("server_bytes", gpu->server.bytes);
+    json.Field("bytes", gpu->bytes());
     if (gpu->now) json.Field("total_bytes", gpu->now->total).Field("used_bytes_with_a_context", gpu->now->total - gpu->now->free);
     json.EndObject();
   }

@@ -31,11 +31,20 @@ struct RunPlan {
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
 };
 
+// What memserver has of a GPU: its context, and what the driver keeps there of the registered pool.
+struct ServerContext {
+  uint64_t bytes = 0;   // as that memserver measured it; 0: not known
+  std::string why_not;  // then
+};
+
 // What one GPU that `sharers` ranks use has to hold, beside activations.
 struct GpuEstimate {
   uint64_t rank_bytes = 0;  // rCache with resident chunks, and the block that stands in after a failure
   uint32_t sharers = 1;
   std::optional<device::DeviceBytes> now;  // of the GPU of this machine, with a context on it
+  ServerContext server = {};
+
+  uint64_t bytes() const { return rank_bytes * sharers + server.bytes; }  // that are known
 };
 
 // `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the shape is the preset's.

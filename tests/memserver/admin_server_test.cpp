@@ -22,6 +22,7 @@
 #include "base/loopback.h"
 #include "base/random.h"
 #include "base/unique_fd.h"
+#include "client/memctl/ask_gpus.h"
 #include "tests/memserver/admin_fixture.h"
 
 namespace tidepool::memserver {
@@ -103,6 +104,15 @@ TEST_F(AdminServerTest, AnswersWithJsonAndTheAbi) {
   EXPECT_THAT(answer, HasSubstr("Content-Type: application/json\r\n"));
   EXPECT_THAT(answer, HasSubstr("Cache-Control: no-store\r\n"));
   EXPECT_THAT(answer, EndsWith("}"));
+}
+
+TEST_F(AdminServerTest, AnybodyWhoLinksTheClientMayAskForTheGpus) {
+  auto gpus = client::AskGpus(directory_, 5 * kNsPerSecond);
+  ASSERT_TRUE(gpus.ok()) << gpus.status().Format();
+  ASSERT_EQ(gpus->size(), 1U);
+  EXPECT_EQ(gpus->front().uuid, OneGpu().uuid);
+  EXPECT_EQ(gpus->front().taken, OneGpu().bytes_taken);
+  EXPECT_EQ(client::AskGpus(directory_ + "/nobody", 5 * kNsPerSecond).status().id(), ErrorId::kNoServer);
 }
 
 TEST_F(AdminServerTest, TheSocketFileIsForItsOwnerOnlyAndLeavesWithTheServer) {

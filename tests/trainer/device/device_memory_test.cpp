@@ -161,13 +161,36 @@ TEST_F(DeviceMemory, WhatLibTorchAskedForIsRead) {
 }
 
 TEST_F(DeviceMemory, AnEstimateCountsEveryRankOfAGpu) {
-  const GpuEstimate one = EstimateGpu(plan_, 1, std::nullopt);
+  const GpuEstimate one = EstimateGpu(plan_, 1, std::nullopt, {.why_not = "no GPU is here"});
   EXPECT_EQ(one.rank_bytes, plan_.rcache.bytes + SpareBytes(plan_.layout));
   EXPECT_NE(DescribeGpu(one).find("measured where a GPU is; none is here"), std::string::npos);
-  const GpuEstimate two = EstimateGpu(plan_, 2, device::DeviceBytes{.free = 78 * kGiB, .total = 80 * kGiB});
+  const GpuEstimate two =
+      EstimateGpu(plan_, 2, device::DeviceBytes{.free = 78 * kGiB, .total = 80 * kGiB}, {.why_not = "no memserver could be asked"});
   EXPECT_NE(DescribeGpu(two).find(FormatBytes(2 * one.rank_bytes) + " of each GPU that is used, for 2 ranks"), std::string::npos);
   EXPECT_NE(DescribeGpu(two).find("2.00 GiB of 80.0 GiB"), std::string::npos) << DescribeGpu(two);
+  EXPECT_NE(DescribeGpu(two).find("not known and not counted: no memserver could be asked"), std::string::npos) << DescribeGpu(two);
   EXPECT_NE(PlanJson(plan_, &two).find("\"bytes\":" + std::to_string(2 * one.rank_bytes)), std::string::npos);
+  EXPECT_EQ(PlanJson(plan_, &two).find("server_bytes"), std::string::npos) << "no number is guessed";
+}
+
+TEST_F(DeviceMemory, AnEstimateCountsWhatTheServerMeasuredOfItself) {
+  std::vector<client::GpuView> gpus(2);
+  gpus[0].uuid = "GPU-1";
+  gpus[0].taken = kGiB;
+  gpus[1].uuid = "GPU-2";
+  const ServerContext known = ServerContextOf(gpus, "GPU-1");
+  EXPECT_EQ(known.bytes, kGiB);
+  const GpuEstimate estimate = EstimateGpu(plan_, 2, std::nullopt, known);
+  EXPECT_EQ(estimate.bytes(), 2 * estimate.rank_bytes + kGiB);
+  EXPECT_NE(DescribeGpu(estimate).find("and 1.00 GiB that memserver has taken, as it measured"), std::string::npos);
+  EXPECT_NE(PlanJson(plan_, &estimate).find("\"server_bytes\":" + std::to_string(kGiB)), std::string::npos);
+  EXPECT_NE(PlanJson(plan_, &estimate).find("\"bytes\":" + std::to_string(estimate.bytes())), std::string::npos);
+  for (const auto& [unknown, why] : {std::pair(ServerContextOf(gpus, "GPU-2"), "management library is missing"),
+                                     std::pair(ServerContextOf(gpus, "GPU-3"), "has not opened this GPU yet"),
+                                     std::pair(ServerContextOf(Status(ErrorId::kNoServer, "nobody listens"), "GPU-1"), "nobody listens")}) {
+    EXPECT_EQ(unknown.bytes, 0U);
+    EXPECT_NE(unknown.why_not.find(why), std::string::npos) << unknown.why_not;
+  }
 }
 
 }  // namespace device_memory_test
