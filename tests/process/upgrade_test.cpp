@@ -1,5 +1,5 @@
-// Restarts and upgrades while ranks train: servers and clients of this release and of the next one, mixed (docs/shm_protocol.md, section
-// 7).
+// Restarts and upgrades while ranks train: servers and clients of this release, of the next one and of the one before, mixed
+// (docs/shm_protocol.md, section 7).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "memserver/residency/kept_index.h"
+#include "shm/messages.h"
 #include "shm/protocol.h"
 #include "tests/process/durable_daemon.h"
 #include "tests/process/memserver_process.h"
@@ -19,23 +20,34 @@ namespace tidepool::testing {
 namespace upgrade_test {
 
 #ifdef TIDEPOOL_SANITIZED
-constexpr int kRestarts = 8, kAttachRounds = 2;
+constexpr int kRestarts = 8, kRestartsBefore = 3, kAttachRounds = 2;
 #else
-constexpr int kRestarts = 30, kAttachRounds = 20;
+constexpr int kRestarts = 30, kRestartsBefore = 8, kAttachRounds = 20;
 #endif
 
 const char* const kOlderSession = "a session of an older protocol";
 
+// Another one for each repetition: scripts/nightly repeats, from another first seed each day.
+uint64_t NextSeed() {
+  static uint64_t seed = [] {
+    const char* const given = std::getenv("TIDEPOOL_TEST_SEED");
+    return given == nullptr ? uint64_t{7} : std::strtoull(given, nullptr, 10);
+  }();
+  return seed++;
+}
+
 class Upgrade : public DurableDaemon {
  protected:
-  // A job of two ranks, one of this release and one of the next.
+  // A job of two ranks, one of this release and one of another.
   struct MixedJob {
-    Process ours, next;
+    Process ours, other;
     uint64_t steps_seen = 1;
   };
-  MixedJob TrainMixed() const {
-    MixedJob job{Train({"--world", "2", "--rank", "0", "--norms"}), TrainBy(TIDEPOOL_THIN_TRAINER_NEXT, {"--world", "2", "--rank", "1"}),
-                 1};
+  struct OtherRelease {
+    const char *trainer, *memserver;
+  };
+  MixedJob TrainMixed(const OtherRelease& other) const {
+    MixedJob job{Train({"--world", "2", "--rank", "0", "--norms"}), TrainBy(other.trainer, {"--world", "2", "--rank", "1"}), 1};
     EXPECT_TRUE(job.ours->WaitForOutput("norm 1 ", kLimit)) << "there is a job to hand over: " << job.ours->Output();
     return job;
   }
@@ -48,7 +60,7 @@ class Upgrade : public DurableDaemon {
     return job->steps_seen >= wanted;
   }
   static void ExpectBits(const MixedJob& job, const std::vector<std::string>& hashes) {
-    const std::array<ChildProcess*, 2> ranks{job.ours.get(), job.next.get()};
+    const std::array<ChildProcess*, 2> ranks{job.ours.get(), job.other.get()};
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       const auto ended = ranks[rank]->Wait(kLimit);
       ASSERT_TRUE(ended.has_value()) << ranks[rank]->Output();
@@ -62,37 +74,43 @@ class Upgrade : public DurableDaemon {
     EXPECT_TRUE(ended && ended->exit_code == 0) << server->Output();
     EXPECT_TRUE(WaitForFilesToGo());
   }
+  // Each server, of one release and the other in turn, seals steps of the job before it is replaced.
+  void Roll(const OtherRelease& other, int restarts) {
+    const uint64_t seed = NextSeed();
+    SCOPED_TRACE("TIDEPOOL_TEST_SEED=" + std::to_string(seed));
+    const std::vector<std::string> expected = UndisturbedHashes(2);
+    Process server = Serve({"--no-respawn"});
+    SplitMix64 random(seed);
+    SteadyClock clock;
+    MixedJob job = TrainMixed(other);
+    for (int restart = 0; restart < restarts; ++restart) {
+      if (!AwaitSteps(&job, 1 + random.Below(3))) {
+        ExpectBits(job, expected);
+        job = TrainMixed(other);
+      }
+      clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(3 * kNsPerMs))));
+      HandOver(server.get());
+      server = ServeBy(restart % 2 == 0 ? other.memserver : TIDEPOOL_MEMSERVER, {"--no-respawn"});
+    }
+    ExpectBits(job, expected);
+    ExpectOrderlyEnd(server.get());
+  }
 };
 
-// Each server, of one release and the other in turn, seals steps of the job before it is replaced.
-// Another one for each repetition: scripts/nightly repeats, from another first seed each day.
-uint64_t NextSeed() {
-  static uint64_t seed = [] {
-    const char* const given = std::getenv("TIDEPOOL_TEST_SEED");
-    return given == nullptr ? uint64_t{7} : std::strtoull(given, nullptr, 10);
-  }();
-  return seed++;
+TEST_F(Upgrade, RollingRestartsWithBothReleasesMixedFailNoStep) {
+  Roll({TIDEPOOL_THIN_TRAINER_NEXT, TIDEPOOL_MEMSERVER_NEXT_PROTOCOL}, kRestarts);
 }
 
-TEST_F(Upgrade, RollingRestartsWithBothReleasesMixedFailNoStep) {
-  const uint64_t seed = NextSeed();
-  SCOPED_TRACE("TIDEPOOL_TEST_SEED=" + std::to_string(seed));
-  const std::vector<std::string> expected = UndisturbedHashes(2);
-  Process server = Serve({"--no-respawn"});
-  SplitMix64 random(seed);
-  SteadyClock clock;
-  MixedJob job = TrainMixed();
-  for (int restart = 0; restart < kRestarts; ++restart) {
-    if (!AwaitSteps(&job, 1 + random.Below(3))) {
-      ExpectBits(job, expected);
-      job = TrainMixed();
-    }
-    clock.SleepNs(static_cast<int64_t>(random.Below(static_cast<uint64_t>(3 * kNsPerMs))));
-    HandOver(server.get());
-    server = ServeBy(restart % 2 == 0 ? TIDEPOOL_MEMSERVER_NEXT_PROTOCOL : TIDEPOOL_MEMSERVER, {"--no-respawn"});
-  }
-  ExpectBits(job, expected);
-  ExpectOrderlyEnd(server.get());
+// As those of the release before: they greet, train, come back and serve in the version before alone.
+TEST_F(Upgrade, ProgramsOfTheVersionBeforeAreServedAndServe) {
+  Roll({TIDEPOOL_THIN_TRAINER_BEFORE, TIDEPOOL_MEMSERVER_BEFORE}, kRestartsBefore);
+  const Process ours = Serve();
+  const Process rank = TrainBy(TIDEPOOL_THIN_TRAINER_BEFORE, {"--steps", "2"});
+  const auto ended = rank->Wait(kLimit);
+  EXPECT_TRUE(ended && ended->exit_code == 0) << rank->Output();
+  ASSERT_TRUE(ours->WaitForOutput(kOlderSession, kLimit)) << ours->Output();
+  EXPECT_NE(ours->Output().find("\"protocol\":" + std::to_string(shm::kAbiVersionBefore) + ","), std::string::npos) << ours->Output();
+  ExpectOrderlyEnd(ours.get());
 }
 
 // Who speaks what is seen in the servers' logs: they name each session that is not of their newest version.
