@@ -1,7 +1,6 @@
 #include "tests/fakes/flag_chunk_service.h"
 
 #include <algorithm>
-#include <limits>
 #include <thread>
 
 #include "base/units.h"
@@ -14,21 +13,17 @@ constexpr uint64_t kIdleTestsMax = 1000;  // in a row: who asks so often puts no
 }  // namespace
 
 FlagChunkService::FlagChunkService(MemoryServer* server, const FlagServiceSetup& setup)
-    : server_(server),
-      rank_(setup.rank),
+    : MemoryChunkService(server, setup.rank,
+                         {.rcache_bytes = setup.rcache_bytes, .bytes_before = 2 * kPageBytes, .seed = setup.seed, .device = setup.device}),
       alone_(setup.alone),
-      memory_(setup.rcache_bytes + 3 * kPageBytes),
-      random_(setup.seed),
-      device_({.copy_threads = setup.copy_threads}) {
-  const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-  attachment_.flags = memory_.data() + (RoundUp(address, kPageBytes) - address);
+      device_(setup.device),
+      host_({.copy_threads = setup.copy_threads}) {
+  attachment_.flags = pages();
   attachment_.flags_bytes = 2 * kPageBytes;
-  attachment_.rcache = attachment_.flags + attachment_.flags_bytes;
-  attachment_.rcache_bytes = setup.rcache_bytes;
 }
 
 device::Stream* FlagChunkService::OpenStream() {
-  streams_.push_back(std::move(device_.OpenStream()).value());
+  streams_.push_back(std::move(device()->OpenStream()).value());
   device::Stream* stream = streams_.back().get();
   // Pieces of a copy, or a few flags at a time.
   AddActor([this, stream] { return stream->Progress(1 + random_.Below(700)); });
@@ -41,43 +36,16 @@ client::TicketFlags FlagChunkService::FlagsOf(client::Ticket ticket) const {
   return {words + slot, words + kPageBytes / sizeof(device::Flag) + slot, ticket};
 }
 
-Result<client::Ticket> FlagChunkService::Add(Request request) {
-  if (last_ + 1 >= fail_from_ && over_.ok()) End(Status(ErrorId::kServerGone, "the server is gone"));
+Status FlagChunkService::Take(Request*) {
+  if (last_ + 1 >= fail_from_) End(Status(ErrorId::kServerGone, "the server is gone"));
   if (!over_.ok()) return over_;
-  requests_.emplace(++last_, std::move(request));
-  in_flight_max_ = std::max<uint64_t>(in_flight_max_, requests_.size());
-  if (last_ - requests_.begin()->first >= client::kTicketsMax) return Status(ErrorId::kProtocolViolation, "a flag word is used twice");
-  return last_;
-}
-
-Result<client::Ticket> FlagChunkService::StartPutWeights(const client::Range& range) {
-  return Add({Kind::kPut, range, 0, 0});
-}
-
-Result<client::Ticket> FlagChunkService::StartFetch(const client::Range& range, const client::Wanted& wanted) {
-  return Add({Kind::kFetch, range, wanted.version, 0});
-}
-
-Result<client::Ticket> FlagChunkService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {
-  return Add({Kind::kSubmit, range, version, micro_batch});
-}
-
-Result<client::Ticket> FlagChunkService::StartEndStep(const client::StepEnd&) {
-  return Status(ErrorId::kProtocolViolation, "the test ends steps at the server");
+  const bool twice = !requests_.empty() && last_ + 1 - requests_.begin()->first >= client::kTicketsMax;
+  return twice ? Status(ErrorId::kProtocolViolation, "a flag word is used twice") : Status();
 }
 
 bool FlagChunkService::CanServe(client::Ticket ticket, const Request& request) const {
   if (request.answered || (request.kind == Kind::kFetch && !server_->Exists(request.version))) return false;
   return request.kind == Kind::kPut || *FlagsOf(ticket).ready >= ticket;
-}
-
-Status FlagChunkService::CarryOut(const Request& request) {
-  switch (request.kind) {
-    case Kind::kPut: return server_->Put(rank_, request.range, At(request.range));
-    case Kind::kFetch: return server_->Fetch(rank_, request.range, request.version, At(request.range));
-    case Kind::kSubmit: return server_->Submit(rank_, request.range, request.version, request.micro_batch, At(request.range));
-  }
-  return {};
 }
 
 void FlagChunkService::Serve(client::Ticket ticket, Request* request) {
@@ -89,8 +57,7 @@ void FlagChunkService::Serve(client::Ticket ticket, Request* request) {
   }
   if (!request->begun) {
     request->begun = true;
-    if (request->kind != Kind::kFetch) return;
-    std::fill_n(At(request->range), request->range.element_count, std::numeric_limits<float>::quiet_NaN());
+    if (request->kind == Kind::kFetch) SpoilRange(request->range);
     return;
   }
   request->answer = CarryOut(*request);
@@ -164,15 +131,7 @@ Result<client::Outcome> FlagChunkService::Wait(client::Ticket ticket) {
   const Request request = std::move(requests_.at(ticket));
   requests_.erase(ticket);
   if (!request.answer.ok()) return request.answer;
-  client::Outcome outcome;
-  outcome.version = request.version;
-  outcome.bytes = request.range.element_count * sizeof(float);
-  return outcome;
-}
-
-Status FlagChunkService::DeclareSchedule(std::span<const ChunkId> order) {
-  server_->Declare(order);
-  return {};
+  return OutcomeOf(request);
 }
 
 }  // namespace tidepool::testing

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/units.h"
@@ -105,39 +106,89 @@ Status MemoryServer::EndStep(uint32_t micro_batches) {
   return {};
 }
 
-MemoryChunkService::MemoryChunkService(MemoryServer* server, Rank rank, uint64_t rcache_bytes, uint64_t seed, uint64_t delay_max)
-    : server_(server), rank_(rank), memory_(rcache_bytes + kPageBytes), random_(seed), delay_max_(delay_max) {
+MemoryChunkService::MemoryChunkService(MemoryServer* server, Rank rank, const Memory& memory)
+    : server_(server), rank_(rank), random_(memory.seed), memory_(memory.bytes_before + memory.rcache_bytes + kPageBytes) {
   const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-  attachment_.rcache = memory_.data() + (RoundUp(address, kPageBytes) - address);
-  attachment_.rcache_bytes = rcache_bytes;
+  pages_ = memory_.data() + (RoundUp(address, kPageBytes) - address);
+  attachment_.rcache = pages_ + memory.bytes_before;
+  attachment_.rcache_bytes = memory.rcache_bytes;
+  if (memory.device == nullptr) return;
+  UniqueFd exported;
+  if (memory.bytes_before > 0) registered_ = std::move(memory.device->Register(pages_, memory.bytes_before)).value();
+  rcache_ = std::move(memory.device->CreateExportable(memory.rcache_bytes, &exported)).value();
+  copies_ = std::move(memory.device->OpenStream()).value();
+  attachment_.rcache = rcache_->data();
+}
+
+void MemoryChunkService::ReadRange(const client::Range& range, float* to) {
+  const std::byte* from = attachment_.rcache + range.rcache_offset;
+  if (copies_ == nullptr) return void(std::memcpy(to, from, range.element_count * sizeof(float)));
+  copies_->Copy(to, from, range.element_count * sizeof(float));
+  copies_->Synchronize(copies_->Record());
+}
+
+void MemoryChunkService::WriteRange(const client::Range& range, const float* from) {
+  std::byte* to = attachment_.rcache + range.rcache_offset;
+  if (copies_ == nullptr) return void(std::memcpy(to, from, range.element_count * sizeof(float)));
+  copies_->Copy(to, from, range.element_count * sizeof(float));
+  copies_->Synchronize(copies_->Record());
+}
+
+Status MemoryChunkService::Take(Request* request) {
+  if (last_ + 1 >= fail_from_) return Status(ErrorId::kServerGone, "the server is gone");
+  request->delay = random_.Below(delay_max_ + 1);
+  const uint64_t element_end = request->range.rcache_offset + request->range.element_count * sizeof(float);
+  if (element_end > attachment_.rcache_bytes) return Violation("outside of the rCache");
+  if (requests_.size() == client::kTicketsMax) return Violation("too many tickets");
+  if (request->kind == Kind::kFetch) SpoilRange(request->range);
+  return {};
+}
+
+void MemoryChunkService::SpoilRange(const client::Range& range) {
+  WriteRange(range, std::vector<float>(range.element_count, std::numeric_limits<float>::quiet_NaN()).data());
 }
 
 Result<client::Ticket> MemoryChunkService::Add(Request request) {
-  if (last_ + 1 >= fail_from_) return Status(ErrorId::kServerGone, "the server is gone");
-  request.delay = random_.Below(delay_max_ + 1);
-  const uint64_t element_end = request.range.rcache_offset + request.range.element_count * sizeof(float);
-  if (element_end > attachment_.rcache_bytes) return Violation("outside of the rCache");
-  requests_.emplace(++last_, request);
+  TP_RETURN_IF_ERROR(Take(&request));
+  requests_.emplace(++last_, std::move(request));
   in_flight_max_ = std::max<uint64_t>(in_flight_max_, requests_.size());
-  if (requests_.size() > client::kTicketsMax) return Violation("too many tickets");
   return last_;
 }
 
 Result<client::Ticket> MemoryChunkService::StartPutWeights(const client::Range& range) {
-  return Add({Kind::kPut, range, 0, 0, 0});
+  return Add({Kind::kPut, range, 0, 0});
 }
 
 Result<client::Ticket> MemoryChunkService::StartFetch(const client::Range& range, const client::Wanted& wanted) {
-  std::fill_n(At(range), range.element_count, std::numeric_limits<float>::quiet_NaN());
-  return Add({Kind::kFetch, range, wanted.version, 0, 0});
+  uses_ahead_ = wanted.uses_ahead;
+  return Add({Kind::kFetch, range, wanted.version, 0});
 }
 
 Result<client::Ticket> MemoryChunkService::StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) {
-  return Add({Kind::kSubmit, range, version, micro_batch, 0});
+  return Add({Kind::kSubmit, range, version, micro_batch});
 }
 
 Result<client::Ticket> MemoryChunkService::StartEndStep(const client::StepEnd&) {
   return Violation("the test ends steps at the server");
+}
+
+Status MemoryChunkService::CarryOut(const Request& request) {
+  std::vector<float> values(request.range.element_count);
+  if (request.kind == Kind::kFetch) {
+    TP_RETURN_IF_ERROR(server_->Fetch(rank_, request.range, request.version, values.data()));
+    WriteRange(request.range, values.data());
+    return {};
+  }
+  ReadRange(request.range, values.data());
+  if (request.kind == Kind::kPut) return server_->Put(rank_, request.range, values.data());
+  return server_->Submit(rank_, request.range, request.version, request.micro_batch, values.data());
+}
+
+client::Outcome MemoryChunkService::OutcomeOf(const Request& request) {
+  client::Outcome outcome;
+  outcome.version = request.version;
+  outcome.bytes = request.range.element_count * sizeof(float);
+  return outcome;
 }
 
 bool MemoryChunkService::Test(client::Ticket ticket) {
@@ -152,20 +203,9 @@ bool MemoryChunkService::Test(client::Ticket ticket) {
 Result<client::Outcome> MemoryChunkService::Wait(client::Ticket ticket) {
   const Request request = requests_.at(ticket);
   requests_.erase(ticket);
-  Status status;
-  switch (request.kind) {
-    case Kind::kPut: status = server_->Put(rank_, request.range, At(request.range)); break;
-    case Kind::kFetch:
-      status = server_->WaitVersion(request.version);
-      if (status.ok()) status = server_->Fetch(rank_, request.range, request.version, At(request.range));
-      break;
-    case Kind::kSubmit: status = server_->Submit(rank_, request.range, request.version, request.micro_batch, At(request.range)); break;
-  }
-  if (!status.ok()) return status;
-  client::Outcome outcome;
-  outcome.version = request.version;
-  outcome.bytes = request.range.element_count * sizeof(float);
-  return outcome;
+  if (request.kind == Kind::kFetch) TP_RETURN_IF_ERROR(server_->WaitVersion(request.version));
+  TP_RETURN_IF_ERROR(CarryOut(request));
+  return OutcomeOf(request);
 }
 
 Status MemoryChunkService::DeclareSchedule(std::span<const ChunkId> order) {

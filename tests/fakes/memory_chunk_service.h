@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "base/random.h"
 #include "client/chunk_service.h"
+#include "device/device.h"
 #include "trainer/layout/chunk_layout.h"
 
 namespace tidepool::testing {
@@ -58,9 +60,13 @@ class MemoryServer {
   bool broken_ = false;
 };
 
-class MemoryChunkService final : public client::ChunkService {
+// FlagChunkService derives from it.
+class MemoryChunkService : public client::ChunkService {
  public:
-  MemoryChunkService(MemoryServer* server, Rank rank, uint64_t rcache_bytes, uint64_t seed, uint64_t delay_max);
+  MemoryChunkService(MemoryServer* server, Rank rank, uint64_t rcache_bytes, uint64_t seed, uint64_t delay_max)
+      : MemoryChunkService(server, rank, {.rcache_bytes = rcache_bytes, .bytes_before = 0, .seed = seed}) {
+    delay_max_ = delay_max;
+  }
 
   const client::Attachment& attachment() const override { return attachment_; }
   Result<client::Ticket> StartPutWeights(const client::Range& range) override;
@@ -75,31 +81,61 @@ class MemoryChunkService final : public client::ChunkService {
 
   // From the n-th request on, requests fail with kServerGone.
   void FailFrom(uint64_t request) { fail_from_ = request; }
+  uint64_t requests() const { return last_; }
   uint64_t in_flight_max() const { return in_flight_max_; }
+  // What the last fetch said of its use.
+  uint32_t uses_ahead() const { return uses_ahead_; }
 
- private:
+ protected:
   enum class Kind { kPut, kFetch, kSubmit };
   struct Request {
     Kind kind;
     client::Range range;
     Version version;
     uint32_t micro_batch;
-    uint64_t delay;
+    uint64_t delay = 0;                    // Tests until it is answered
+    bool begun = false, answered = false;  // where there are flags
+    Status answer{};
   };
+  struct Memory {
+    uint64_t rcache_bytes = 0;
+    uint64_t bytes_before = 0;  // whole pages of the host beside the rCache: flags
+    uint64_t seed = 0;
+    device::Device* device = nullptr;  // makes the rCache, whose bytes then pass by its streams alone; null: the host's memory
+  };
+  MemoryChunkService(MemoryServer* server, Rank rank, const Memory& memory);
 
-  Result<client::Ticket> Add(Request request);
-  float* At(const client::Range& range) { return reinterpret_cast<float*>(attachment_.rcache + range.rcache_offset); }
+  // Whether the next request is taken.
+  virtual Status Take(Request* request);
+  Status CarryOut(const Request& request);
+  static client::Outcome OutcomeOf(const Request& request);
+  void SpoilRange(const client::Range& range);
 
-  MemoryServer* server_;
-  Rank rank_;
-  std::vector<std::byte> memory_;
+  // The pages in front of the rCache; with a device they are registered with it.
+  std::byte* pages() const { return pages_; }
+
+  MemoryServer* const server_;
+  const Rank rank_;
   client::Attachment attachment_;
   SplitMix64 random_;
-  uint64_t delay_max_;
-  uint64_t fail_from_ = UINT64_MAX;
   std::map<client::Ticket, Request> requests_;
   client::Ticket last_ = 0;
-  uint64_t in_flight_max_ = 0;
+  uint64_t fail_from_ = UINT64_MAX;
+
+ private:
+  Result<client::Ticket> Add(Request request);
+
+  // Between the rCache and memory that a CPU may touch.
+  void ReadRange(const client::Range& range, float* to);
+  void WriteRange(const client::Range& range, const float* from);
+
+  std::vector<std::byte> memory_;
+  std::byte* pages_ = nullptr;
+  std::unique_ptr<device::Registration> registered_;
+  std::unique_ptr<device::Memory> rcache_;  // of the device
+  std::unique_ptr<device::Stream> copies_;  // the server's
+  uint64_t delay_max_ = 0, in_flight_max_ = 0;
+  uint32_t uses_ahead_ = 0;
 };
 
 }  // namespace tidepool::testing

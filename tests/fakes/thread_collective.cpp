@@ -3,7 +3,19 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/units.h"
+
 namespace tidepool::testing {
+
+ThreadGroup::ThreadGroup(uint32_t world, bool on_streams, device::Device* device)
+    : world_(world), on_streams_(on_streams), memory_(2 * kPageBytes) {
+  const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+  std::byte* const page = memory_.data() + (RoundUp(address, kPageBytes) - address);
+  flags_ = reinterpret_cast<device::Flag*>(page);
+  if (device == nullptr) return;
+  registered_ = std::move(device->Register(page, kPageBytes)).value();
+  copies_ = std::move(device->OpenStream()).value();
+}
 
 void ThreadGroup::Join(uint64_t number, uint32_t rank, bool gather, const trainer::BlockView& block) {
   std::lock_guard lock(mutex_);
@@ -24,18 +36,35 @@ void ThreadGroup::Join(uint64_t number, uint32_t rank, bool gather, const traine
 
 bool ThreadGroup::Poll() {
   std::lock_guard lock(mutex_);
-  const uint64_t number = finished_ + 1;
+  const uint64_t number = *finished() + 1;
   if (broken_ || ops_.size() <= number || ops_[number].joined < world_) return false;
-  for (const device::Flag& arrived : arrived_) {
-    if (arrived < number) return false;
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    if (*arrived(rank) < number) return false;
   }
   if (!ops_[number].failed) Run(&ops_[number]);
   ops_[number].done = true;
-  finished_ = number;
+  *finished() = number;
   return true;
 }
 
 void ThreadGroup::Run(Op* op) {
+  if (copies_ == nullptr) return Exchange(op);
+  const uint64_t elements = op->shard_elements * world_;
+  const std::vector<float*> blocks = op->blocks;
+  std::vector<std::vector<float>> here(world_, std::vector<float>(elements));
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    copies_->Copy(here[rank].data(), blocks[rank], elements * sizeof(float));
+    copies_->Synchronize(copies_->Record());
+    op->blocks[rank] = here[rank].data();
+  }
+  Exchange(op);
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    copies_->Copy(blocks[rank], here[rank].data(), elements * sizeof(float));
+    copies_->Synchronize(copies_->Record());
+  }
+}
+
+void ThreadGroup::Exchange(Op* op) {
   const uint64_t shard = op->shard_elements;
   for (uint32_t owner = 0; owner < world_; ++owner) {
     float* own = op->blocks[owner] + owner * shard;
@@ -68,7 +97,7 @@ Status ThreadGroup::Wait(uint64_t number) {
 void ThreadGroup::Break() {
   std::lock_guard lock(mutex_);
   broken_ = true;
-  finished_ = device::kFlagPoison;
+  *finished() = device::kFlagPoison;
   changed_.notify_all();
 }
 

@@ -7,7 +7,7 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -18,7 +18,8 @@ namespace tidepool::testing {
 
 class ThreadGroup {
  public:
-  explicit ThreadGroup(uint32_t world, bool on_streams = false) : world_(world), on_streams_(on_streams), arrived_(world) {}
+  // `device`: of blocks that no CPU can touch, and of the streams; null: the host's memory.
+  explicit ThreadGroup(uint32_t world, bool on_streams = false, device::Device* device = nullptr);
   uint32_t world() const { return world_; }
 
   void Join(uint64_t op, uint32_t rank, bool gather, const trainer::BlockView& block);
@@ -26,8 +27,8 @@ class ThreadGroup {
   Status Wait(uint64_t op);
   // Carries out the next operation if all streams have come to it.
   bool Poll();
-  device::Flag* arrived(uint32_t rank) { return &arrived_[rank]; }
-  device::Flag* finished() { return &finished_; }
+  device::Flag* arrived(uint32_t rank) { return &flags_[1 + rank]; }
+  device::Flag* finished() { return &flags_[0]; }
   // No rank waits any longer: a rank has failed.
   void Break();
 
@@ -39,11 +40,16 @@ class ThreadGroup {
     uint32_t joined = 0;
   };
   void Run(Op* op);
+  // In memory of the host.
+  void Exchange(Op* op);
 
   uint32_t world_;
   bool on_streams_;
-  std::deque<device::Flag> arrived_;  // by rank: the last operation that its stream has come to
-  device::Flag finished_ = 0;         // the last operation that was carried out
+  // The last operation that was carried out; then by rank the last one that its stream has come to.
+  device::Flag* flags_ = nullptr;
+  std::vector<std::byte> memory_;  // of the flags
+  std::unique_ptr<device::Registration> registered_;
+  std::unique_ptr<device::Stream> copies_;  // of a device
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Op> ops_;  // by number, from 1

@@ -83,6 +83,14 @@ TEST_F(AheadPipelineTest, TheCpuGoesOnWhileNothingHasHappened) {
   EXPECT_EQ(pipeline_->bytes_d2h(), 4 * 64 * 4u);
 }
 
+TEST_F(AheadPipelineTest, TheServerIsToldHowManyUsesComeBefore) {
+  Open(2);
+  pipeline_->Fetch(0, Block(0), {0, 5}, {});
+  EXPECT_EQ(service_->uses_ahead(), 5u);
+  pipeline_->Fetch(1, Block(1), 0, {});
+  EXPECT_EQ(service_->uses_ahead(), 0u);
+}
+
 TEST_F(AheadPipelineTest, ABlockIsGivenAwayWhenItsLastOperatorHasEndedNotBeforeAndNotLate) {
   Open(4);
   const OpId used = pipeline_->Fetch(0, Block(0), 0, {});

@@ -1,6 +1,8 @@
 // ParameterCache in memory of a device: the streams find and bring what the host does, whatever comes first, and nothing hangs.
 #include <gtest/gtest.h>
 
+#include "device/cuda_device.h"
+#include "tests/fakes/fake_cuda/fake_cuda.h"
 #include "tests/trainer/cache/toy_run.h"
 #include "trainer/plan/replay.h"
 
@@ -148,6 +150,49 @@ TEST(DeviceCache, AnErrorOfOneRankEndsTheOthers) {
     EXPECT_FALSE(result.ranks[1].status.ok()) << request;
   }
 }
+
+// The stand-in for the CUDA driver: its streams have threads, and a CPU that touches its memory faults.
+class OnMemoryThatFaults : public ::testing::TestWithParam<device::ExportForm> {
+ protected:
+  void SetUp() override {
+    fake_cuda::FakeCuda::Load().Reset();
+    auto device = device::CudaDevice::Open({.form = GetParam()});
+    ASSERT_TRUE(device.ok()) << device.status().Format();
+    device_ = std::move(device).value();
+  }
+  std::unique_ptr<device::CudaDevice> device_;
+};
+
+TEST_P(OnMemoryThatFaults, TrainsAsOnTheHost) {
+  for (uint32_t world = 1; world <= 2; ++world) {
+    SCOPED_TRACE("world " + std::to_string(world));
+    ToyConfig config = Toy(3 + world, world);
+    config.steps = 3;
+    config.device = device_.get();
+    ExpectAsOnTheHost(config);
+  }
+}
+
+TEST_P(OnMemoryThatFaults, AnErrorEndsTheRunAndHangsNothing) {
+  ToyConfig config = Toy(5, 1);
+  config.steps = 2;
+  config.evaluate = false;
+  config.blocks = SmallestFor(config);
+  config.on_device = true;
+  config.device = device_.get();
+  const uint64_t requests = RunToy(config).ranks[0].requests;
+  for (const uint64_t request : {uint64_t{1}, requests / 3, requests / 2, requests}) {
+    config.fail_answer_of = request;
+    const ToyResult result = RunToy(config);
+    EXPECT_EQ(result.ranks[0].status.id(), ErrorId::kServerGone) << request << ": " << result.ranks[0].status.Format();
+    EXPECT_FALSE(result.weights_right);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, OnMemoryThatFaults, ::testing::Values(device::ExportForm::kVmm, device::ExportForm::kIpc),
+                         [](const ::testing::TestParamInfo<device::ExportForm>& form) {
+                           return std::string(form.param == device::ExportForm::kVmm ? "Vmm" : "Ipc");
+                         });
 
 }  // namespace device_cache_test
 }  // namespace tidepool::trainer

@@ -9,11 +9,14 @@
 #include <set>
 #include <thread>
 
+#include "base/check.h"
 #include "base/random.h"
+#include "base/units.h"
 #include "tests/fakes/flag_chunk_service.h"
 #include "tests/fakes/memory_chunk_service.h"
 #include "tests/fakes/thread_collective.h"
 #include "trainer/cache/weight_put.h"
+#include "trainer/comm/registered_host.h"
 #include "trainer/plan/replay.h"
 
 namespace tidepool::trainer {
@@ -81,8 +84,10 @@ class ToyRank {
       service_ = std::make_unique<MemoryChunkService>(server, rank, bytes, seed, config.delay_max);
       return;
     }
-    const bool alone = layout.world == 1 && !config.threads;
-    auto flags = std::make_unique<FlagChunkService>(server, testing::FlagServiceSetup{rank, bytes, seed, alone, config.threads});
+    const bool alone = layout.world == 1 && !config.threads && config.device == nullptr;
+    auto flags =
+        std::make_unique<FlagChunkService>(server, testing::FlagServiceSetup{rank, bytes, seed, alone, config.threads, config.device});
+    if (config.device != nullptr) pinned_ = RegisteredHost::Create(config.device, kPinnedBytes).value();
     if (rank == 0) flags->FailFrom(config.fail_from);
     if (rank == 0) flags->FailAnswerOf(config.fail_answer_of);
     streams_ = {flags->device(), flags->OpenStream(), flags->OpenStream()};
@@ -224,8 +229,8 @@ class ToyRank {
     if (storage == nullptr) {
       result_->wrong.push_back(place.name + " is nowhere");
     } else if (streams_.compute != nullptr) {
-      found_.push_back({note, version, std::vector<float>(expected.size(), -1.0f)});
-      streams_.compute->Copy(found_.back().values.data(), storage + place.element_begin * 4, expected.size() * 4);
+      found_.push_back({note, version, Keep(std::vector<float>(expected.size(), -1.0f))});
+      streams_.compute->Copy(found_.back().values, storage + place.element_begin * 4, expected.size() * 4);
     } else if (std::memcmp(storage + place.element_begin * 4, expected.data(), expected.size() * 4) != 0) {
       result_->wrong.push_back(place.name + " has wrong values at version " + std::to_string(version));
     }
@@ -237,12 +242,28 @@ class ToyRank {
     const auto end = streams_.compute->Record();
     if (!machine_->Drive([&] { return streams_.compute->Passed(end); })) result_->wrong.push_back("operators never end");
     for (const Found& found : found_) {
-      if (found.values == history_[found.version][found.note]) continue;
+      const std::vector<float>& expected = history_[found.version][found.note];
+      if (std::memcmp(found.values, expected.data(), expected.size() * 4) == 0) continue;
       result_->wrong.push_back(layout_.parameters[layout_.of_note[found.note]].name + " had wrong values at version " +
                                std::to_string(found.version));
     }
     found_.clear();
-    sources_.clear();
+    kept_values_.clear();
+    pinned_used_ = 0;
+  }
+
+  // Where copies of the compute stream find them, or leave theirs, until CompareFound. From and to memory that is not pinned a driver
+  // copies before it returns, so that this thread would wait for a stream which waits for it.
+  float* Keep(std::vector<float> values) {
+    if (pinned_.data() == nullptr) {
+      kept_values_.push_back(std::move(values));
+      return kept_values_.back().data();
+    }
+    TP_CHECK(pinned_used_ + values.size() <= kPinnedBytes / 4, "kPinnedBytes hold what operators of one step read and write");
+    float* const kept = reinterpret_cast<float*>(pinned_.data()) + pinned_used_;
+    pinned_used_ += values.size();
+    std::copy(values.begin(), values.end(), kept);
+    return kept;
   }
 
   // The values of a gradient into its place, by the CPU or by the compute stream, which may come to it much later.
@@ -251,8 +272,8 @@ class ToyRank {
       std::memcpy(place, values.data(), values.size() * 4);
       return;
     }
-    sources_.push_back(std::move(values));
-    streams_.compute->Copy(place, sources_.back().data(), sources_.back().size() * 4);
+    const uint64_t bytes = values.size() * 4;
+    streams_.compute->Copy(place, Keep(std::move(values)), bytes);
   }
 
   // The first of two gradients carries 100 more, the second 100 less: only their sum is right.
@@ -311,14 +332,17 @@ class ToyRank {
   struct Found {
     uint32_t note;
     uint64_t version;
-    std::vector<float> values;
+    float* values;
   };
+  static constexpr uint64_t kPinnedBytes = kMiB;
 
+  RegisteredHost pinned_;  // of a device of the configuration's
+  size_t pinned_used_ = 0;
   std::unique_ptr<client::ChunkService> service_;
   FlagChunkService* machine_ = nullptr;  // service_, on a device
   CacheStreams streams_;
-  std::deque<Found> found_;                 // by operators in the compute stream
-  std::deque<std::vector<float>> sources_;  // of copies in the compute stream
+  std::deque<Found> found_;                     // by operators in the compute stream
+  std::deque<std::vector<float>> kept_values_;  // see Keep
   TickingClock clock_;
   std::unique_ptr<ParameterCache> cache_;
   ToyRankResult* result_ = nullptr;
@@ -383,7 +407,7 @@ ToyResult RunToy(const ToyConfig& config) {
   const bool on_streams = config.on_device && config.streams_of_groups;
   std::vector<std::unique_ptr<ThreadGroup>> groups;
   for (const auto& members : layout.data_groups)
-    groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size()), on_streams));
+    groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size()), on_streams, config.device));
   result.ranks.resize(layout.world);
   std::vector<std::thread> threads;
   for (Rank rank = 0; rank < layout.world; ++rank) {

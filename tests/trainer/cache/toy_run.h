@@ -43,7 +43,9 @@ struct ToyConfig {
   // The rCache is memory of a device, whose streams run when and in what order the delay seed says: operators are copies on its compute
   // stream, and what they found is compared when the pass has ended.
   bool on_device = false;
-  bool threads = false;             // of a device: each stream has a thread
+  bool threads = false;  // of a device: each stream has a thread
+  // Whose memory and streams they are, where no CPU can touch that memory; null: a host device's.
+  device::Device* device = nullptr;
   bool streams_of_groups = true;    // of a device: collectives are ordered by streams, not by the CPU
   uint64_t fail_from = UINT64_MAX;  // of a device: this request fails on rank 0, and all after it
   uint64_t fail_answer_of = UINT64_MAX;

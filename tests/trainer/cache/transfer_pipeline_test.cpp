@@ -97,6 +97,16 @@ TEST(TransferPipeline, AFetchWaitsForTheBlocksEarlierOperation) {
   EXPECT_EQ(values[0], 5.0f);
 }
 
+TEST(TransferPipeline, TheServerIsToldHowManyUsesComeBefore) {
+  const ChunkLayout layout = Chunks(1, 1);
+  MemoryServer server(&layout);
+  MemoryChunkService service(&server, 0, layout.BlockBytes(), 1, 0);
+  TransferPipeline pipeline({&layout, 0, &service, {nullptr}, &clock});
+  pipeline.Fetch(0, service.attachment().rcache, {0, 5}, {});
+  EXPECT_EQ(service.uses_ahead(), 5u);
+  ASSERT_TRUE(pipeline.WaitAll().ok());
+}
+
 TEST(TransferPipeline, MoreOperationsThanTicketsArePutOff) {
   const int count = 2 * static_cast<int>(client::kTicketsMax);
   const ChunkLayout layout = Chunks(count, 1);
