@@ -88,11 +88,14 @@ Result<std::vector<RunMoment>> MomentsFor(const Invocation& invocation, const st
 }
 
 Result<Shown> RunRecord(const Invocation& invocation, const Style&) {
-  std::ofstream file(invocation.target, std::ios::trunc);
+  std::ofstream file;
   const Status failed = Status(ErrorId::kFileWriteFailed, "the recording cannot be written").Where(invocation.target);
-  if (!(file << kRecordingHead << "\n")) return failed;
   uint64_t looks = 0;
   TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) -> Result<bool> {
+    if (looks == 0) {  // what was recorded before stays where nobody answers
+      file.open(invocation.target, std::ios::trunc);
+      file << kRecordingHead << "\n";
+    }
     for (const std::string& body : bodies) file << body << "\n";
     ++looks;
     if (!file.flush()) return failed;

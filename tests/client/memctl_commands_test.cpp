@@ -300,6 +300,10 @@ TEST_F(Memctl, ARunIsRecordedAndLookedAtAgain) {
   EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", recording.c_str(), "--for", "1s"}).status().exit_code(), kExitUsage);
   EXPECT_EQ(Run({"timeline", trace.c_str(), "--from", "/none"}).status().id(), ErrorId::kFileUnreadable);
   EXPECT_EQ(Run({"timeline", (directory_ + "/none/x").c_str(), "--from", recording.c_str()}).status().id(), ErrorId::kFileWriteFailed);
+  EXPECT_EQ(Run({"record", (directory_ + "/none/x").c_str()}).status().id(), ErrorId::kFileWriteFailed);
+  server_.reset();
+  EXPECT_FALSE(Run({"record", recording.c_str()}).ok());
+  EXPECT_THAT(ResultOf({"residency", "--from", recording.c_str()}), HasSubstr("gpt")) << "what was recorded before is still there";
   for (const std::string& file : {recording, trace, page}) std::filesystem::remove(file);
 }
 
