@@ -226,7 +226,7 @@ TEST(PlaceOfAGpu, IsWhatTheMachineSaysAndElseItsOwn) {
     gpus.push_back(gpu);
   }
   const auto open = [](const device::Gpu&) -> Result<OpenedGpu> {
-    return OpenedGpu{.device = std::make_unique<device::HostDevice>(), .form_note = {}};
+    return OpenedGpu{.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{}), .form_note = {}};
   };
   GpuTable table({.list = [gpus] { return Result<std::vector<device::Gpu>>(gpus); }, .open = open}, {}, places->staging);
   std::vector<std::string> roots;

@@ -1,6 +1,11 @@
 // ParameterCache in memory of a device: the streams find and bring what the host does, whatever comes first, and nothing hangs.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "device/cuda_device.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
 #include "tests/trainer/cache/toy_run.h"
