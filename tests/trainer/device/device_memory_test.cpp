@@ -92,7 +92,10 @@ class BeforeTheFirstStep : public DeviceMemory {
   void SetUp() override {
     options_.dtype = "fp32";
     options_.preset = "gpt2-1.5b";
-    plan_ = PlanWith("25%", "fp32", "auto");
+    // Larger chunks than the parameters ask for, so that there are smaller ones.
+    options_.rcache = "50%";
+    options_.chunk_size = "1GiB";
+    plan_ = PlanWith("50%", "fp32", "1GiB");
     run_ = {.shares = {.total = 8 * kGiB}, .wanted = plan_.rcache.bytes, .at = ShortAt::kRcache};
   }
   RunPlan PlanWith(const std::string& rcache, const std::string& dtype, const std::string& chunk_size) const {
@@ -108,19 +111,18 @@ class BeforeTheFirstStep : public DeviceMemory {
 };
 
 TEST_F(BeforeTheFirstStep, AnRcacheWithoutRoomIsToldWithPlansThatHaveIt) {
-  // All but what half the block of the shortage needs is free: smaller chunks alone make up for that.
-  run_.shares.free = BytesOf(plan_) - plan_.rcache.block_bytes / 2;
+  run_.shares.free = BytesOf(plan_) - 64 * kMiB;
   const uint64_t used = run_.shares.total - run_.shares.free;
   const std::vector<MemoryChange> changes = ChangesThatFit(run_, plan_, options_);
   ASSERT_EQ(changes.size(), 3U);
   ASSERT_TRUE(changes[0].flags.starts_with("--rcache "));
-  const RunPlan smaller = PlanWith(changes[0].flags.substr(9), "fp32", "auto");
+  const RunPlan smaller = PlanWith(changes[0].flags.substr(9), "fp32", "1GiB");
   EXPECT_EQ(changes[0].bytes, used + BytesOf(smaller));
   EXPECT_EQ(smaller.rcache.blocks, plan_.rcache.blocks - 1) << "no smaller than it must be";
   EXPECT_EQ(changes[1].flags, "--dtype bf16");
-  EXPECT_EQ(changes[1].bytes, used + BytesOf(PlanWith("25%", "bf16", "auto")));
+  EXPECT_EQ(changes[1].bytes, used + BytesOf(PlanWith("50%", "bf16", "1GiB")));
   ASSERT_TRUE(changes[2].flags.starts_with("--chunk-size "));
-  EXPECT_EQ(changes[2].bytes, used + BytesOf(PlanWith("25%", "fp32", changes[2].flags.substr(13))));
+  EXPECT_EQ(changes[2].bytes, used + BytesOf(PlanWith("50%", "fp32", changes[2].flags.substr(13))));
   for (const MemoryChange& change : changes) EXPECT_LE(change.bytes, run_.shares.total);
   const std::string text = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "cuMemCreate"), run_, plan_, options_).Format();
   for (const std::string& part :
@@ -139,7 +141,7 @@ TEST_F(BeforeTheFirstStep, WhatTheEngineNeedsBesideTheRcacheCountsToo) {
   const uint64_t others = run_.shares.total - run_.shares.free - plan_.rcache.bytes;
   const std::vector<MemoryChange> changes = ChangesThatFit(run_, plan_, options_);
   ASSERT_GE(changes.size(), 2U);
-  EXPECT_EQ(changes[0].bytes, others + kGiB + PlanWith(changes[0].flags.substr(9), "fp32", "auto").rcache.bytes);
+  EXPECT_EQ(changes[0].bytes, others + kGiB + PlanWith(changes[0].flags.substr(9), "fp32", "1GiB").rcache.bytes);
   EXPECT_LE(changes[0].bytes, run_.shares.total);
   EXPECT_GT(changes[0].bytes + plan_.rcache.block_bytes, run_.shares.total) << "the largest that fits";
   EXPECT_EQ(changes[1].flags, "--dtype bf16");
