@@ -9,6 +9,8 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include "base/clock.h"
 #include "bench/crew.h"
