@@ -7,6 +7,8 @@
 // optim/state_scalar.h say it in plain code.
 #pragma once
 
+#include <immintrin.h>
+
 #include "optim/element_types.h"
 #include "optim/rules.h"
 
@@ -26,7 +28,30 @@ struct Block {
   float* variance_scales;
   uint32_t random_low, random_high;  // the halves of the key
   uint32_t random_pair;              // of the first two elements
+  bool streams = false;              // param16 is only written, and begins a cache line: it goes around the caches
 };
+
+// 16-bit copies of a block's elements to a plane whose lines nobody has read: a plain store would read each before it is overwritten. Other
+// threads see them in order only after a fence (UpdateLoop::Run).
+inline void StreamBlock(void* to, const uint16_t* from) {
+#if defined(__AVX512F__)
+  using Vector = __m512i;
+  const auto stream = [](void* place, Vector value) { _mm512_stream_si512(static_cast<Vector*>(place), value); };
+#elif defined(__AVX__)
+  using Vector = __m256i;
+  const auto stream = [](void* place, Vector value) { _mm256_stream_si256(static_cast<Vector*>(place), value); };
+#else
+  using Vector = __m128i;
+  const auto stream = [](void* place, Vector value) { _mm_stream_si128(static_cast<Vector*>(place), value); };
+#endif
+  constexpr uint64_t kVectors = kBlockElements * sizeof(uint16_t) / sizeof(Vector);
+#pragma GCC unroll 8
+  for (uint64_t i = 0; i < kVectors; ++i) {
+    Vector value;
+    __builtin_memcpy(&value, from + i * (sizeof value / sizeof(uint16_t)), sizeof value);
+    stream(static_cast<Vector*>(to) + i, value);
+  }
+}
 
 // 16 random bits for each of two neighbours, low ones for the even one. (Mixing steps of C. Wellons' "lowbias32".)
 inline uint32_t RandomPair(uint32_t pair, uint32_t low, uint32_t high) {
@@ -56,6 +81,7 @@ struct WholeMaster {
   static constexpr uint64_t kBytes = 4;
   static constexpr uint64_t kParamBytes = __is_same(Param, NoElement) ? 0 : 2;
   static constexpr bool kIsSplit = false;
+  static constexpr bool kCopies = kParamBytes > 0;  // param16 is not read
   explicit WholeMaster(const Block& b) : master(static_cast<float*>(b.master)), param(static_cast<uint16_t*>(b.param16)) {}
   float Load(uint64_t i) const { return master[i]; }
   void Store(uint64_t i, float p) const {
@@ -71,6 +97,7 @@ struct SplitMaster {
   static constexpr uint64_t kBytes = 2;
   static constexpr uint64_t kParamBytes = 2;
   static constexpr bool kIsSplit = true;
+  static constexpr bool kCopies = false;
   explicit SplitMaster(const Block& b) : rest(static_cast<int16_t*>(b.master)), high(static_cast<uint16_t*>(b.param16)) {}
   float Load(uint64_t i) const { return JoinHalves(high[i], rest[i]); }
   void Store(uint64_t i, float p) const {
@@ -101,7 +128,10 @@ struct ElementForm {
   static constexpr bool kScaled = false;
 
   template <typename Gradient, typename Rule>
-  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& b) {
+  __attribute__((always_inline)) static inline void Update(const typename Rule::Factors& f, float scale, const Block& block) {
+    Block b = block;
+    alignas(64) uint16_t copies[kBlockElements];
+    if constexpr (MasterForm::kCopies) b.param16 = copies;
     const MasterForm master(b);
     const F32Moments moments(b);
     const auto* const gradient = static_cast<const typename Gradient::Stored*>(b.gradient);
@@ -117,6 +147,8 @@ struct ElementForm {
       if constexpr (Rule::kMomentum) moments.StoreM(i, e.m);
       if constexpr (Rule::kVariance) moments.StoreV(i, e.v);
     }
+    if constexpr (MasterForm::kCopies)
+      block.streams ? StreamBlock(block.param16, copies) : void(__builtin_memcpy(block.param16, copies, sizeof copies));
   }
 };
 

@@ -80,7 +80,18 @@ struct UpdateLoop {
     if constexpr (kMBytes > 0) PrefetchBlock<kMBytes>(s.momentum, element);
     if constexpr (kVBytes > 0) PrefetchBlock<kVBytes>(s.variance, element);
     PrefetchBlock<kGradientBytes>(s.gradient, element);
-    if constexpr (Master::kParamBytes > 0) PrefetchBlock<Master::kParamBytes>(s.param16, element);
+    if constexpr (Master::kIsSplit) PrefetchBlock<Master::kParamBytes>(s.param16, element);
+  }
+
+  // The old values of everything that the block's update changes.
+  __attribute__((always_inline)) static inline void Save(char* to, const Block& b) {
+    SavePlane<kBlockElements * Master::kBytes>(&to, b.master);
+    if constexpr (kMBytes > 0) SavePlane<kBlockElements * kMBytes>(&to, b.momentum);
+    if constexpr (kVBytes > 0) SavePlane<kBlockElements * kVBytes>(&to, b.variance);
+    if constexpr (Master::kIsSplit) SavePlane<kBlockElements * Master::kParamBytes>(&to, b.param16);
+    constexpr uint64_t kScaleBytes = kBlockElements / kScaleBlockElements * sizeof(float);
+    if constexpr (Form::kScaled && Rule::kMomentum) SavePlane<kScaleBytes>(&to, b.momentum_scales);
+    if constexpr (Form::kScaled && Rule::kVariance) SavePlane<kScaleBytes>(&to, b.variance_scales);
   }
 
   // Steps 1 and 2 of the crash-safe update for the block at `first` (undo_tile.h).
@@ -91,14 +102,7 @@ struct UpdateLoop {
     area[kAreaVersion] = undo.version;
     area[kAreaBegin] = block * kBlockElements;
     area[kAreaCount] = kBlockElements;
-    char* to = reinterpret_cast<char*>(area + kAreaValues);
-    SavePlane<kBlockElements * Master::kBytes>(&to, b.master);
-    if constexpr (kMBytes > 0) SavePlane<kBlockElements * kMBytes>(&to, b.momentum);
-    if constexpr (kVBytes > 0) SavePlane<kBlockElements * kVBytes>(&to, b.variance);
-    if constexpr (Master::kIsSplit) SavePlane<kBlockElements * Master::kParamBytes>(&to, b.param16);
-    constexpr uint64_t kScaleBytes = kBlockElements / kScaleBlockElements * sizeof(float);
-    if constexpr (Form::kScaled && Rule::kMomentum) SavePlane<kScaleBytes>(&to, b.momentum_scales);
-    if constexpr (Form::kScaled && Rule::kVariance) SavePlane<kScaleBytes>(&to, b.variance_scales);
+    Save(reinterpret_cast<char*>(area + kAreaValues), b);
     StoreForKill(area + kAreaPiece, undo.identity);
     StoreForKill(undo.progress, undo.first_word + first / kBlockElements * kNextBlockWord);
   }
@@ -117,33 +121,49 @@ struct UpdateLoop {
     if constexpr (!kBack) __builtin_memcpy(here->gradient, there.gradient, count * kGradientBytes);
   }
 
-  static void Run(const StepFactors& factors, const UpdateSpan& planes) {
+  static bool Streams(const UpdateSpan& span) { return Master::kCopies && reinterpret_cast<uintptr_t>(span.param16) % kLineBytes == 0; }
+
+  // Whole blocks. Not inlined: the loop stands once, and has its registers to itself.
+  __attribute__((noinline)) static void RunBlocks(const StepFactors& factors, const UpdateSpan& planes, bool streams) {
     // Copies, so that no store to a plane can seem to change them.
     const typename Rule::Factors f = FactorsOf<Rule>(factors);
     const float scale = factors.gradient_scale;
     const UpdateSpan span = planes;
-    ShortBlock copies;
     for (uint64_t first = 0; first < span.count; first += kBlockElements) {
-      const Block there = At(span, first);
-      Block b = there;
-      const uint64_t left = span.count - first;
-      if (left < kBlockElements) {
-        __builtin_memset(&copies, 0, sizeof copies);
-        Exchange<false>(there, left, &copies);
-        b.master = copies.master;
-        b.momentum = copies.momentum;
-        b.variance = copies.variance;
-        b.gradient = copies.gradient;
-        b.param16 = copies.param16;
-        b.momentum_scales = copies.momentum_scales;
-        b.variance_scales = copies.variance_scales;
-      } else {
-        Prefetch(span, first + span.prefetch);
-        if (span.undo.progress != nullptr) Open(span.undo, first, b);
-      }
+      Block b = At(span, first);
+      b.streams = streams;
+      Prefetch(span, first + span.prefetch);
+      if (span.undo.progress != nullptr) Open(span.undo, first, b);
       Form::template Update<Gradient, Rule>(f, scale, b);
-      if (left < kBlockElements) Exchange<true>(there, left, &copies);
     }
+  }
+
+  static void Run(const StepFactors& factors, const UpdateSpan& planes) {
+    UpdateSpan span = planes;
+    const uint64_t whole = span.count / kBlockElements * kBlockElements, left = span.count - whole;
+    span.count = whole;
+    RunBlocks(factors, span, Streams(span));
+    if (left > 0) {
+      ShortBlock copies;
+      __builtin_memset(&copies, 0, sizeof copies);
+      const Block there = At(planes, whole);
+      Exchange<false>(there, left, &copies);
+      span.master = copies.master;
+      span.momentum = copies.momentum;
+      span.variance = copies.variance;
+      span.gradient = copies.gradient;
+      span.param16 = copies.param16;
+      span.momentum_scales = copies.momentum_scales;
+      span.variance_scales = copies.variance_scales;
+      span.random.index += whole;
+      span.count = kBlockElements;
+      span.prefetch = 0;
+      span.undo = {};
+      RunBlocks(factors, span, false);
+      Exchange<true>(there, left, &copies);
+    }
+    // Whoever sees that the piece is finished sees its copies too.
+    if constexpr (Master::kCopies) _mm_sfence();
   }
 };
 
@@ -171,7 +191,7 @@ void UpdateWhole(const StepFactors& factors, const UpdateSpan& span) {
 }
 
 // A job's gradients have the type of its parameters, or are fp32 sums.
-void Update(const StepFactors& factors, const UpdateSpan& span) {
+[[maybe_unused]] void Update(const StepFactors& factors, const UpdateSpan& span) {
   const bool wide = span.gradient_dtype == DType::kF32;
   if (span.states != StateForm::kF32) return wide ? UpdateSplit<F32Element>(factors, span) : UpdateSplit<Bf16Element>(factors, span);
   if (span.param16 == nullptr) return UpdateWhole<F32Element, NoElement>(factors, span);
