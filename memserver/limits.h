@@ -33,6 +33,9 @@ inline constexpr uint32_t kSkippedChunksPerTurn = 256;
 inline constexpr int64_t kSpinNsManyCores = 100'000;
 inline constexpr int64_t kSpinNsFewCores = 20'000;
 inline constexpr uint32_t kFewCores = 4;
+// Behind a longer silence the loop answers and sleeps again at once: the next request is likely to be as far away. Longer than a wake-up,
+// or requests that come one behind the other would each find it asleep.
+inline constexpr int64_t kLongSilenceNs = 200'000;
 // For the choice of the copy kernel when the server starts, and the part of the pool in which it is measured: beyond it the choice is the
 // same.
 inline constexpr int64_t kTuneCopiesNs = 40 * kNsPerMs;

@@ -59,10 +59,14 @@ bool ServeLoop::Turn() {
   worked |= desk_.ExpelViolators();
   worked |= desk_.TendGpus();
   worked |= desk_.TendJobs();
+  WakeAnswered();
+  return worked;
+}
+
+void ServeLoop::WakeAnswered() {
   for (const auto& seat : tables_.seats) {
     if (seat->session != nullptr) seat->session->WakeIfAnswered();
   }
-  return worked;
 }
 
 bool ServeLoop::TakeControlEvents() {
@@ -186,7 +190,6 @@ bool ServeLoop::RunInlineWork() {
 }
 
 void ServeLoop::Run() {
-  int64_t idle_since = 0;
   uint32_t idle_turns = 0;
   while (!tables_.stopped) {
     if (Turn()) {
@@ -195,10 +198,10 @@ void ServeLoop::Run() {
     }
     if (++idle_turns % kIdleTurnsPerClockRead != 0) continue;
     const int64_t now = parts_.clock->NowNs();
-    if (idle_turns == kIdleTurnsPerClockRead) idle_since = now;
-    if (now - idle_since < spin_.ns()) continue;
+    if (idle_turns == kIdleTurnsPerClockRead) idle_since_ns_ = now;
+    if (now - idle_since_ns_ < spin_.ns()) continue;
     Sleep();
-    spin_.Woke(parts_.clock->NowNs() - idle_since);
+    spin_.Woke(parts_.clock->NowNs() - idle_since_ns_);
     idle_turns = 0;
   }
 }
@@ -242,6 +245,25 @@ void ServeLoop::ClearEvents() {
   }
 }
 
+void ServeLoop::SaySleeping(bool sleeping) {
+  for (const auto& seat : tables_.seats) {
+    if (seat->session != nullptr) seat->session->port().SetSleeping(sleeping);
+  }
+}
+
+// After a silence, requests of clients are answered before anything else is looked at: every line that is read between the wake-up and the
+// answer has gone cold, and where the system woke the loop on the client's own CPU, the client goes on when the loop sleeps again. False:
+// they come so often that looking for more of them is better.
+bool ServeLoop::AnswerAndSleep() {
+  if (tables_.handing_over || tables_.seats.empty()) return false;
+  ServeSeats();
+  WakeAnswered();
+  SaySleeping(true);  // who rang for the last sleep would not ring again
+  const int64_t now = parts_.clock->NowNs(), silence = now - idle_since_ns_;
+  idle_since_ns_ = now;
+  return silence > kLongSilenceNs;
+}
+
 // Whoever puts something in after the flags and events were set or cleared makes a descriptor readable; whatever was put in before is
 // found by the turn in between.
 void ServeLoop::Sleep() {
@@ -249,19 +271,18 @@ void ServeLoop::Sleep() {
   int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
   // A read or a write that failed is repeated then.
   if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX) sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
-  for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr) seat->session->port().SetSleeping(true);
-  }
+  SaySleeping(true);
   ClearEvents();
   while (!Turn() && CanSleep()) {
     const bool polls = MustPoll();
-    tables_.wake_set.Wait(polls ? kGpuPollNs : sleep_ns);
-    if (!polls) break;
-    ClearEvents();
+    const bool only_clients = tables_.wake_set.Wait(polls ? kGpuPollNs : sleep_ns);
+    if (polls) {
+      ClearEvents();
+    } else if (!only_clients || !AnswerAndSleep()) {
+      break;
+    }
   }
-  for (const auto& seat : tables_.seats) {
-    if (seat->session != nullptr) seat->session->port().SetSleeping(false);
-  }
+  SaySleeping(false);
 }
 
 }  // namespace tidepool::memserver

@@ -48,7 +48,10 @@ class ServeLoop {
   bool JobsCompete() const;
   bool ProgressCopies(Seat* seat);
   bool RunInlineWork();
+  void WakeAnswered();
   void Sleep();
+  bool AnswerAndSleep();
+  void SaySleeping(bool sleeping);
   void ClearEvents();
   bool WatchNewSeats();
   bool CanSleep() const;
@@ -65,7 +68,8 @@ class ServeLoop {
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;
   size_t first_seat_ = 0;
-  FairShare copies_;  // on the host
+  int64_t idle_since_ns_ = 0;  // when nothing was found to do for the first time, or the last silence ended
+  FairShare copies_;           // on the host
   CopyOrder gpu_copies_;
 };
 

@@ -18,8 +18,9 @@ class WakeSet {
   // Shared with a client: wakes once a write. False as above.
   [[nodiscard]] bool AddShared(int fd);
   void Remove(int fd);
-  // Returns when a descriptor is ready, a signal came, or the time has passed.
-  void Wait(int64_t timeout_ns);
+  // Returns when a descriptor is ready, a signal came, or the time has passed. True when shared ones alone were ready: the others have
+  // told nothing since they were cleared.
+  bool Wait(int64_t timeout_ns);
 
  private:
   UniqueFd epoll_;

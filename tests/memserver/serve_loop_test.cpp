@@ -1,6 +1,9 @@
 // A whole serve loop in one process: weights in, parameters out, gradients in, steps sealed.
 #include "memserver/serve_loop.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -33,6 +36,21 @@ TEST(SpinBudget, FollowsHowOftenWorkComes) {
   SpinBudget none(0);
   none.Woke(5);
   EXPECT_EQ(none.ns(), 0) << "the configuration bounds it";
+}
+
+TEST(WakeSet, TellsWhetherClientsAloneRang) {
+  const UniqueFd own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), shared(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  WakeSet set;
+  ASSERT_TRUE(set.Add(own.get()) && set.AddShared(shared.get()));
+  const auto ring = [](const UniqueFd& fd) { EXPECT_EQ(eventfd_write(fd.get(), 1), 0); };
+  EXPECT_FALSE(set.Wait(kNsPerMs)) << "nobody";
+  ring(shared);
+  EXPECT_TRUE(set.Wait(kNsPerSecond));
+  EXPECT_FALSE(set.Wait(kNsPerMs)) << "a ring is told once";
+  ring(shared);
+  ring(own);
+  EXPECT_FALSE(set.Wait(kNsPerSecond)) << "the loop's own events need its turn";
+  EXPECT_FALSE(set.Wait(kNsPerSecond)) << "told until it is cleared";
 }
 
 TEST(ServeLoop, OneRankTrainsThreeSteps) {
@@ -115,7 +133,8 @@ TEST_F(Running, SleepsWhenIdleAndWakesForEveryKindOfEvent) {
   Start(options, MakeSpec({}));
   for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
   for (Version step = 0; step < 50; ++step) {
-    SteadyClock().SleepNs(step % 5 * 100'000);  // sometimes it sleeps, sometimes it is about to
+    // Sometimes it is about to sleep, sometimes it sleeps, sometimes so long that it answers and sleeps again at once.
+    SteadyClock().SleepNs(step % 5 * 100'000);
     for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Submit({chunk, 0, 192, 4096, step, 0})).error, 0u);
     EXPECT_EQ(Await(rank_->EndStep(step, 0.01F)).version, step + 1);
     EXPECT_EQ(Await(rank_->Fetch(1, 0, 192, 8192, step + 1)).error, 0u);
@@ -123,6 +142,25 @@ TEST_F(Running, SleepsWhenIdleAndWakesForEveryKindOfEvent) {
   const uint64_t before = Turns();
   SteadyClock().SleepNs(300 * kNsPerMs);
   EXPECT_LT(Turns() - before, 100u) << "an idle loop does not spin";
+}
+
+TEST_F(Running, AnswersAfterASilenceAndSleepsAgainAtOnce) {
+  WorldOptions options{.workers = 1};
+  options.loop.spin_ns = 0;
+  Start(options, MakeSpec({}));
+  for (ChunkId chunk = 0; chunk < 2; ++chunk) EXPECT_EQ(Await(rank_->Put(chunk, 0, 192, 0)).error, 0u);
+  const auto turns_of_requests = [this](int64_t silence_ns) {
+    constexpr uint64_t kRequests = 50;
+    const uint64_t before = Turns();
+    for (uint64_t i = 0; i < kRequests; ++i) {
+      SteadyClock().SleepNs(kNsPerMs);  // asleep, as a rule; how long, the world's own clock says
+      world_->clock().Advance(silence_ns);
+      EXPECT_EQ(Await(rank_->Fetch(i % 2, 0, 16, 8192, 0)).error, 0u);
+    }
+    return (Turns() - before) / kRequests;
+  };
+  EXPECT_GT(turns_of_requests(0), 12u) << "the next one may follow: it is looked for";
+  EXPECT_LT(turns_of_requests(kNsPerMs), 8u);
 }
 
 TEST_F(Running, CopiesInItsOwnThreadToo) {
