@@ -1,23 +1,22 @@
 // bench_idle: what an idle server takes from the machine, and what the first request after a pause pays for its sleep.
 //
 // The peer is a bare futex: a thread that sleeps on a word, is woken, and answers by another word. Both sides of either way are left to the
-// system's scheduler; both clients spin for the answer, so that each round trip has one wake-up.
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
+// system's scheduler; both clients spin for the answer, so that each round trip has one wake-up. What the scheduler's choice and what a
+// long silence add is seen by the rows with both sides on CPUs that are given, and a silence so short that the caches keep what they need.
 #include <algorithm>
-#include <atomic>
+#include <functional>
+#include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/unique_fd.h"
+#include "bench/crew.h"
+#include "bench/ping_pong.h"
 #include "bench/row.h"
 #include "bench/served_job.h"
 #include "bench/server_process.h"
-#include "shm/futex.h"
+#include "bench/wake_echo.h"
 
 namespace tidepool::bench {
 namespace {
@@ -27,89 +26,8 @@ constexpr const char* kHelp =
     "CPU share of a server with one attached rank that asks for nothing, over N seconds (default 5), and the first request after a pause\n"
     "against a futex.\n";
 constexpr double kShareMax = 0.005;
-constexpr int64_t kPauseNs = 5 * kNsPerMs;  // the server sleeps long before it ends
-
-// A thread asleep on a word, which answers each change of it.
-class FutexEcho {
- public:
-  FutexEcho() : thread_([this] { Echo(); }) {}
-  ~FutexEcho() {
-    stopping_.store(true);
-    Ring();
-    thread_.join();
-  }
-  FutexEcho(const FutexEcho&) = delete;
-  FutexEcho& operator=(const FutexEcho&) = delete;
-
-  void RoundTrip() {
-    Ring();
-    while (answer_.load(std::memory_order_acquire) != rung_) __builtin_ia32_pause();
-  }
-
- private:
-  void Ring() {
-    word_.store(++rung_);
-    shm::WakeWord(&word_);
-  }
-  void Echo() {
-    uint32_t seen = 0;
-    while (!stopping_.load()) {
-      shm::WaitOnWord(&word_, seen, kNsPerSecond);
-      seen = word_.load(std::memory_order_acquire);
-      answer_.store(seen, std::memory_order_release);
-    }
-  }
-
-  uint32_t rung_ = 0;
-  alignas(64) std::atomic<uint32_t> word_{0};
-  alignas(64) std::atomic<uint32_t> answer_{0};
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
-};
-
-// The same with an eventfd and epoll, by which one thread can be woken for many reasons, as the serve loop.
-class EventEcho {
- public:
-  EventEcho() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-    epoll_event all{};
-    all.events = EPOLLIN | EPOLLET;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &all) != 0) Die("no epoll");
-    thread_ = std::thread([this] { Echo(); });
-  }
-  ~EventEcho() {
-    stopping_.store(true);
-    Ring();
-    thread_.join();
-  }
-  EventEcho(const EventEcho&) = delete;
-  EventEcho& operator=(const EventEcho&) = delete;
-
-  void RoundTrip() {
-    Ring();
-    while (answer_.load(std::memory_order_acquire) != rung_) __builtin_ia32_pause();
-  }
-
- private:
-  void Ring() {
-    word_.store(++rung_);
-    const uint64_t one = 1;
-    if (write(event_.get(), &one, sizeof one) != sizeof one) Die("no eventfd");
-  }
-  void Echo() {
-    while (!stopping_.load()) {
-      epoll_event ready{};
-      epoll_wait(epoll_.get(), &ready, 1, 1000);
-      answer_.store(word_.load(std::memory_order_acquire), std::memory_order_release);
-    }
-  }
-
-  const UniqueFd event_, epoll_;
-  uint32_t rung_ = 0;
-  alignas(64) std::atomic<uint32_t> word_{0};
-  alignas(64) std::atomic<uint32_t> answer_{0};
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
-};
+constexpr int64_t kPauseNs = 5 * kNsPerMs;       // the server sleeps long before it ends
+constexpr int64_t kShortPauseNs = kNsPerMs / 2;  // it sleeps too, but has just been awake; the client computes meanwhile
 
 double IdleShare(const ServerProcess& server, double seconds) {
   SteadyClock clock;
@@ -118,6 +36,79 @@ double IdleShare(const ServerProcess& server, double seconds) {
   clock.SleepNs(static_cast<int64_t>(seconds * kNsPerSecond));
   return (server.CpuSeconds() - before) / (static_cast<double>(clock.NowNs() - start) / kNsPerSecond);
 }
+
+class Wakes {
+ public:
+  Wakes(uint64_t requests, ServedJob* job, RowPrinter* printer) : requests_(requests), job_(job), printer_(printer) {}
+
+  // Wherever the system puts both sides.
+  void Anywhere() {
+    FutexEcho futex, process(EchoHome::kProcess);
+    EventEcho event;
+    const std::vector<std::vector<double>> times =
+        Time(kPauseNs, {[this] { Fetch(); }, [&] { futex.RoundTrip(); }, [&] { event.RoundTrip(); }, [&] { process.RoundTrip(); }});
+    AddRow("first request after a pause", 0.5, times[0], times[1], 1 / 1.3);
+    AddRow("first request after a pause", 0.99, times[0], times[1], std::nullopt);
+    AddRow("a bare wake by eventfd and epoll", 0.5, times[2], times[1], std::nullopt);
+    AddRow("a bare futex wake of another process", 0.5, times[3], times[1], std::nullopt);
+  }
+  // This thread and the one that is woken on CPUs that are given. The loop is on `other` already.
+  void Placed(const TwoCores& cores, const std::string& where) {
+    const std::vector<int> before = AllowedCpus();
+    PinTo({cores.mine});
+    {
+      FutexEcho futex(EchoHome::kThread, {cores.other}), process(EchoHome::kProcess, {cores.other});
+      for (const auto& [pause_ns, silence] : {std::pair{kPauseNs, "5 ms"}, std::pair{kShortPauseNs, "0.5 ms"}}) {
+        const std::vector<std::vector<double>> times =
+            Time(pause_ns, {[this] { Fetch(); }, [&] { futex.RoundTrip(); }, [&] { process.RoundTrip(); }});
+        const std::string name = std::string(", after ") + silence + where;
+        AddRow("first request" + name, 0.5, times[0], times[1], std::nullopt);
+        AddRow("a bare futex wake of another process" + name, 0.5, times[2], times[1], std::nullopt);
+      }
+    }
+    PinTo(before);
+  }
+
+ private:
+  void Fetch() {
+    const client::Range range = {.chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 0};
+    OrDie(job_->rank(0).Wait(OrDie(job_->rank(0).StartFetch(range, 0))).status());
+  }
+  static void Pause(int64_t pause_ns) {
+    SteadyClock clock;
+    if (pause_ns > kShortPauseNs) return clock.SleepNs(pause_ns);
+    for (const int64_t end = clock.NowNs() + pause_ns; clock.NowNs() < end;) __builtin_ia32_pause();
+  }
+  // Microseconds of each way; they take turns.
+  std::vector<std::vector<double>> Time(int64_t pause_ns, const std::vector<std::function<void()>>& ways) const {
+    std::vector<std::vector<double>> times(ways.size());
+    const SteadyClock clock;
+    for (uint64_t i = 0; i < requests_; ++i) {
+      for (size_t way = 0; way < ways.size(); ++way) {
+        Pause(pause_ns);
+        const int64_t start = clock.NowNs();
+        ways[way]();
+        times[way].push_back(static_cast<double>(clock.NowNs() - start) / 1e3);
+      }
+    }
+    return times;
+  }
+  void AddRow(const std::string& name, double share, const std::vector<double>& micros, const std::vector<double>& futex,
+              const std::optional<double>& target) {
+    const std::string label = share == 0.5 ? ", p50" : ", p99";
+    printer_->Add({.bench = "idle",
+                   .row = name + label,
+                   .value = Percentile(micros, share),
+                   .unit = "us",
+                   .against = "a bare futex wake" + label,
+                   .ratio = Percentile(futex, share) / Percentile(micros, share),
+                   .target = target});
+  }
+
+  const uint64_t requests_;
+  ServedJob* const job_;
+  RowPrinter* const printer_;
+};
 
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
@@ -138,44 +129,14 @@ int Main(int argc, char** argv) {
                .against = "0.5 % of a core",
                .ratio = kShareMax / std::max(share, 1e-6),
                .target = 1.0});
-  std::vector<double> first, futex, event;
-  FutexEcho echo;
-  EventEcho event_echo;
-  const auto time = [&](const auto& round_trip) {
-    clock.SleepNs(kPauseNs);
-    const int64_t start = clock.NowNs();
-    round_trip();
-    return static_cast<double>(clock.NowNs() - start) / 1e3;
-  };
-  for (uint64_t i = 0; i < requests; ++i) {
-    first.push_back(time([&] {
-      const client::Range range = {.chunk = 0, .element_begin = 0, .element_count = 16, .rcache_offset = 0};
-      OrDie(job.rank(0).Wait(OrDie(job.rank(0).StartFetch(range, 0))).status());
-    }));
-    futex.push_back(time([&] { echo.RoundTrip(); }));
-    event.push_back(time([&] { event_echo.RoundTrip(); }));
+  Wakes wakes(requests, &job, &printer);
+  wakes.Anywhere();
+  const TwoCores cores = FindTwoCores();
+  for (const int cpu : {cores.mine, cores.other}) {
+    server.PinLoop(cpu);
+    wakes.Placed({cores.mine, cpu}, cpu == cores.mine ? ", both on one CPU" : ", a CPU each");
+    if (cores.mine == cores.other) break;
   }
-  printer.Add({.bench = "idle",
-               .row = "first request after a pause, p50",
-               .value = Median(first),
-               .unit = "us",
-               .against = "a bare futex wake, p50",
-               .ratio = Median(futex) / Median(first),
-               .target = 1 / 1.3});
-  printer.Add({.bench = "idle",
-               .row = "first request after a pause, p99",
-               .value = Percentile(first, 0.99),
-               .unit = "us",
-               .against = "a bare futex wake, p99",
-               .ratio = Percentile(futex, 0.99) / Percentile(first, 0.99),
-               .target = {}});
-  printer.Add({.bench = "idle",
-               .row = "a bare wake by eventfd and epoll, p50",
-               .value = Median(event),
-               .unit = "us",
-               .against = "a bare futex wake, p50",
-               .ratio = Median(futex) / Median(event),
-               .target = {}});
   job.Detach();
   return printer.Finish();
 }

@@ -33,6 +33,28 @@ std::string Described(const char* what) {
   return std::string(what) + ", bf16 gradient and copy, fp32 states";
 }
 
+struct ProbeWays {
+  size_t plain, ahead;
+};
+
+void AddProbeRows(const Rounds& rounds, double gb, const ProbeWays& probes, RowPrinter* printer) {
+  printer->Add({.bench = "update",
+                .row = "read-modify-write probe",
+                .value = gb / rounds.median(probes.plain),
+                .unit = "GB/s",
+                .against = "",
+                .ratio = {},
+                .target = {}});
+  AddComparison({.bench = "update",
+                 .row = "read-modify-write probe with software prefetch",
+                 .value = gb / rounds.median(probes.ahead),
+                 .unit = "GB/s",
+                 .against = "the probe without",
+                 .ratios = rounds.Faster(probes.ahead, probes.plain),
+                 .target = {}},
+                printer);
+}
+
 void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   ways->Fill({});
   Rounds rounds;
@@ -45,6 +67,10 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   const size_t f32 = rounds.AddWay([&] { ways->UpdateF32(); });
   const size_t small = rounds.AddWay([&] { ways->UpdateSmall(); });
   const size_t peer_f32 = rounds.AddWay([&] { ways->DeepSpeedAdam(); });
+  const size_t copies = rounds.AddWay([&] { ways->UpdatePart(UndoPart::kCopies); });
+  const size_t words = rounds.AddWay([&] { ways->UpdatePart(UndoPart::kWords); });
+  const size_t cached_safe = rounds.AddWay([&] { ways->UpdateCached(true); });
+  const size_t cached = rounds.AddWay([&] { ways->UpdateCached(false); });
   rounds.Run(size.rounds);
 
   const auto rate = [&](size_t way) { return static_cast<double>(size.parameters) / rounds.median(way) / 1e9; };
@@ -80,25 +106,20 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                   printer);
   }
   add("update pass, crash-safe", safe, "the same without crash safety", plain, 1.0);
+  add("update pass with the copies of the undo areas alone", copies, "the same without crash safety", plain, std::nullopt);
+  add("update pass with the words of the undo areas and the progress alone", words, "the same without crash safety", plain, std::nullopt);
+  AddComparison({.bench = "update",
+                 .row = "update pass, crash-safe, over what a core's own caches hold",
+                 .value = rounds.median(cached_safe),
+                 .unit = "s",
+                 .against = "the same without crash safety",
+                 .ratios = rounds.Faster(cached_safe, cached),
+                 .target = {}},
+                printer);
   add("update pass", team, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
   add("update pass, split master and bf16 moments", small, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
   add("fp32 update pass", f32, "DeepSpeed's CPUAdam, emulated", peer_f32, std::nullopt);
-  const double gb = static_cast<double>(size.parameters) * kProbeBytes / 1e9;
-  printer->Add({.bench = "update",
-                .row = "read-modify-write probe",
-                .value = gb / rounds.median(probe),
-                .unit = "GB/s",
-                .against = "",
-                .ratio = {},
-                .target = {}});
-  AddComparison({.bench = "update",
-                 .row = "read-modify-write probe with software prefetch",
-                 .value = gb / rounds.median(ahead),
-                 .unit = "GB/s",
-                 .against = "the probe without",
-                 .ratios = rounds.Faster(ahead, probe),
-                 .target = {}},
-                printer);
+  AddProbeRows(rounds, static_cast<double>(size.parameters) * kProbeBytes / 1e9, {probe, ahead}, printer);
 }
 
 // Parameters without gradients, as an embedding's rows that no token uses: their variances decay into the denormals and stay there. A

@@ -3,16 +3,22 @@
 #include <cmath>
 
 #include "bench/row.h"
+#include "bench/undo_parts.h"
 
 namespace tidepool::bench {
 
 extern const MemoryLoops kLoopsV3, kLoopsV4;
+extern const UndoPartLoop kUndoPartV3, kUndoPartV4;
 
 const MemoryLoops& SelectLoops() {
   const optim::IsaLevel best = optim::BestIsa();
   if (best == optim::IsaLevel::kV4) return kLoopsV4;
   if (best != optim::IsaLevel::kV3) Die("the benchmarks' own loops need a CPU with AVX2");
   return kLoopsV3;
+}
+
+UndoPartLoop SelectUndoPart() {
+  return SelectLoops().isa == optim::IsaLevel::kV4 ? kUndoPartV4 : kUndoPartV3;
 }
 
 PeerAdam MakePeerAdam(double lr, double weight_decay, uint64_t step) {

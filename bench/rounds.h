@@ -30,6 +30,8 @@ class Rounds {
   double median(size_t way) const { return Median(seconds_[way]); }
   // Of each round: how many times faster `way` was than `peer`.
   std::vector<double> Faster(size_t way, size_t peer) const;
+  // That of `ways` with the lowest median: one way for all rounds, as the fastest of each round would be chosen by its luck.
+  size_t FastestOf(const std::vector<size_t>& ways) const;
 
  private:
   void RunOnce(size_t way, bool counts);

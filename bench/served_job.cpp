@@ -105,6 +105,16 @@ void ServedJob::Step() {
   update_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
 }
 
+void ServedJob::FetchFirst(uint64_t elements) {
+  Pipeline pipeline(ranks_[0].get());
+  for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+    client::Range first = Shard(chunk, 0);
+    first.element_count = elements;
+    pipeline.Add(ranks_[0]->StartFetch(first, version_));
+  }
+  pipeline.Finish();
+}
+
 void ServedJob::Detach() {
   for (const auto& rank : ranks_) OrDie(rank->Detach());
 }

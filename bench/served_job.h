@@ -40,6 +40,8 @@ class ServedJob {
   // One whole step of a job of one rank: fetches every chunk, hands every gradient in, ends the step, and waits until every chunk is
   // updated.
   void Step();
+  // The smallest request of all, once for each chunk: its first `elements` are fetched.
+  void FetchFirst(uint64_t elements);
   void Detach();
 
  private:

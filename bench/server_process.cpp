@@ -1,5 +1,6 @@
 #include "bench/server_process.h"
 
+#include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include <fstream>
 #include <system_error>
 #include <utility>
+
+#include "bench/row.h"
 
 namespace tidepool::bench {
 
@@ -43,15 +46,34 @@ Result<ServerProcess> ServerProcess::Start(const std::vector<std::string>& flags
 ServerProcess::ServerProcess(ServerProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)), socket_dir_(std::move(other.socket_dir_)) {}
 
+static std::string NameOf(const fs::directory_entry& task) {
+  std::ifstream file(task.path() / "comm");
+  std::string name;
+  file >> name;
+  return name;
+}
+
 // By the scheduler's own account, in nanoseconds; the ticks of /proc/PID/stat are too coarse for an idle server.
-double ServerProcess::CpuSeconds() const {
+double ServerProcess::CpuSeconds(std::string_view thread) const {
   double nanoseconds = 0;
   for (const auto& task : fs::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
+    if (!thread.empty() && NameOf(task) != thread) continue;
     std::ifstream account(task.path() / "schedstat");
     double of_task = 0;
     if (account >> of_task) nanoseconds += of_task;
   }
   return nanoseconds * 1e-9;
+}
+
+void ServerProcess::PinLoop(int cpu) const {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  for (const auto& task : fs::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
+    if (NameOf(task) != kLoopThread) continue;
+    if (sched_setaffinity(std::stoi(task.path().filename()), sizeof set, &set) == 0) return;
+  }
+  Die("memserver's serve loop cannot be pinned to CPU " + std::to_string(cpu));
 }
 
 ServerProcess::~ServerProcess() {

@@ -7,11 +7,14 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 
 namespace tidepool::bench {
+
+inline constexpr std::string_view kLoopThread = "tp-loop";
 
 class ServerProcess {
  public:
@@ -24,8 +27,11 @@ class ServerProcess {
   ServerProcess& operator=(ServerProcess&&) = delete;
 
   const std::string& socket_dir() const { return socket_dir_; }
-  // CPU time that its threads have taken so far; of the server itself only where it was started with `--keeper none`.
-  double CpuSeconds() const;
+  // CPU time that its threads have taken so far, or those of this name; of the server itself only where it was started with `--keeper
+  // none`.
+  double CpuSeconds(std::string_view thread = {}) const;
+  // Its serve loop runs on this CPU from now on. Ends the program where the system refuses.
+  void PinLoop(int cpu) const;
 
  private:
   ServerProcess(pid_t pid, std::string socket_dir) : pid_(pid), socket_dir_(std::move(socket_dir)) {}

@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kPiece = shm::kPieceElements;
 constexpr uint64_t kFillBlock = 4096;
+constexpr uint64_t kCached = 16 * 1024, kCachedRepeats = 1000;  // 448 KiB a thread
 
 uint16_t Bf16Of(float value) {
   return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);
@@ -125,21 +126,29 @@ optim::UpdateSpan UpdateWays::SpanOf(uint64_t begin, uint64_t count, Form form) 
   return span;
 }
 
+void UpdateWays::UpdatePiece(const Pass& pass, uint32_t worker, uint64_t begin, uint64_t count) {
+  const optim::FlushDenormals mode;
+  const optim::UpdateSpan span = SpanOf(begin, count, pass.form);
+  if (!pass.safe) return kernels_.update(factors_, span);
+  optim::TileUpdate tiles(kernels_, std::span<optim::UndoArea, 2>(&areas_[2 * worker], 2), tuning_);
+  optim::GroupRun run = {0, count, factors_};
+  run.random = {optim::RandomKey(1, version_), begin};
+  optim::ProgressWord* word = &progress_[begin / kPiece].word;
+  word->Store({version_ - 1, 0, optim::Progress::State::kFinished});
+  tiles.Run({begin + 1, version_, span, std::span(&run, 1), word});
+}
+
 void UpdateWays::Update(const Pass& pass) {
   ++version_;
-  RunPieces(
-      [&](uint32_t worker, uint64_t begin, uint64_t count) {
-        const optim::FlushDenormals mode;
-        const optim::UpdateSpan span = SpanOf(begin, count, pass.form);
-        if (!pass.safe) return kernels_.update(factors_, span);
-        optim::TileUpdate tiles(kernels_, std::span<optim::UndoArea, 2>(&areas_[2 * worker], 2), tuning_);
-        optim::GroupRun run = {0, count, factors_};
-        run.random = {optim::RandomKey(1, version_), begin};
-        optim::ProgressWord* word = &progress_[begin / kPiece].word;
-        word->Store({version_ - 1, 0, optim::Progress::State::kFinished});
-        tiles.Run({begin + 1, version_, span, std::span(&run, 1), word});
-      },
-      pass.count);
+  RunPieces([&](uint32_t worker, uint64_t begin, uint64_t count) { UpdatePiece(pass, worker, begin, count); }, pass.count);
+}
+
+void UpdateWays::UpdateCached(bool safe) {
+  ++version_;
+  crew_->Run([&](uint32_t worker) {
+    const uint64_t begin = worker * kPiece;
+    for (uint64_t i = 0; i < kCachedRepeats && begin < parameters_; ++i) UpdatePiece({0, Form::kHalf, safe}, worker, begin, kCached);
+  });
 }
 
 void UpdateWays::UpdateSafe(uint64_t count) {
@@ -147,6 +156,19 @@ void UpdateWays::UpdateSafe(uint64_t count) {
 }
 void UpdateWays::UpdatePlain(uint64_t count) {
   Update({count, Form::kHalf, false});
+}
+void UpdateWays::UpdatePart(UndoPart part) {
+  const UndoPartLoop loop = SelectUndoPart();
+  RunPieces(
+      [&](uint32_t worker, uint64_t begin, uint64_t count) {
+        const optim::FlushDenormals mode;
+        optim::UpdateSpan span = SpanOf(begin, count, Form::kHalf);
+        for (size_t i = 0; i < 2; ++i) span.undo.areas[i] = reinterpret_cast<uint64_t*>(&areas_[2 * worker + i]);
+        span.undo.progress = reinterpret_cast<uint64_t*>(&progress_[begin / kPiece].word);
+        span.undo.identity = begin + 1;
+        loop(part, factors_, span);
+      },
+      parameters_);
 }
 void UpdateWays::UpdateF32() {
   Update({parameters_, Form::kF32, true});

@@ -12,6 +12,7 @@
 
 #include "bench/crew.h"
 #include "bench/memory_loops.h"
+#include "bench/undo_parts.h"
 #include "memserver/residency/host_pool.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/update/worker_team.h"
@@ -54,7 +55,10 @@ class UpdateWays {
   // bf16 gradient in, bf16 parameter out: 28 B a parameter. `count`: the first so many parameters.
   void UpdateSafe(uint64_t count);
   void UpdatePlain(uint64_t count);  // without undo
-  void UpdateByTeam();               // by the daemon's workers
+  void UpdatePart(UndoPart part);    // with one half of the undo
+  // With or without undo, over and over so few parameters that each thread's own caches hold them: what the core does, without the memory.
+  void UpdateCached(bool safe);
+  void UpdateByTeam();  // by the daemon's workers
   // fp32 gradient in, no 16-bit copy: 28 B a parameter too.
   void UpdateF32();
   // Split master and bf16 moments with stochastic rounding: 18 B a parameter.
@@ -70,6 +74,7 @@ class UpdateWays {
   void RunPieces(const std::function<void(uint32_t, uint64_t, uint64_t)>& piece, uint64_t count);
   void RunPass(const std::function<void(uint64_t, uint64_t)>& part);
   void Update(const Pass& pass);
+  void UpdatePiece(const Pass& pass, uint32_t worker, uint64_t begin, uint64_t count);
   optim::UpdateSpan SpanOf(uint64_t begin, uint64_t count, Form form) const;
 
   Crew* crew_;

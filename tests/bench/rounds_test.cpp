@@ -37,6 +37,16 @@ TEST(BenchRounds, RatiosAreTakenWithinARound) {
   for (size_t i = 0; i < ratios.size(); ++i) EXPECT_DOUBLE_EQ(ratios[i] * rounds.seconds(way)[i], rounds.seconds(peer)[i]);
 }
 
+TEST(BenchRounds, TheFastestIsTheWayWithTheLowestMedian) {
+  Rounds rounds;
+  std::vector<size_t> ways;
+  for (int i = 0; i < 3; ++i) ways.push_back(rounds.AddWay([] {}));
+  rounds.Run(5);
+  const size_t fastest = rounds.FastestOf(ways);
+  for (const size_t way : ways) EXPECT_LE(rounds.median(fastest), rounds.median(way));
+  EXPECT_EQ(rounds.FastestOf({ways[1]}), ways[1]);
+}
+
 TEST(BenchRounds, AComparisonsRatioIsTheMedianWithItsQuartiles) {
   ::testing::internal::CaptureStdout();
   const char* argv[] = {"bench"};

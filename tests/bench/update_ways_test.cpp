@@ -51,7 +51,15 @@ TEST_F(UpdateWaysTest, TheDaemonsWorkersTheTilesAndThePlainLoopGiveTheSameBits) 
     ways_.UpdateByTeam();
     ways_.UpdateByTeam();
   });
-  for (const Result& other : {safe, team}) {
+  const Result copies = After([&] {
+    ways_.UpdatePart(UndoPart::kCopies);
+    ways_.UpdatePart(UndoPart::kCopies);
+  });
+  const Result words = After([&] {
+    ways_.UpdatePart(UndoPart::kWords);
+    ways_.UpdatePart(UndoPart::kWords);
+  });
+  for (const Result& other : {safe, team, copies, words}) {
     EXPECT_EQ(other.master, plain.master);
     EXPECT_EQ(other.momentum, plain.momentum);
     EXPECT_EQ(other.variance, plain.variance);
