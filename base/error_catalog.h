@@ -61,7 +61,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "step.",                                                                                                                               \
     "give a smaller --pool, or free memory (limits of the cgroup count)")                                                                  \
   X(MemoryMapFailed, 2002, kIo, kExitHostMemory, "The system refused to make, size, seal or map memory.",                                  \
-    "check `ulimit -v`, free memory and the cgroup limit")                                                                                 \
+    "check `ulimit -v` and `ulimit -f` (shared memory counts as a file), free memory and the cgroup limit")                                \
   X(SocketInUse, 2003, kRefused, kExitFailed, "Another memserver already listens in this socket directory.",                               \
     "stop the other memserver, or give another --socket-dir")                                                                              \
   X(SocketFailed, 2004, kIo, kExitFailed, "A socket could not be made, bound or listened on.",                                             \

@@ -1,4 +1,4 @@
-// TP_POINT("room.step"): a named place where a test may kill the process or ask to be told (rule R25 of the reliability notes).
+// TP_POINT("room.step"): a named place where a test may kill the process or ask to be told.
 //
 // Any thread. Off (the normal case) a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or "name:3" in the environment makes the
 // process send itself SIGKILL at the first or third hit; TIDEPOOL_STOP_AT likewise SIGSTOP. In-process tests use SetPointHook instead.
