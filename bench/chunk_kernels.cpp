@@ -1,6 +1,6 @@
 #include "bench/chunk_kernels.h"
 
-#include <sys/resource.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -20,10 +20,9 @@ namespace {
 constexpr uint64_t kAtOnce = 16;  // chunks that a thread takes: a claim costs nothing, and threads end together
 
 double ThreadCpuSeconds() {
-  rusage usage{};
-  if (getrusage(RUSAGE_THREAD, &usage) != 0) Die("the system does not tell a thread's CPU time");
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6; };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  timespec time{};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) Die("the system does not tell a thread's CPU time");
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 }  // namespace
