@@ -31,6 +31,9 @@ class ThreadGroup {
   device::Flag* finished() { return &flags_[0]; }
   // No rank waits any longer: a rank has failed.
   void Break();
+  // A rank will fail. From then until Break its streams wait for nothing, so what is exchanged meanwhile is written by them at the same
+  // time: bytes that nobody uses. Call it before the first operation.
+  void ExpectFailure() { may_fail_ = true; }
 
  private:
   struct Op {
@@ -42,6 +45,8 @@ class ThreadGroup {
   void Run(Op* op);
   // In memory of the host.
   void Exchange(Op* op);
+  void ExchangeWithoutOrder(Op* op);
+  void ExchangeShards(Op* op);
 
   uint32_t world_;
   bool on_streams_;
@@ -53,7 +58,7 @@ class ThreadGroup {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Op> ops_;  // by number, from 1
-  bool broken_ = false;
+  bool broken_ = false, may_fail_ = false;
 };
 
 class ThreadCollective final : public trainer::Collective {

@@ -406,8 +406,10 @@ ToyResult RunToy(const ToyConfig& config) {
   }
   const bool on_streams = config.on_device && config.streams_of_groups;
   std::vector<std::unique_ptr<ThreadGroup>> groups;
-  for (const auto& members : layout.data_groups)
+  for (const auto& members : layout.data_groups) {
     groups.push_back(std::make_unique<ThreadGroup>(static_cast<uint32_t>(members.size()), on_streams, config.device));
+    if (config.fail_from != UINT64_MAX || config.fail_answer_of != UINT64_MAX) groups.back()->ExpectFailure();
+  }
   result.ranks.resize(layout.world);
   std::vector<std::thread> threads;
   for (Rank rank = 0; rank < layout.world; ++rank) {
