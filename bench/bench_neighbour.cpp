@@ -121,7 +121,7 @@ std::vector<std::string> FlagsOf(const Place& place) {
 
 class Neighbours {
  public:
-  Neighbours(const ServerProcess& server, Victim* victim, RowPrinter* printer) : server_(server), victim_(victim), printer_(printer) {}
+  Neighbours(Scene scene, Victim* victim, RowPrinter* printer) : scene_(std::move(scene)), victim_(victim), printer_(printer) {}
 
   void Measure(const Hostile& hostile, int64_t burst_ns, uint64_t rounds) {
     std::vector<double> fetch_ratios, step_ratios, p99s, steps;
@@ -129,7 +129,7 @@ class Neighbours {
     for (uint64_t round = 0; round < rounds; ++round) {
       Burst beside;
       {
-        const HostileProcesses processes(hostile, server_.socket_dir());
+        const HostileProcesses processes(hostile, scene_);
         clock_.SleepNs(kBeginNs);
         beside = victim_->Run(burst_ns);
       }
@@ -161,7 +161,7 @@ class Neighbours {
   }
 
  private:
-  const ServerProcess& server_;
+  const Scene scene_;
   Victim* const victim_;
   RowPrinter* const printer_;
   SteadyClock clock_;
@@ -246,18 +246,19 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   const std::string hostile = printer.Word("--hostile", ""), socket_dir = printer.Word("--socket-dir", "");
-  if (!hostile.empty()) RunHostile(hostile, socket_dir);
+  const std::string drive = printer.Word("--nvme", ".");
+  if (!hostile.empty()) RunHostile(hostile, {socket_dir, drive});
   const auto burst_ns = static_cast<int64_t>(printer.Number("--milliseconds", 400)) * kNsPerMs;
   const uint64_t rounds = printer.Number("--rounds", 5);
   const auto watch_ns = static_cast<int64_t>(printer.Number("--watcher-milliseconds", 2000)) * kNsPerMs;
-  const Place place(printer.Word("--nvme", "."));
+  const Place place(drive);
   printer.NoMoreArguments();
   const ServerProcess server = OrDie(ServerProcess::Start(FlagsOf(place)));
   Victim victim(server.socket_dir());
   victim.Run(burst_ns);
   MeasureLooks(server, &printer);
   MeasureWatcher(server, &victim, watch_ns, 2 * rounds, &printer);
-  Neighbours neighbours(server, &victim, &printer);
+  Neighbours neighbours({server.socket_dir(), place.directory}, &victim, &printer);
   for (const Hostile& each : Hostiles()) neighbours.Measure(each, burst_ns, rounds);
   printer.Add({.bench = "neighbour",
                .row = "requests of the job that failed",

@@ -13,7 +13,9 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -62,18 +64,18 @@ void Send(int socket, const std::vector<int>& fds) {
   [[maybe_unused]] const auto sent = sendmsg(socket, &message, MSG_NOSIGNAL);
 }
 
-void FloodDescriptors(const std::string& socket_dir) {
+void FloodDescriptors(const Scene& scene) {
   const UniqueFd some(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<int> fds(kDescriptors, some.get());
   for (;;) {
-    const auto socket = shm::ConnectSocket(shm::DataSocketPath(socket_dir), kLimitNs);
+    const auto socket = shm::ConnectSocket(shm::DataSocketPath(scene.socket_dir), kLimitNs);
     if (socket.ok()) Send(socket.value().get(), fds);
   }
 }
 
 // Attached, with requests in the ring that it will never take the answers of.
-void StopAtOnce(const std::string& socket_dir) {
-  ServedJob job(SmallJob("stopped"), socket_dir);
+void StopAtOnce(const Scene& scene) {
+  ServedJob job(SmallJob("stopped"), scene.socket_dir);
   for (int i = 0; i < 64; ++i) {
     OrDie(job.rank(0).StartFetch({.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0}, job.version()).status());
   }
@@ -81,10 +83,10 @@ void StopAtOnce(const std::string& socket_dir) {
 }
 
 // Asks for as much as it may and takes no answer; then it leaves without a word, and comes again.
-void NeverDrain(const std::string& socket_dir) {
+void NeverDrain(const Scene& scene) {
   SteadyClock clock;
   client::ClientOptions options;
-  options.socket_dir = socket_dir;
+  options.socket_dir = scene.socket_dir;
   options.attach_retry = true;
   const shm::JobSpec spec = SpecOf(SmallJob("never-drains"));
   const client::Range range{.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0};
@@ -103,13 +105,13 @@ void NeverDrain(const std::string& socket_dir) {
 }
 
 // A trainer every 50 ms that attaches, asks, and dies.
-void CrashLoop(const std::string& socket_dir) {
+void CrashLoop(const Scene& scene) {
   SteadyClock clock;
   for (int64_t next = clock.NowNs();; next += kCrashEveryNs) {
     const pid_t child = fork();
     if (child == 0) {
       client::ClientOptions options;
-      options.socket_dir = socket_dir;
+      options.socket_dir = scene.socket_dir;
       auto rank = client::MemClient::Connect(options, SpecOf(SmallJob("crash")), 0);
       if (rank.ok()) (void)(*rank)->StartPutWeights({.chunk = 0, .element_begin = 0, .element_count = 1024, .rcache_offset = 0});
       kill(getpid(), SIGKILL);
@@ -120,9 +122,9 @@ void CrashLoop(const std::string& socket_dir) {
 }
 
 // Takes all that is left of the pool, and as many copies as its ring has places for.
-void LeaseEverything(const std::string& socket_dir) {
+void LeaseEverything(const Scene& scene) {
   const JobShape shape = GreedyJob();
-  ServedJob job(shape, socket_dir);
+  ServedJob job(shape, scene.socket_dir);
   std::vector<client::Ticket> tickets;
   for (;;) {
     for (uint32_t i = 0; i < 256; ++i) {
@@ -135,18 +137,39 @@ void LeaseEverything(const std::string& socket_dir) {
 }
 
 // Steps without a pause, with all states on the drive.
-void HogNvme(const std::string& socket_dir) {
-  ServedJob job(NvmeJob(), socket_dir);
+void HogNvme(const Scene& scene) {
+  ServedJob job(NvmeJob(), scene.socket_dir);
   for (;;) job.Step();
 }
 
 // Does nothing to memserver at all: what it costs a job is the machine's, two CPUs that share a core and its memory.
-void Copy(const std::string&) {
+void Copy(const Scene&) {
   std::vector<std::byte> from(kChunkElements * sizeof(float)), to(from.size());
   for (;;) {
     std::memcpy(to.data(), from.data(), from.size());
     asm volatile("" ::: "memory");
   }
+}
+
+// Reads and writes blocks of a file of its own, around the page cache, several at once: what a busy drive costs a job is the machine's too.
+void UseDrive(const Scene& scene) {
+  constexpr uint64_t kBlock = 3 * kMiB, kBlocks = 32;
+  constexpr uint32_t kThreads = 8;
+  const UniqueFd file(open((scene.drive + "/bystander").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
+  if (!file.valid()) Die("no file can be made in " + scene.drive);
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&file, thread] {
+      void* memory = nullptr;
+      if (posix_memalign(&memory, kPageBytes, kBlock) != 0) Die("no memory");
+      std::memset(memory, static_cast<int>(thread), kBlock);
+      for (uint64_t block = thread;; block = (block + kThreads) % kBlocks) {
+        const auto at = static_cast<off_t>(block * kBlock);
+        if (pwrite(file.get(), memory, kBlock, at) < 0 || pread(file.get(), memory, kBlock, at) < 0) Die("the drive fails");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 constexpr auto kHostiles = std::to_array<Hostile>({{"descriptors", "a flood of descriptors", 1, FloodDescriptors},
@@ -155,7 +178,8 @@ constexpr auto kHostiles = std::to_array<Hostile>({{"descriptors", "a flood of d
                                                    {"crash-loop", "20 crashes a second", 1, CrashLoop},
                                                    {"leases-everything", "one that leases everything and fetches", 1, LeaseEverything},
                                                    {"nvme", "one that keeps the drive busy", 1, HogNvme},
-                                                   {"copies", "one that copies memory and asks memserver for nothing", 1, Copy, true}});
+                                                   {"copies", "one that copies memory and asks memserver for nothing", 1, Copy, true},
+                                                   {"drive", "one that keeps the drive busy without memserver", 1, UseDrive, true}});
 
 }  // namespace
 
@@ -170,19 +194,19 @@ uint64_t HogNvmeBytes() {
   return 2 * shm::StateBytesOf(SpecOf(NvmeJob())).total();
 }
 
-void RunHostile(const std::string& name, const std::string& socket_dir) {
+void RunHostile(const std::string& name, const Scene& scene) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Who has how much of the CPUs is for the system to say, not for memserver: a neighbour has the least.
   setpriority(PRIO_PROCESS, 0, 19);
   for (const Hostile& hostile : kHostiles) {
-    if (name == hostile.name) hostile.run(socket_dir);
+    if (name == hostile.name) hostile.run(scene);
   }
   Die("there is no neighbour " + name);
 }
 
-HostileProcesses::HostileProcesses(const Hostile& hostile, const std::string& socket_dir) {
+HostileProcesses::HostileProcesses(const Hostile& hostile, const Scene& scene) {
   for (uint32_t i = 0; i < hostile.processes; ++i) {
-    std::array<std::string, 5> words{"bench_neighbour", "--hostile", hostile.name, "--socket-dir", socket_dir};
+    std::array<std::string, 7> words{"bench_neighbour", "--hostile", hostile.name, "--socket-dir", scene.socket_dir, "--nvme", scene.drive};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

@@ -11,11 +11,17 @@
 
 namespace tidepool::bench {
 
+// Where it is done.
+struct Scene {
+  std::string socket_dir;
+  std::string drive;  // a directory
+};
+
 struct Hostile {
   const char* name;    // of --hostile
   const char* what;    // for the row
   uint32_t processes;  // that do it at once
-  void (*run)(const std::string& socket_dir);
+  void (*run)(const Scene& scene);
   bool is_bystander = false;  // does nothing to memserver: its rows say what the machine costs, and have no target
 };
 std::span<const Hostile> Hostiles();
@@ -26,12 +32,12 @@ inline constexpr const char* kNvmeHogName = "nvme-hog";
 uint64_t HogPoolBytes();
 uint64_t HogNvmeBytes();
 
-[[noreturn]] void RunHostile(const std::string& name, const std::string& socket_dir);
+[[noreturn]] void RunHostile(const std::string& name, const Scene& scene);
 
 // The processes of one neighbour; killed with this object.
 class HostileProcesses {
  public:
-  HostileProcesses(const Hostile& hostile, const std::string& socket_dir);
+  HostileProcesses(const Hostile& hostile, const Scene& scene);
   ~HostileProcesses();
   HostileProcesses(const HostileProcesses&) = delete;
   HostileProcesses& operator=(const HostileProcesses&) = delete;
