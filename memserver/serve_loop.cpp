@@ -259,9 +259,10 @@ bool ServeLoop::AnswerAndSleep() {
   ServeSeats();
   WakeAnswered();
   SaySleeping(true);  // who rang for the last sleep would not ring again
-  const int64_t now = parts_.clock->NowNs(), silence = now - idle_since_ns_;
+  const int64_t now = parts_.clock->NowNs();
+  if (now - idle_since_ns_ <= kLongSilenceNs) return false;  // the spin budget is told of this silence
   idle_since_ns_ = now;
-  return silence > kLongSilenceNs;
+  return true;
 }
 
 // Whoever puts something in after the flags and events were set or cleared makes a descriptor readable; whatever was put in before is
