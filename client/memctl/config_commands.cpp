@@ -96,8 +96,10 @@ std::string TextOf(const PlannedEdit& plan, const std::string& value) {
 Result<Shown> SetSetting(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const PlannedEdit plan, PlanSet(invocation));
   TP_RETURN_IF_ERROR(ReplaceFile(plan.file, plan.after.text));
-  TP_ASSIGN_OR_RETURN(const HttpReply reply, Ask(invocation, {"POST", "/v1/reload"}));
-  const Status refused = reply.status == 200 ? Status() : ReadProblem(reply.body);
+  auto reply = Ask(invocation, {"POST", "/v1/reload"});
+  // Whether memserver has read it nobody knows then; the file says what was wanted.
+  if (!reply.ok()) return Status(reply.status()).Fix(plan.file + " is changed; when memserver answers: memctl config reload");
+  const Status refused = reply->status == 200 ? Status() : ReadProblem(reply->body);
   if (!refused.ok() && refused.id() != ErrorId::kConfigNeedsRestart) {
     TP_RETURN_IF_ERROR(ReplaceFile(plan.file, plan.before));
     return refused;
