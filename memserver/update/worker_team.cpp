@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/units.h"
-#include "memserver/update/thread_nice.h"
 #include "optim/float_mode.h"
 
 namespace tidepool::memserver {
@@ -63,6 +62,7 @@ WorkerTeam::WorkerTeam(const WorkerTeamOptions& options, std::span<std::byte> un
   }
   SetTuning(options.tuning);
   queue_.reserve(queue_max_);
+  for (uint32_t i = 0; i < options.threads; ++i) nices_.push_back(std::make_unique<ThreadNice>());
   for (uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this, i] { RunThread(i); });
   for (uint32_t i = 0; i < std::min<size_t>(options.threads, options.cpus.size()); ++i) Pin(i, options.cpus[i]);
 }
@@ -106,10 +106,18 @@ void WorkerTeam::Push(const Work& work) {
     queue_.push_back(work);
     return;
   }
+  gave_way_ |= work.gives_way;
+  if (!work.gives_way) urgent_.fetch_add(1, std::memory_order_seq_cst);
   TP_CHECK(ring_.TryPush(work), "Push only when the team has room");
+  if (!work.gives_way && gave_way_) RaiseAll();
   if (sleepers_.load(std::memory_order_seq_cst) == 0 || TP_PLANTED("update.sleeper_not_woken")) return;
   { const std::lock_guard lock(sleep_mutex_); }  // a worker that found the ring empty before this push sleeps now
   work_there_.notify_one();
+}
+
+// Whichever of them is free first takes what waits.
+void WorkerTeam::RaiseAll() {
+  for (const auto& nice : nices_) nice->Raise();
 }
 
 bool WorkerTeam::TakeDone(std::vector<WorkDone>* done) {
@@ -130,10 +138,14 @@ void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {
 void WorkerTeam::RunThread(uint32_t index) {
   const optim::FlushDenormals mode;
   if (index == 1 && TP_PLANTED("update.denormals_in_one_worker")) _mm_setcsr(_mm_getcsr() & ~0x8040U);
-  ThreadNice nice;
+  ThreadNice& nice = *nices_[index];
+  nice.Begin();
   Work work;
   while (Take(&work)) {
+    if (!work.gives_way) urgent_.fetch_sub(1, std::memory_order_relaxed);
     nice.SetBelow(work.gives_way);
+    // Here or in Push: one of the two sees the other.
+    if (work.gives_way && urgent_.load(std::memory_order_seq_cst) > 0) nice.Raise();
     done_.Push(workers_[index]->Do(work));
   }
 }

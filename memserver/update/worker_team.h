@@ -5,6 +5,8 @@
 // Invariant: results do not depend on the number of threads or on the order in which work is done.
 // While work is queued no worker is woken by the system: it takes the next item from a lock-free ring, and looks for one for a bounded time
 // (spin_ns) before it sleeps. An idle team sleeps.
+// Work that gives way is done below other threads (ThreadNice) only while all that waits gives way too: where trainers keep every CPU busy,
+// a worker below them might end it late, and what waits behind it belongs to one of them.
 #pragma once
 
 #include <atomic>
@@ -18,6 +20,7 @@
 
 #include "memserver/update/bounded_ring.h"
 #include "memserver/update/done_queue.h"
+#include "memserver/update/thread_nice.h"
 #include "memserver/update/work.h"
 #include "memserver/update/worker.h"
 #include "optim/isa.h"
@@ -74,6 +77,7 @@ class WorkerTeam {
   void RunThread(uint32_t index);
   bool Take(Work* work);
   void Sleep();
+  void RaiseAll();
   void Pin(uint32_t index, uint32_t cpu);
 
   // Fixed after construction.
@@ -88,10 +92,13 @@ class WorkerTeam {
   std::vector<Work> queue_;  // of an inline team: oldest first, at most queue_max_
   uint32_t in_hand_ = 0;     // pushed, and its end not taken yet
   uint64_t bytes_in_hand_ = 0;
+  bool gave_way_ = false;  // there was work that gives way: workers may be below others
   // Guard themselves.
   DoneQueue done_;
   BoundedRing<Work> ring_;  // of a team with threads: at most queue_max_
   std::atomic<bool> stopping_{false};
+  std::vector<std::unique_ptr<ThreadNice>> nices_;  // by worker
+  std::atomic<uint32_t> urgent_{0};                 // items in the ring that do not give way, counted before they are put there
   // Workers that sleep, or are about to: announced before the last look at the ring, and read after a push.
   std::atomic<uint32_t> sleepers_{0};
   std::mutex sleep_mutex_;  // held between that look and the sleep

@@ -337,11 +337,17 @@ TEST(ThreadNice, GoesBelowAndBackWhereItMay) {
   std::thread([] {
     const int own = getpriority(PRIO_PROCESS, 0);
     ThreadNice nice;
+    nice.Begin();
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
     nice.SetBelow(true);
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), nice.may_change() ? 19 : own);
     nice.SetBelow(false);
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+    nice.SetBelow(true);
+    std::thread([&nice] { nice.Raise(); }).join();
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+    nice.SetBelow(true);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), nice.may_change() ? 19 : own) << "and may go below again";
   }).join();
 }
 
