@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kHelp =
-    "bench_neighbour [--json FILE] [--milliseconds N] [--rounds N] [--nvme DIR] [--watcher-milliseconds N]\n"
+    "bench_neighbour [--json FILE] [--milliseconds N] [--rounds N] [--nvme DIR] [--watcher-milliseconds N] [--beside NAME]\n"
     "Fetches of 1 MiB and whole steps of a job beside a flood of descriptors, a stopped trainer, one that takes no answers, 20 crashes a\n"
     "second, one that leases everything, and one that keeps the drive busy (in a directory of its own in DIR, default: the current one);\n"
     "each against the job alone, in bursts of N ms (default 400); and beside one that copies memory and has no part in memserver, which is "
@@ -246,7 +246,7 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
 int Main(int argc, char** argv) {
   RowPrinter printer(argc, argv, kHelp);
   const std::string hostile = printer.Word("--hostile", ""), socket_dir = printer.Word("--socket-dir", "");
-  const std::string drive = printer.Word("--nvme", ".");
+  const std::string drive = printer.Word("--nvme", "."), only = printer.Word("--beside", "");
   if (!hostile.empty()) RunHostile(hostile, {socket_dir, drive});
   const auto burst_ns = static_cast<int64_t>(printer.Number("--milliseconds", 400)) * kNsPerMs;
   const uint64_t rounds = printer.Number("--rounds", 5);
@@ -256,10 +256,12 @@ int Main(int argc, char** argv) {
   const ServerProcess server = OrDie(ServerProcess::Start(FlagsOf(place)));
   Victim victim(server.socket_dir());
   victim.Run(burst_ns);
-  MeasureLooks(server, &printer);
-  MeasureWatcher(server, &victim, watch_ns, 2 * rounds, &printer);
+  if (only.empty()) MeasureLooks(server, &printer);
+  if (only.empty()) MeasureWatcher(server, &victim, watch_ns, 2 * rounds, &printer);
   Neighbours neighbours({server.socket_dir(), place.directory}, &victim, &printer);
-  for (const Hostile& each : Hostiles()) neighbours.Measure(each, burst_ns, rounds);
+  for (const Hostile& each : Hostiles()) {
+    if (only.empty() || only == each.name) neighbours.Measure(each, burst_ns, rounds);
+  }
   printer.Add({.bench = "neighbour",
                .row = "requests of the job that failed",
                .value = static_cast<double>(victim.failed()),
