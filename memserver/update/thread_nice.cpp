@@ -1,5 +1,6 @@
 #include "memserver/update/thread_nice.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,23 +11,26 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int kLowest = 19;
-
 // Of one thread alone, on Linux.
+bool SetPolicy(pid_t thread, int policy) {
+  const sched_param none{};
+  return sched_setscheduler(thread, policy, &none) == 0;
+}
+
 bool SetNice(pid_t thread, int nice) {
   return setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice) == 0;
 }
 
 }  // namespace
 
-// Upwards first: without the right nothing has changed then.
+// Going back takes the right to have the nice value that the thread has: that is tried with one step upwards.
 void ThreadNice::Begin() {
   thread_ = gettid();
-  own_ = getpriority(PRIO_PROCESS, 0);
+  const int own = getpriority(PRIO_PROCESS, 0);
   rlimit limit{};
-  const bool by_limit = getrlimit(RLIMIT_NICE, &limit) == 0 && static_cast<int64_t>(limit.rlim_cur) >= 20 - own_;
-  may_change_ = own_ < kLowest && (by_limit || (SetNice(thread_, own_ - 1) && SetNice(thread_, own_)));
-  if (!may_change_) LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own_}});
+  const bool by_limit = getrlimit(RLIMIT_NICE, &limit) == 0 && static_cast<int64_t>(limit.rlim_cur) >= 20 - own;
+  may_change_ = sched_getscheduler(0) == SCHED_OTHER && (by_limit || (SetNice(thread_, own - 1) && SetNice(thread_, own)));
+  if (!may_change_) LogDebug("a worker cannot give way to others: it has no right to go back", {{"nice", own}});
 }
 
 // What is told last is what was done first, so whoever raises a thread finds it below. A Raise that is late may raise it once too often.
@@ -34,12 +38,12 @@ void ThreadNice::SetBelow(bool below) {
   if (!may_change_) return;
   if (!below) return Raise();
   if (below_.load(std::memory_order_relaxed)) return;
-  SetNice(thread_, kLowest);
+  SetPolicy(thread_, SCHED_IDLE);
   below_.store(true, std::memory_order_seq_cst);
 }
 
 void ThreadNice::Raise() {
-  if (below_.load(std::memory_order_seq_cst) && below_.exchange(false, std::memory_order_acq_rel)) SetNice(thread_, own_);
+  if (below_.load(std::memory_order_seq_cst) && below_.exchange(false, std::memory_order_acq_rel)) SetPolicy(thread_, SCHED_OTHER);
 }
 
 }  // namespace tidepool::memserver

@@ -71,7 +71,8 @@ void PointIntoStaging(const shm::JobSpec& spec, std::span<std::byte> payload, op
 uint64_t BytesTouched(const Work& work) {
   constexpr uint64_t kConvert = 6, kAdd = 12, kScan = 4;  // bytes an element
   switch (work.name.kind) {
-    case WorkKind::kUpdate: return BytesTouchedBy(work.planes);
+    // A piece in staging is read once more to be checked and once to be sealed.
+    case WorkKind::kUpdate: return BytesTouchedBy(work.planes) + 2 * work.staged.payload.size();
     case WorkKind::kNarrow:
     case WorkKind::kWiden:
     case WorkKind::kUnstage: return work.count * kConvert;

@@ -339,15 +339,17 @@ TEST(ThreadNice, GoesBelowAndBackWhereItMay) {
     ThreadNice nice;
     nice.Begin();
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+    const int below = nice.may_change() ? SCHED_IDLE : SCHED_OTHER;
     nice.SetBelow(true);
-    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), nice.may_change() ? 19 : own);
+    EXPECT_EQ(sched_getscheduler(0), below);
     nice.SetBelow(false);
-    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
     nice.SetBelow(true);
     std::thread([&nice] { nice.Raise(); }).join();
-    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER) << "whoever waits for it has raised it";
     nice.SetBelow(true);
-    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), nice.may_change() ? 19 : own) << "and may go below again";
+    EXPECT_EQ(sched_getscheduler(0), below) << "and it may go below again";
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
   }).join();
 }
 
