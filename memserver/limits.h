@@ -28,6 +28,12 @@ inline constexpr uint64_t kRequestCost = 16 * kKiB;
 inline constexpr uint32_t kControlEventsPerTurn = 16;
 // Chunks of a skipped step published in a turn (they change no bytes).
 inline constexpr uint32_t kSkippedChunksPerTurn = 256;
+// For so long behind its last request or work the workers are those of a job with the priority `high`, and each gives others so much
+// (or an item) in such a time: a piece of theirs, once begun, keeps a worker for a millisecond, and beside it copies are slower. A pause of
+// the trainer is longer than the first.
+inline constexpr int64_t kHeldForHighNs = 20 * kNsPerMs;
+inline constexpr uint64_t kBytesBesideHigh = 4 * kMiB;
+inline constexpr int64_t kBesideHighNs = 50 * kNsPerMs;
 // Idle time that the loop spins before it sleeps. A sleeping wake-up costs 70 us between two cores; where cores are few, spinning takes
 // them from the trainers.
 inline constexpr int64_t kSpinNsManyCores = 100'000;

@@ -129,7 +129,10 @@ bool ServeLoop::ServeInShares() {
     if (seat->session == nullptr || seat->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(seat.get());
     if (seat->session->is_brought()) {  // its copies begin in the order of its root complex, which has bounds of its own
-      worked |= TakeAll(seat.get());
+      if (TakeAll(seat.get())) {
+        worked = true;
+        steps_.HoldWorkersFor(*seat->job);
+      }
       continue;
     }
     in_flight += seat->session->lane().bytes_in_flight();
@@ -178,6 +181,7 @@ uint64_t ServeLoop::ServeOneSeat(Job* job) {
     if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving) continue;
     const uint64_t before = seat->session->lane().bytes_started();
     if (!dispatcher_.RetryParked(seat) && !dispatcher_.TakeRequests(seat, 1)) continue;
+    steps_.HoldWorkersFor(*job);
     return seat->session->lane().bytes_started() - before + kRequestCost;
   }
   return 0;
@@ -272,6 +276,7 @@ void ServeLoop::Sleep() {
   int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
   // A read or a write that failed is repeated then.
   if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX) sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
+  if (steps_.held_until_ns() > 0) sleep_ns = std::min(sleep_ns, kHeldForHighNs);
   SaySleeping(true);
   ClearEvents();
   while (!Turn() && CanSleep()) {

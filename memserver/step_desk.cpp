@@ -75,6 +75,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
   --job->work_at_team;
   job->bytes_at_team -= done.bytes;
+  HoldWorkersFor(*job);
   switch (done.name.kind) {
     case WorkKind::kHash: EndHash(*job, done); break;
     case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
@@ -269,6 +270,12 @@ Priority StepDesk::HighestPresent() const {
   return highest;
 }
 
+void StepDesk::HoldWorkersFor(const Job& job) {
+  if (job.worker_share.priority < Priority::kHigh) return;
+  const auto is_below = [](const auto& other) { return other->worker_share.priority < Priority::kHigh; };
+  if (std::any_of(tables_->jobs.begin(), tables_->jobs.end(), is_below)) held_until_ns_ = parts_.clock->NowNs() + kHeldForHighNs;
+}
+
 // Is so much of lower priorities at the team that more would only wait there, and what comes from `highest` behind it?
 bool StepDesk::TeamHasEnoughBelow(Priority highest) const {
   const uint64_t workers = std::max(parts_.team->threads(), 1U);
@@ -281,8 +288,28 @@ bool StepDesk::TeamHasEnoughBelow(Priority highest) const {
   return items >= workers && bytes >= workers * FairShare::kQuantum;
 }
 
+// What jobs beside those with the priority `high` get, when it is time for some again. They take turns.
+bool StepDesk::GiveBesideHigh(const std::function<uint64_t(size_t)>& take) {
+  const int64_t now = parts_.clock->NowNs();
+  if (now < next_beside_high_ns_) return false;
+  const size_t jobs = tables_->jobs.size();
+  uint64_t given = 0;
+  for (size_t without = 0; without < jobs && given < kBytesBesideHigh && parts_.team->HasRoom();) {
+    const size_t at = ++last_beside_high_ % jobs;
+    Share& share = tables_->jobs[at]->worker_share;
+    const uint64_t bytes = share.priority < Priority::kHigh ? take(at) : 0;
+    without = bytes == 0 ? without + 1 : 0;
+    share.served += bytes;
+    given += bytes;
+  }
+  if (given > 0) next_beside_high_ns_ = now + kBesideHighNs / std::max<int64_t>(parts_.team->threads(), 1);
+  return given > 0;
+}
+
 bool StepDesk::FeedTeam() {
   if (!parts_.team->HasRoom()) return false;
+  if (held_until_ns_ > 0 && parts_.clock->NowNs() >= held_until_ns_) held_until_ns_ = 0;
+  const bool held = held_until_ns_ > 0;
   const Priority highest = HighestPresent();
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->worker_share; };
   const auto take = [this, highest](size_t i) -> uint64_t {
@@ -296,9 +323,9 @@ bool StepDesk::FeedTeam() {
     parts_.team->Push(work);
     return bytes;
   };
-  bool fed = false;
+  bool fed = held && GiveBesideHigh(take);
   while (parts_.team->HasRoom()) {
-    const Priority lowest = TeamHasEnoughBelow(highest) ? highest : Priority::kLow;
+    const Priority lowest = held ? Priority::kHigh : TeamHasEnoughBelow(highest) ? highest : Priority::kLow;
     if (!workers_.Serve(tables_->jobs.size(), share, take, lowest)) break;
     fed = true;
   }

@@ -3,6 +3,7 @@
 // One thread (the serve loop). Jobs share the workers, and the staging of NVMe, by their weights and priorities (fair_share.h).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "memserver/tables.h"
@@ -21,6 +22,11 @@ class StepDesk {
   bool TendTier();
   // Gives work to the team while it has room. True when some was given.
   bool FeedTeam();
+  // The job has asked for something. With the priority `high` it has the workers for itself for a while, but for an item of others now and
+  // then.
+  void HoldWorkersFor(const Job& job);
+  // Until then that is so; 0: it is not.
+  int64_t held_until_ns() const { return held_until_ns_; }
 
  private:
   void FinishStep(Job* job);
@@ -33,6 +39,7 @@ class StepDesk {
   void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
   Priority HighestPresent() const;
+  bool GiveBesideHigh(const std::function<uint64_t(size_t)>& take);
   bool TeamHasEnoughBelow(Priority highest) const;
   bool MayMove(const Job& job) const;
   bool MayReadAhead(const Job& job) const;
@@ -44,6 +51,8 @@ class StepDesk {
   Tables* const tables_;
   std::vector<WorkDone> done_;
   FairShare workers_, drives_;
+  int64_t held_until_ns_ = 0, next_beside_high_ns_ = 0;
+  size_t last_beside_high_ = 0;  // of tables_->jobs
 };
 
 }  // namespace tidepool::memserver

@@ -280,5 +280,36 @@ TEST_F(Workers, WorkForALowPriorityToo) {
   EXPECT_GT(served_[1], 0u);
 }
 
+// As long as it asks for something; and everybody has them again when it pauses.
+TEST_F(Workers, GiveOthersAPieceNowAndThenBesideThePriorityHigh) {
+  constexpr uint32_t kChunks = 4;
+  constexpr uint64_t kLarge = FairShare::kQuantum / sizeof(float);
+  Competitor high(&world_, "high", 1, kUpdateElements), other(&world_, "other", kChunks, kLarge);
+  ASSERT_TRUE(world_.SetQuota("high", {.priority = Priority::kHigh}).ok());
+  Seal(&other);
+  const uint64_t before = other.job(world_).worker_share.served;
+  constexpr uint64_t kTouched =
+      28 * kLarge;  // by the update of a piece, which is a chunk here: three states, read and written, and a gradient
+  static_assert(kTouched > kBytesBesideHigh);
+  const auto pieces = [&] { return (other.job(world_).worker_share.served - before) / kTouched; };
+  const auto ask = [&] {
+    high.trainer.rank(0).Fetch(0, 0, kUpdateElements, 0, 0);
+    for (int turn = 0; turn < 20; ++turn) world_.loop().Turn();
+    while (high.trainer.rank(0).Take()) {
+    }
+  };
+  ask();
+  world_.AnswerSave(other.trainer.rank(0).connection(), Status());
+  for (uint64_t piece = 1; piece <= 2; ++piece) {
+    ask();
+    EXPECT_EQ(pieces(), piece) << "a piece touches more than all that others get";
+    ask();
+    EXPECT_EQ(pieces(), piece) << "not yet again";
+    world_.clock().Advance(kBesideHighNs);
+  }
+  for (int turn = 0; turn < 20; ++turn) world_.loop().Turn();
+  EXPECT_FALSE(other.job(world_).updates.active());
+}
+
 }  // namespace sharing_test
 }  // namespace tidepool::memserver
