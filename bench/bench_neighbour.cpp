@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "bench/drive_load.h"
 #include "bench/hostile.h"
 #include "bench/rounds.h"
 #include "bench/row.h"
@@ -39,7 +43,6 @@ constexpr const char* kHelp =
     "the\n"
     "machine's own share. And a watcher at 10 Hz against none. Needs 1 GiB of memory and there.\n";
 constexpr double kFetchTarget = 1 / 1.5, kStepTarget = 1 / 1.10, kWatchTarget = 0.99;
-constexpr int64_t kBeginNs = 300 * kNsPerMs;   // until a neighbour is at work
 constexpr int64_t kSettleNs = 100 * kNsPerMs;  // until a killed one is cleared away
 constexpr int64_t kWatchNs = kNsPerSecond / 10;
 constexpr uint32_t kChunks = 32;
@@ -57,9 +60,11 @@ class Victim {
  public:
   explicit Victim(const std::string& socket_dir) : job_(VictimShape(), socket_dir) {}
 
-  // Half the time fetches of whole chunks, one after the other; then whole steps.
-  Burst Run(int64_t burst_ns) {
+  // Half the time fetches of whole chunks, one after the other; then whole steps. `before_half` is called before either, untimed.
+  Burst Run(
+      int64_t burst_ns, const std::function<void(size_t)>& before_half = [](size_t) {}) {
     Burst burst;
+    before_half(0);
     for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;) {
       const client::Range whole{.chunk = next_++ % kChunks, .element_begin = 0, .element_count = kElements, .rcache_offset = 0};
       const int64_t start = clock_.NowNs();
@@ -68,6 +73,7 @@ class Victim {
       burst.fetches.push_back(static_cast<double>(clock_.NowNs() - start) / kNsPerSecond);
       failed_ += done ? 0 : 1;
     }
+    before_half(1);
     for (const int64_t begin = clock_.NowNs(); clock_.NowNs() - begin < burst_ns / 2;) burst.steps.push_back(Step());
     return burst;
   }
@@ -119,52 +125,99 @@ std::vector<std::string> FlagsOf(const Place& place) {
           "--nvme",         place.directory + "/drive:" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 256 * kMiB)};
 }
 
+// What memserver has moved to and from its drive.
+DriveLoad BytesMoved(const std::string& socket_dir) {
+  const auto reply = OrDie(client::SendHttp(shm::AdminSocketPath(socket_dir), {"GET", "/metrics"}, 10 * kNsPerSecond));
+  const auto number = [&reply](const std::string& name) -> uint64_t {
+    const size_t at = reply.body.find("\n" + name + " ");
+    return at == std::string::npos ? 0 : static_cast<uint64_t>(std::strtod(reply.body.c_str() + at + name.size() + 2, nullptr));
+  };
+  return {number("tidepool_nvme_read_bytes_total"), number("tidepool_nvme_written_bytes_total")};
+}
+
+// What one neighbour costs, by round.
+struct Costs {
+  const Hostile* hostile = nullptr;
+  std::vector<double> fetch_ratios = {}, step_ratios = {}, p99s = {}, steps = {};
+};
+
 class Neighbours {
  public:
   Neighbours(Scene scene, Victim* victim, RowPrinter* printer) : scene_(std::move(scene)), victim_(victim), printer_(printer) {}
 
-  void Measure(const Hostile& hostile, int64_t burst_ns, uint64_t rounds) {
-    std::vector<double> fetch_ratios, step_ratios, p99s, steps;
+  // All of them in each round, one after the other: they have the same of the machine.
+  void Measure(std::span<const Hostile> hostiles, int64_t burst_ns, uint64_t rounds) {
+    std::vector<Costs> all;
+    for (const Hostile& hostile : hostiles) all.push_back({.hostile = &hostile});
     Burst before = victim_->Run(burst_ns);
     for (uint64_t round = 0; round < rounds; ++round) {
-      Burst beside;
-      {
-        const HostileProcesses processes(hostile, scene_);
-        clock_.SleepNs(kBeginNs);
-        beside = victim_->Run(burst_ns);
+      for (Costs& costs : all) {
+        const Burst beside = RunBeside(*costs.hostile, burst_ns);
+        clock_.SleepNs(kSettleNs);
+        Burst after = victim_->Run(burst_ns);
+        costs.p99s.push_back(Percentile(beside.fetches, 0.99));
+        costs.steps.push_back(Median(beside.steps));
+        costs.fetch_ratios.push_back((Percentile(before.fetches, 0.99) + Percentile(after.fetches, 0.99)) / 2 / costs.p99s.back());
+        costs.step_ratios.push_back((Median(before.steps) + Median(after.steps)) / 2 / costs.steps.back());
+        before = std::move(after);
       }
-      clock_.SleepNs(kSettleNs);
-      Burst after = victim_->Run(burst_ns);
-      p99s.push_back(Percentile(beside.fetches, 0.99));
-      steps.push_back(Median(beside.steps));
-      fetch_ratios.push_back((Percentile(before.fetches, 0.99) + Percentile(after.fetches, 0.99)) / 2 / p99s.back());
-      step_ratios.push_back((Median(before.steps) + Median(after.steps)) / 2 / steps.back());
-      before = std::move(after);
     }
-    const auto target = [&](double at_least) { return hostile.is_bystander ? std::nullopt : std::optional(at_least); };
+    for (const Costs& costs : all) Print(costs);
+  }
+
+ private:
+  // A bystander at the drive moves as much as memserver has moved beside the neighbour before it, in the same half of the burst.
+  Burst RunBeside(const Hostile& hostile, int64_t burst_ns) {
+    WishDriveLoad(scene_.drive, loads_[0]);
+    const HostileProcesses processes(hostile, scene_);
+    clock_.SleepNs(hostile.begin_ns);
+    std::array<Moved, 3> moved;  // before and behind each half
+    Burst burst = victim_->Run(burst_ns, [&](size_t half) {
+      WishDriveLoad(scene_.drive, loads_[half]);
+      moved[half] = MovedNow();
+    });
+    moved[2] = MovedNow();
+    if (hostile.is_bystander) return burst;
+    for (size_t half = 0; half < 2; ++half) {
+      const double seconds = static_cast<double>(moved[half + 1].at_ns - moved[half].at_ns) / kNsPerSecond;
+      const auto rate = [seconds](uint64_t from, uint64_t to) { return static_cast<uint64_t>(static_cast<double>(to - from) / seconds); };
+      loads_[half] = {rate(moved[half].bytes.read, moved[half + 1].bytes.read),
+                      rate(moved[half].bytes.written, moved[half + 1].bytes.written)};
+    }
+    return burst;
+  }
+
+  struct Moved {
+    int64_t at_ns = 0;
+    DriveLoad bytes;
+  };
+  Moved MovedNow() { return {clock_.NowNs(), BytesMoved(scene_.socket_dir)}; }
+
+  void Print(const Costs& costs) {
+    const auto target = [&](double at_least) { return costs.hostile->is_bystander ? std::nullopt : std::optional(at_least); };
     AddComparison({.bench = "neighbour",
-                   .row = std::string("p99 of a fetch of 1 MiB beside ") + hostile.what,
-                   .value = Median(p99s) * 1e6,
+                   .row = std::string("p99 of a fetch of 1 MiB beside ") + costs.hostile->what,
+                   .value = Median(costs.p99s) * 1e6,
                    .unit = "us",
                    .against = "alone",
-                   .ratios = fetch_ratios,
+                   .ratios = costs.fetch_ratios,
                    .target = target(kFetchTarget)},
                   printer_);
     AddComparison({.bench = "neighbour",
-                   .row = std::string("a step beside ") + hostile.what,
-                   .value = Median(steps) * 1e3,
+                   .row = std::string("a step beside ") + costs.hostile->what,
+                   .value = Median(costs.steps) * 1e3,
                    .unit = "ms",
                    .against = "alone",
-                   .ratios = step_ratios,
+                   .ratios = costs.step_ratios,
                    .target = target(kStepTarget)},
                   printer_);
   }
 
- private:
   const Scene scene_;
   Victim* const victim_;
   RowPrinter* const printer_;
   SteadyClock clock_;
+  DriveLoad loads_[2];  // beside the last neighbour that memserver knows, by half
 };
 
 // What `memctl page` asks for.
@@ -259,8 +312,10 @@ int Main(int argc, char** argv) {
   if (only.empty()) MeasureLooks(server, &printer);
   if (only.empty()) MeasureWatcher(server, &victim, watch_ns, 2 * rounds, &printer);
   Neighbours neighbours({server.socket_dir(), place.directory}, &victim, &printer);
-  for (const Hostile& each : Hostiles()) {
-    if (only.empty() || only == each.name) neighbours.Measure(each, burst_ns, rounds);
+  const std::span<const Hostile> all = Hostiles();
+  for (size_t i = 0, next = 0; i < all.size(); i = next) {
+    for (next = i + 1; next < all.size() && all[next].same_round;) ++next;
+    if (only.empty() || only == all[i].name) neighbours.Measure(all.subspan(i, next - i), burst_ns, rounds);
   }
   printer.Add({.bench = "neighbour",
                .row = "requests of the job that failed",

@@ -1,6 +1,6 @@
 #include "bench/hostile.h"
 
-#include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -15,13 +15,16 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "bench/drive_load.h"
 #include "bench/row.h"
 #include "bench/served_job.h"
+#include "bench/server_process.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
 
@@ -142,6 +145,23 @@ void HogNvme(const Scene& scene) {
   for (;;) job.Step();
 }
 
+// The same job at a memserver of its own, all of it for the system below everybody else: what is left of its cost is the machine's, and not
+// of sharing a memserver.
+void HogNvmeElsewhere(const Scene& scene) {
+  const sched_param none{};
+  if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) Die("the system does not let a process be below the others");
+  const std::string own = scene.drive + "/own";
+  std::filesystem::create_directories(own);
+  std::filesystem::permissions(own, std::filesystem::perms::owner_all);
+  setenv("TMPDIR", scene.drive.c_str(), 1);  // goes with the drive's folder: this process is killed
+  const uint64_t pool = shm::StateBytesOf(SpecOf(NvmeJob())).total() + 16 * kMiB;
+  const auto server =
+      OrDie(ServerProcess::Start({"--pool", std::to_string(RoundUp(pool, kMiB)), "--keeper", "none", "--log-level", "error", "--states-on",
+                                  "nvme", "--nvme", own + ":" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 64 * kMiB)}));
+  ServedJob job(NvmeJob(), server.socket_dir());
+  for (;;) job.Step();
+}
+
 // Does nothing to memserver at all: what it costs a job is the machine's, two CPUs that share a core and its memory.
 void Copy(const Scene&) {
   std::vector<std::byte> from(kChunkElements * sizeof(float)), to(from.size());
@@ -151,35 +171,21 @@ void Copy(const Scene&) {
   }
 }
 
-// Reads and writes blocks of a file of its own, around the page cache, several at once: what a busy drive costs a job is the machine's too.
+// As much as WishDriveLoad says.
 void UseDrive(const Scene& scene) {
-  constexpr uint64_t kBlock = 3 * kMiB, kBlocks = 32;
-  constexpr uint32_t kThreads = 8;
-  const UniqueFd file(open((scene.drive + "/bystander").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
-  if (!file.valid()) Die("no file can be made in " + scene.drive);
-  std::vector<std::thread> threads;
-  for (uint32_t thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([&file, thread] {
-      void* memory = nullptr;
-      if (posix_memalign(&memory, kPageBytes, kBlock) != 0) Die("no memory");
-      std::memset(memory, static_cast<int>(thread), kBlock);
-      for (uint64_t block = thread;; block = (block + kThreads) % kBlocks) {
-        const auto at = static_cast<off_t>(block * kBlock);
-        if (pwrite(file.get(), memory, kBlock, at) < 0 || pread(file.get(), memory, kBlock, at) < 0) Die("the drive fails");
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunDriveLoad(scene.drive);
 }
 
-constexpr auto kHostiles = std::to_array<Hostile>({{"descriptors", "a flood of descriptors", 1, FloodDescriptors},
-                                                   {"stopped", "trainers that are stopped", 1, StopAtOnce},
-                                                   {"never-drains", "one that takes no answers", 1, NeverDrain},
-                                                   {"crash-loop", "20 crashes a second", 1, CrashLoop},
-                                                   {"leases-everything", "one that leases everything and fetches", 1, LeaseEverything},
-                                                   {"nvme", "one that keeps the drive busy", 1, HogNvme},
-                                                   {"copies", "one that copies memory and asks memserver for nothing", 1, Copy, true},
-                                                   {"drive", "one that keeps the drive busy without memserver", 1, UseDrive, true}});
+constexpr auto kHostiles = std::to_array<Hostile>(
+    {{"descriptors", "a flood of descriptors", 1, FloodDescriptors},
+     {"stopped", "trainers that are stopped", 1, StopAtOnce},
+     {"never-drains", "one that takes no answers", 1, NeverDrain},
+     {"crash-loop", "20 crashes a second", 1, CrashLoop},
+     {"leases-everything", "one that leases everything and fetches", 1, LeaseEverything},
+     {"nvme", "one that keeps the drive busy", 1, HogNvme},
+     {"drive", "one that moves as many bytes there without memserver", 1, UseDrive, true, true},
+     {"elsewhere", "that one at a memserver of its own, below everybody", 1, HogNvmeElsewhere, true, true, 2000 * kNsPerMs},
+     {"copies", "one that copies memory and asks memserver for nothing", 1, Copy, true}});
 
 }  // namespace
 

@@ -9,6 +9,9 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
+#include "base/units.h"
+
 namespace tidepool::bench {
 
 // Where it is done.
@@ -22,7 +25,9 @@ struct Hostile {
   const char* what;    // for the row
   uint32_t processes;  // that do it at once
   void (*run)(const Scene& scene);
-  bool is_bystander = false;  // does nothing to memserver: its rows say what the machine costs, and have no target
+  bool is_bystander = false;          // does nothing to memserver: its rows say what the machine costs, and have no target
+  bool same_round = false;            // measured in the rounds of the one before it
+  int64_t begin_ns = 300 * kNsPerMs;  // until it is at work
 };
 std::span<const Hostile> Hostiles();
 
