@@ -2,6 +2,7 @@
 #pragma once
 
 #include "shm/frozen.h"
+#include "shm/gpu_states.h"
 #include "shm/job_spec.h"
 #include "shm/spill.h"
 
@@ -11,6 +12,8 @@ using shm::ChunkSpec;
 using shm::DataGroup;
 using shm::FrozenChunkSpec;
 using shm::FrozenPoolBytes;
+using shm::GpuShareBytes;
+using shm::GpuStateBytes;
 using shm::HostStateBytesOf;
 using shm::JobSpec;
 using shm::kRanksMax;

@@ -90,6 +90,7 @@ Result<uint64_t> JobDesk::TokenOf(JobId job) const {
 
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
+  if (spec.states_on_gpu > 0) return Status(ErrorId::kJobSpecBad, "this memserver keeps no states on GPUs");
   Demand demand = DemandOf(event);
   Ledger ledger = BuildLedger(parts_, options_, *tables_);
   TP_RETURN_IF_ERROR(AdmitFrozen(&ledger, demand));

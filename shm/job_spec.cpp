@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "shm/byte_codec.h"
 #include "shm/frozen.h"
+#include "shm/gpu_states.h"
 
 namespace tidepool::shm {
 
@@ -216,6 +217,9 @@ Status GetRecords(ByteReader* in, JobSpec* spec) {
     if (!GetParameter(in, &parameter)) return cut;
   }
   if (!GetFrozen(in, &spec->frozen)) return cut;
+  if (in->ok() && in->rest().empty()) return Status();
+  spec->states_on_gpu = in->Get<uint32_t>();
+  if (in->ok() && spec->states_on_gpu == 0) return Bad("the job description ends with a zero that is never written");
   return in->Finished() ? Status() : cut;
 }
 
@@ -262,7 +266,8 @@ Status Validate(const JobSpec& spec) {
   TP_RETURN_IF_ERROR(CheckFloats(spec));
   TP_RETURN_IF_ERROR(CheckChunks(spec));
   TP_RETURN_IF_ERROR(CheckParameters(spec));
-  return CheckFrozen(spec);
+  TP_RETURN_IF_ERROR(CheckFrozen(spec));
+  return CheckGpuStates(spec);
 }
 
 std::vector<std::byte> Encode(const JobSpec& spec) {
@@ -291,6 +296,8 @@ std::vector<std::byte> Encode(const JobSpec& spec) {
   out.Put(static_cast<uint32_t>(spec.parameters.size()));
   for (const ParameterSpec& parameter : spec.parameters) PutParameter(parameter, &out);
   PutFrozen(spec.frozen, &out);
+  // Programs that do not know the number refuse a job that has one, and read all others as before.
+  if (spec.states_on_gpu > 0) out.Put(spec.states_on_gpu);
   return out.Take();
 }
 

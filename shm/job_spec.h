@@ -11,7 +11,8 @@
 //     64 bytes (fp32: 16 elements, 16-bit: 32 elements) and have element_count = product of dims;
 //  4. floats are finite and in range;
 //  5. total bytes do not overflow 62 bits;
-//  6. frozen chunks (shm/frozen.h) have a positive multiple of 16 elements.
+//  6. frozen chunks (shm/frozen.h) have a positive multiple of 16 elements;
+//  7. states on GPUs (shm/gpu_states.h) are fp32 ones of Adam or AdamW, of chunks that there are.
 #pragma once
 
 #include <cstddef>
@@ -97,6 +98,7 @@ struct JobSpec {
   std::vector<ChunkSpec> chunks;
   std::vector<ParameterSpec> parameters;  // of `chunks`
   std::vector<FrozenChunkSpec> frozen;
+  uint32_t states_on_gpu = 0;  // the first so many of `chunks` have their fp32 states in memory of the ranks' GPUs
 
   bool IsFrozen(ChunkId chunk) const { return chunk >= chunks.size() && chunk - chunks.size() < frozen.size(); }
   const FrozenChunkSpec& Frozen(ChunkId chunk) const { return frozen[chunk - chunks.size()]; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "shm/gpu_states.h"
 
 namespace tidepool::shm {
 namespace {
@@ -44,7 +45,7 @@ uint64_t SlotBytes(const JobSpec& spec, ChunkId chunk) {
 
 PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled) {
   PlaneBytes bytes = PlaneBytesOf(spec, chunk);
-  if (!spilled) return bytes;
+  if (!spilled && !IsOnGpu(spec, chunk)) return bytes;
   if (spec.dtype != DType::kF32) bytes.master = 0;
   bytes.momentum = bytes.variance = 0;
   return bytes;
@@ -52,8 +53,8 @@ PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled) {
 
 StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled) {
   StateBytes sum = StateBytesOf(spec);
-  for (uint64_t id = first_spilled; id < spec.chunks.size(); ++id) {
-    const auto chunk = static_cast<ChunkId>(id);
+  for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
+    if (chunk < first_spilled && !IsOnGpu(spec, chunk)) continue;
     const PlaneBytes all = PlaneBytesOf(spec, chunk), host = HostPlaneBytesOf(spec, chunk, true);
     sum.master -= RoundUp(all.master, kPageBytes) - RoundUp(host.master, kPageBytes);
     sum.momentum -= RoundUp(all.momentum, kPageBytes);
@@ -64,7 +65,9 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled) {
 
 uint64_t NvmeBytesOf(const JobSpec& spec, ChunkId first_spilled) {
   uint64_t sum = 0;
-  for (uint64_t id = first_spilled; id < spec.chunks.size(); ++id) sum += SpilledChunkBytes(spec, static_cast<ChunkId>(id));
+  for (uint64_t id = std::max(first_spilled, spec.states_on_gpu); id < spec.chunks.size(); ++id) {
+    sum += SpilledChunkBytes(spec, static_cast<ChunkId>(id));
+  }
   return sum;
 }
 

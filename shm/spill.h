@@ -44,11 +44,13 @@ inline uint64_t SpilledChunkBytes(const JobSpec& spec, ChunkId chunk) {
 // Where piece `piece` begins in its slot.
 uint64_t PieceOffset(const JobSpec& spec, uint32_t piece);
 
-// As PlaneBytesOf, of what a spilled chunk leaves on the host; a plane that spills has 0 bytes.
+// As PlaneBytesOf, of what a spilled chunk, or one whose states lie on a GPU, leaves on the host; a plane that it does not leave has 0
+// bytes.
 PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled);
-// As StateBytesOf, when the chunks from `first_spilled` on spill.
+// As StateBytesOf, when the chunks from `first_spilled` on spill, and those of states_on_gpu lie there. (StateBytesOf itself counts these
+// as if they lay on the host.)
 StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled);
-// Bytes on NVMe then.
+// Bytes on NVMe then; what lies on GPUs never spills.
 uint64_t NvmeBytesOf(const JobSpec& spec, ChunkId first_spilled);
 
 }  // namespace tidepool::shm

@@ -29,7 +29,7 @@ ChunkId LeastSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
   uint64_t host = shm::HostStateBytesOf(spec, chunks).total();
   ChunkId first = chunks;
-  while (first > 0 && host > pool_free) {
+  while (first > spec.states_on_gpu && host > pool_free) {
     --first;
     const shm::PlaneBytes all = shm::PlaneBytesOf(spec, first), kept = shm::HostPlaneBytesOf(spec, first, true);
     host -= RoundUp(all.master, kPageBytes) - RoundUp(kept.master, kPageBytes);
@@ -56,7 +56,8 @@ uint64_t MovableBytes(const shm::JobSpec& spec, ChunkId on_host) {
 
 ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
   if (!shm::MaySpill(spec) || states_on == StatesOn::kHost || space.nvme_free.empty()) return shm::kNoSpill;
-  return states_on == StatesOn::kNvme ? 0 : LeastSpilled(spec, space.pool_free);
+  if (states_on == StatesOn::kAuto) return LeastSpilled(spec, space.pool_free);
+  return spec.states_on_gpu < spec.chunks.size() ? spec.states_on_gpu : shm::kNoSpill;
 }
 
 Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {

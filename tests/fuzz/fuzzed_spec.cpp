@@ -67,6 +67,7 @@ shm::JobSpec FuzzedSpec(FuzzInput* input) {
     frozen.content.bytes[0] = static_cast<std::byte>(input->Byte());
     spec.frozen.push_back(frozen);
   }
+  if (input->OneIn(4)) spec.states_on_gpu = Usually(input, input->Choice(static_cast<uint32_t>(spec.chunks.size()) + 1));
   return spec;
 }
 

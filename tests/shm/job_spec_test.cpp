@@ -12,6 +12,8 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "shm/frozen.h"
+#include "shm/gpu_states.h"
+#include "shm/spill.h"
 
 namespace tidepool::shm {
 namespace job_spec_test {
@@ -71,6 +73,39 @@ TEST(JobSpec, FrozenChunksTakeAPageAndTheirBytesOnce) {
   EXPECT_EQ(with.total() - with.records, without.total() - without.records) << "of the job itself they take records alone";
 }
 
+TEST(JobSpec, WithoutStatesOnGpusItsBytesAreWhatTheyWereAndWithThemTheNumberStandsBehind) {
+  JobSpec spec = SmallSpec();
+  const auto without = Encode(spec);
+  spec.states_on_gpu = 2;
+  auto with = Encode(spec);
+  ASSERT_EQ(with.size(), without.size() + sizeof(uint32_t));
+  EXPECT_TRUE(std::equal(without.begin(), without.end(), with.begin()));
+  const auto decoded = Decode(with);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().Format();
+  EXPECT_EQ(decoded.value().states_on_gpu, 2U);
+  with[without.size()] = std::byte{0};
+  EXPECT_EQ(Decode(with).status().id(), ErrorId::kJobSpecBad) << "one job, one form";
+}
+
+TEST(JobSpec, AShareHasTwoSlotsOfEachOfItsChunksAndThePoolHasNoRoomForThem) {
+  JobSpec spec = SmallSpec();
+  EXPECT_EQ(GpuStateBytes(spec), 0U);
+  spec.dtype = DType::kBF16;
+  spec.parameters[2].element_begin = 0;
+  const uint64_t before = HostStateBytesOf(spec, kNoSpill).total();
+  EXPECT_EQ(before, StateBytesOf(spec).total());
+  spec.states_on_gpu = 1;
+  EXPECT_EQ(GpuShareBytes(spec, 0), kGpuMemoryUnit) << "2 x 24 KiB, and the staging of a chunk, in 2 MiB";
+  EXPECT_EQ(GpuShareBytes(spec, 1), 0U);
+  EXPECT_EQ(HostStateBytesOf(spec, kNoSpill).total(), before - 3 * 8 * kKiB) << "the records are as large as they were";
+  EXPECT_EQ(HostStateBytesOf(spec, 1).total(), HostStateBytesOf(spec, 0).total()) << "what lies on a GPU does not spill";
+  EXPECT_EQ(NvmeBytesOf(spec, 0), SpilledChunkBytes(spec, 1));
+  spec.chunks[1].elements = kGpuUnitElements;
+  spec.states_on_gpu = 2;
+  EXPECT_EQ(GpuShareBytes(spec, 1), 2 * 3 * 4 * kGpuUnitElements + kGpuUnitsInFlight * (2 + 2) * kGpuUnitElements);
+  EXPECT_EQ(GpuStateBytes(spec), GpuShareBytes(spec, 0) + GpuShareBytes(spec, 1));
+}
+
 TEST(JobSpec, ShardsFollowTheDataParallelGroup) {
   const JobSpec spec = SmallSpec();
   EXPECT_EQ(spec.ShardCount(0), 2U);
@@ -105,67 +140,78 @@ TEST_P(JobSpecBroken, IsRefusedWithTheReasonBothBeforeAndAfterTheWire) {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-INSTANTIATE_TEST_SUITE_P(
-    Invariants, JobSpecBroken,
-    ::testing::
-        Values(
-            Broken{"EmptyName", [](JobSpec* s) { s->name = ""; }, "job name"},
-            Broken{"SlashInName", [](JobSpec* s) { s->name = "a/b"; }, "job name"},
-            Broken{"LongName", [](JobSpec* s) { s->name = std::string(64, 'a'); }, "job name"},
-            Broken{"NoRanks", [](JobSpec* s) { s->world = 0; }, "ranks"}, Broken{"ManyRanks", [](JobSpec* s) { s->world = 65; }, "ranks"},
-            Broken{"NoMicroBatch", [](JobSpec* s) { s->micro_batches = 0; }, "micro-batches"},
-            Broken{"ManyMicroBatches", [](JobSpec* s) { s->micro_batches = kMicroBatchesMax + 1; }, "micro-batches"},
-            Broken{"NoChunks", [](JobSpec* s) { s->chunks.clear(); }, "chunks"},
-            Broken{"NoParameters", [](JobSpec* s) { s->parameters.clear(); }, "parameters"},
-            Broken{"WildDType", [](JobSpec* s) { s->dtype = static_cast<DType>(9); }, "element type"},
-            Broken{"WildOptimizer", [](JobSpec* s) { s->optimizer.rule = static_cast<OptimizerRule>(5); }, "optimizer"},
-            Broken{"WildScaling", [](JobSpec* s) { s->loss_scaling = 2; }, "loss_scaling"},
-            Broken{"RcacheZero", [](JobSpec* s) { s->rcache_bytes = 0; }, "rCache"},
-            Broken{"RcacheOdd", [](JobSpec* s) { s->rcache_bytes = 4097; }, "rCache"},
-            Broken{"RcacheHuge", [](JobSpec* s) { s->rcache_bytes = uint64_t{1} << 62; }, "rCache"},
-            Broken{"BetaOne", [](JobSpec* s) { s->optimizer.beta1 = 1; }, "beta"},
-            Broken{"BetaNan", [](JobSpec* s) { s->optimizer.beta2 = kNan; }, "beta"},
-            Broken{"EpsInfinite", [](JobSpec* s) { s->optimizer.eps = kInfinity; }, "eps"},
-            Broken{"WildStates", [](JobSpec* s) { s->optimizer.states = static_cast<StateForm>(4); }, "form of the optimizer states"},
-            Broken{"SplitFp32", [](JobSpec* s) { s->optimizer.states = StateForm::kSplit; }, "only bf16"},
-            Broken{"MomentumOne", [](JobSpec* s) { s->optimizer.momentum = 1; }, "momentum"},
-            Broken{"DampeningNan", [](JobSpec* s) { s->optimizer.dampening = kNan; }, "dampening"},
-            Broken{"RateDecayNegative", [](JobSpec* s) { s->optimizer.lr_decay = -1; }, "lr_decay"},
-            Broken{"NesterovTwo", [](JobSpec* s) { s->optimizer.nesterov = 2; }, "nesterov"},
-            Broken{"NesterovAlone", [](JobSpec* s) { s->optimizer.nesterov = 1; }, "nesterov"},
-            Broken{"ClipNegative", [](JobSpec* s) { s->max_grad_norm = -1; }, "max_grad_norm"},
-            Broken{"DecayNan", [](JobSpec* s) { s->parameter_groups[1].weight_decay = kNan; }, "parameter group 1"},
-            Broken{"EmptyGroup", [](JobSpec* s) { s->data_groups[0].rank_mask = 0; }, "data-parallel group 0"},
-            Broken{"StrangersInGroup", [](JobSpec* s) { s->data_groups[1].rank_mask = 0b100; }, "data-parallel group 1"},
-            Broken{"ChunkWithoutGroup", [](JobSpec* s) { s->chunks[1].data_group = 2; }, "chunk 1"},
-            Broken{
-                "EmptyFrozen",
-                [](JobSpec* s) {
-                  s->frozen = {{16, {}}, {0, {}}};
-                },
-                "frozen chunk 1 has 0 elements"},
-            Broken{"UnevenFrozen", [](JobSpec* s) { s->frozen = {{17, {}}}; }, "frozen chunk 0 has 17 elements"},
-            Broken{"HugeFrozen", [](JobSpec* s) { s->frozen = {{uint64_t{1} << 56, {}}, {16, {}}}; }, "2^56"},
-            Broken{"ManyFrozen", [](JobSpec* s) { s->frozen.assign(kChunksMax, {16, {}}); }, "chunks in all"},
-            Broken{"UnevenShards", [](JobSpec* s) { s->chunks[0].elements = 2048 + 16; }, "chunk 0"},
-            Broken{"EmptyChunk", [](JobSpec* s) { s->chunks[0].elements = 0; }, "chunk 0"},
-            Broken{"TooManyElements", [](JobSpec* s) { s->chunks[0].elements = uint64_t{1} << 61; }, "2^56"},
-            Broken{"ParameterOutOfOrder", [](JobSpec* s) { std::swap(s->parameters[0], s->parameters[1]); }, "out of order"},
-            Broken{"ParameterChunkOrder", [](JobSpec* s) { std::swap(s->parameters[0], s->parameters[2]); }, "chunk order"},
-            Broken{"ParameterOverlap", [](JobSpec* s) { s->parameters[1].element_begin = 1008; }, "overlaps"},
-            Broken{"ParameterOutside", [](JobSpec* s) { s->parameters[1].element_begin = 2032; }, "inside its chunk"},
-            Broken{"ParameterFarOutside", [](JobSpec* s) { s->parameters[1].element_begin = ~uint64_t{15}; }, "inside its chunk"},
-            Broken{"ParameterUnaligned", [](JobSpec* s) { s->parameters[1].element_begin = 1032; }, "64 bytes"},
-            Broken{"ShapeWrong", [](JobSpec* s) { s->parameters[1].dims = {33}; }, "shape"},
-            Broken{"ShapeOverflows", [](JobSpec* s) { s->parameters[1].dims = {uint64_t{1} << 40, uint64_t{1} << 40}; }, "shape"},
-            Broken{"ShapeWithZero", [](JobSpec* s) { s->parameters[1].dims = {0, 32}; }, "shape"},
-            Broken{"FiveDims", [](JobSpec* s) { s->parameters[1].dims = {1, 1, 1, 1, 32}; }, ""},
-            Broken{"NameTwice", [](JobSpec* s) { s->parameters[1].name = "a.weight"; }, "twice"},
-            Broken{"NameReserved", [](JobSpec* s) { s->parameters[1].name = "__metadata__"; }, "name"},
-            Broken{"NameWithQuote", [](JobSpec* s) { s->parameters[1].name = "a\"b"; }, "name"},
-            Broken{"NameTooLong", [](JobSpec* s) { s->parameters[1].name = std::string(96, 'x'); }, "name"},
-            Broken{"NoSuchParameterGroup", [](JobSpec* s) { s->parameters[1].group = 2; }, "parameter group"}),
-    [](const auto& tested) { return tested.param.name; });
+INSTANTIATE_TEST_SUITE_P(Invariants, JobSpecBroken,
+                         ::testing::
+                             Values(
+                                 Broken{"EmptyName", [](JobSpec* s) { s->name = ""; }, "job name"},
+                                 Broken{"SlashInName", [](JobSpec* s) { s->name = "a/b"; }, "job name"},
+                                 Broken{"LongName", [](JobSpec* s) { s->name = std::string(64, 'a'); }, "job name"},
+                                 Broken{"NoRanks", [](JobSpec* s) { s->world = 0; }, "ranks"},
+                                 Broken{"ManyRanks", [](JobSpec* s) { s->world = 65; }, "ranks"},
+                                 Broken{"NoMicroBatch", [](JobSpec* s) { s->micro_batches = 0; }, "micro-batches"},
+                                 Broken{"ManyMicroBatches", [](JobSpec* s) { s->micro_batches = kMicroBatchesMax + 1; }, "micro-batches"},
+                                 Broken{"NoChunks", [](JobSpec* s) { s->chunks.clear(); }, "chunks"},
+                                 Broken{"NoParameters", [](JobSpec* s) { s->parameters.clear(); }, "parameters"},
+                                 Broken{"WildDType", [](JobSpec* s) { s->dtype = static_cast<DType>(9); }, "element type"},
+                                 Broken{"WildOptimizer", [](JobSpec* s) { s->optimizer.rule = static_cast<OptimizerRule>(5); },
+                                        "optimizer"},
+                                 Broken{"WildScaling", [](JobSpec* s) { s->loss_scaling = 2; }, "loss_scaling"},
+                                 Broken{"RcacheZero", [](JobSpec* s) { s->rcache_bytes = 0; }, "rCache"},
+                                 Broken{"RcacheOdd", [](JobSpec* s) { s->rcache_bytes = 4097; }, "rCache"},
+                                 Broken{"RcacheHuge", [](JobSpec* s) { s->rcache_bytes = uint64_t{1} << 62; }, "rCache"},
+                                 Broken{"BetaOne", [](JobSpec* s) { s->optimizer.beta1 = 1; }, "beta"},
+                                 Broken{"BetaNan", [](JobSpec* s) { s->optimizer.beta2 = kNan; }, "beta"},
+                                 Broken{"EpsInfinite", [](JobSpec* s) { s->optimizer.eps = kInfinity; }, "eps"},
+                                 Broken{"WildStates", [](JobSpec* s) { s->optimizer.states = static_cast<StateForm>(4); },
+                                        "form of the optimizer states"},
+                                 Broken{"SplitFp32", [](JobSpec* s) { s->optimizer.states = StateForm::kSplit; }, "only bf16"},
+                                 Broken{"MomentumOne", [](JobSpec* s) { s->optimizer.momentum = 1; }, "momentum"},
+                                 Broken{"DampeningNan", [](JobSpec* s) { s->optimizer.dampening = kNan; }, "dampening"},
+                                 Broken{"RateDecayNegative", [](JobSpec* s) { s->optimizer.lr_decay = -1; }, "lr_decay"},
+                                 Broken{"NesterovTwo", [](JobSpec* s) { s->optimizer.nesterov = 2; }, "nesterov"},
+                                 Broken{"NesterovAlone", [](JobSpec* s) { s->optimizer.nesterov = 1; }, "nesterov"},
+                                 Broken{"ClipNegative", [](JobSpec* s) { s->max_grad_norm = -1; }, "max_grad_norm"},
+                                 Broken{"DecayNan", [](JobSpec* s) { s->parameter_groups[1].weight_decay = kNan; }, "parameter group 1"},
+                                 Broken{"EmptyGroup", [](JobSpec* s) { s->data_groups[0].rank_mask = 0; }, "data-parallel group 0"},
+                                 Broken{"StrangersInGroup", [](JobSpec* s) { s->data_groups[1].rank_mask = 0b100; },
+                                        "data-parallel group 1"},
+                                 Broken{"ChunkWithoutGroup", [](JobSpec* s) { s->chunks[1].data_group = 2; }, "chunk 1"},
+                                 Broken{"EmptyFrozen", [](JobSpec* s) { s->frozen = {{16, {}}, {0, {}}}; },
+                                        "frozen chunk 1 has 0 elements"},
+                                 Broken{"UnevenFrozen", [](JobSpec* s) { s->frozen = {{17, {}}}; }, "frozen chunk 0 has 17 elements"},
+                                 Broken{"HugeFrozen", [](JobSpec* s) { s->frozen = {{uint64_t{1} << 56, {}}, {16, {}}}; }, "2^56"},
+                                 Broken{"ManyFrozen", [](JobSpec* s) { s->frozen.assign(kChunksMax, {16, {}}); }, "chunks in all"},
+                                 Broken{"MoreOnGpusThanThereAre", [](JobSpec* s) { s->states_on_gpu = 3; }, "the job has 2 chunks"},
+                                 Broken{
+                                     "SgdOnGpus",
+                                     [](JobSpec* s) {
+                                       s->states_on_gpu = 1;
+                                       s->optimizer.rule = OptimizerRule::kSgd;
+                                     },
+                                     "adamw or adam"},
+                                 Broken{"UnevenShards", [](JobSpec* s) { s->chunks[0].elements = 2048 + 16; }, "chunk 0"},
+                                 Broken{"EmptyChunk", [](JobSpec* s) { s->chunks[0].elements = 0; }, "chunk 0"},
+                                 Broken{"TooManyElements", [](JobSpec* s) { s->chunks[0].elements = uint64_t{1} << 61; }, "2^56"},
+                                 Broken{"ParameterOutOfOrder", [](JobSpec* s) { std::swap(s->parameters[0], s->parameters[1]); },
+                                        "out of order"},
+                                 Broken{"ParameterChunkOrder", [](JobSpec* s) { std::swap(s->parameters[0], s->parameters[2]); },
+                                        "chunk order"},
+                                 Broken{"ParameterOverlap", [](JobSpec* s) { s->parameters[1].element_begin = 1008; }, "overlaps"},
+                                 Broken{"ParameterOutside", [](JobSpec* s) { s->parameters[1].element_begin = 2032; }, "inside its chunk"},
+                                 Broken{"ParameterFarOutside", [](JobSpec* s) { s->parameters[1].element_begin = ~uint64_t{15}; },
+                                        "inside its chunk"},
+                                 Broken{"ParameterUnaligned", [](JobSpec* s) { s->parameters[1].element_begin = 1032; }, "64 bytes"},
+                                 Broken{"ShapeWrong", [](JobSpec* s) { s->parameters[1].dims = {33}; }, "shape"},
+                                 Broken{"ShapeOverflows",
+                                        [](JobSpec* s) { s->parameters[1].dims = {uint64_t{1} << 40, uint64_t{1} << 40}; }, "shape"},
+                                 Broken{"ShapeWithZero", [](JobSpec* s) { s->parameters[1].dims = {0, 32}; }, "shape"},
+                                 Broken{"FiveDims", [](JobSpec* s) { s->parameters[1].dims = {1, 1, 1, 1, 32}; }, ""},
+                                 Broken{"NameTwice", [](JobSpec* s) { s->parameters[1].name = "a.weight"; }, "twice"},
+                                 Broken{"NameReserved", [](JobSpec* s) { s->parameters[1].name = "__metadata__"; }, "name"},
+                                 Broken{"NameWithQuote", [](JobSpec* s) { s->parameters[1].name = "a\"b"; }, "name"},
+                                 Broken{"NameTooLong", [](JobSpec* s) { s->parameters[1].name = std::string(96, 'x'); }, "name"},
+                                 Broken{"NoSuchParameterGroup", [](JobSpec* s) { s->parameters[1].group = 2; }, "parameter group"}),
+                         [](const auto& tested) { return tested.param.name; });
 
 TEST(JobSpec, SixteenBitParametersStartOnThirtyTwoElements) {
   JobSpec spec = SmallSpec();
