@@ -14,7 +14,7 @@
 #include "bench/gpu_plain.h"
 #include "bench/rounds.h"
 #include "memserver/residency/host_pool.h"
-#include "optim/adam_cuda.h"
+#include "optim/adam_stream.h"
 
 namespace tidepool::bench {
 namespace {
@@ -196,6 +196,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   const auto planes = gpu.TakeGpu(elements * 16);
   const auto stream = gpu.OpenStream();
   stream->Fill(planes->data(), elements * 16);
+  const auto ours = setup.device->Borrow(stream->native());
   optim::UpdateSpan span;
   span.master = planes->data();
   span.momentum = planes->data() + 4 * elements;
@@ -205,7 +206,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   span.gradient_dtype = span.param16_dtype = DType::kBF16;
   span.count = elements;
   const optim::StepFactors factors = optim::MakeFactors({}, {.lr = 1e-3}, {});
-  const Status first = optim::LaunchAdam(factors, span, stream->native());
+  const Status first = optim::EnqueueAdam(ours.get(), factors, span);
   if (!first.ok()) {
     std::fprintf(stderr, "bench_gpu: no row of the Adam kernel: %s\n", first.Line().c_str());
     return;
@@ -214,7 +215,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   const auto copied = gpu.TakeGpu(14 * elements);
   Rounds rounds;
   rounds.AddWay([&] {
-    OrDie(optim::LaunchAdam(factors, span, stream->native()));
+    OrDie(optim::EnqueueAdam(ours.get(), factors, span));
     stream->Synchronize();
   });
   rounds.AddWay([&] {

@@ -14,13 +14,11 @@ pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
-# CUDA is linked, and NCCL's header used, where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests.
-#   tidepool_cuda   the static runtime, for kernels alone: two runtimes of one process (LibTorch brings its own libcudart.so.13) cannot be
-#                   taken for each other, and no program of ours starts with one. The driver itself is never linked (CUDA::cuda_driver):
-#                   device/cuda_driver.h finds libcuda.so.1 when a GPU is first asked for, also in builds without the toolkit.
+# The headers of CUDA and NCCL are used where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests, and
+# nothing of the toolkit is linked: device/cuda_driver.h finds libcuda.so.1 when a GPU is first asked for, also in builds without the toolkit,
+# and kernels are loaded by it (no runtime of ours beside LibTorch's libcudart.so.13).
 #   tidepool_nccl   the header alone, for the trainer's collectives: which libnccl.so.2 a process has is LibTorch's choice (trainer/comm).
-# Both exist always and are empty where nothing was found; TIDEPOOL_HAS_CUDA and TIDEPOOL_HAS_NCCL say which.
-add_library(tidepool_cuda INTERFACE)
+# It exists always and is empty where nothing was found; TIDEPOOL_HAS_CUDA and TIDEPOOL_HAS_NCCL say what was.
 add_library(tidepool_nccl INTERFACE)
 set(TIDEPOOL_HAS_CUDA OFF)
 set(TIDEPOOL_HAS_NCCL OFF)
@@ -31,12 +29,8 @@ elseif(TIDEPOOL_CUDA STREQUAL "AUTO")
 elseif(NOT TIDEPOOL_CUDA STREQUAL "OFF")
   message(FATAL_ERROR "TIDEPOOL_CUDA is \"${TIDEPOOL_CUDA}\"; it must be AUTO, ON or OFF")
 endif()
-if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
+if(CUDAToolkit_FOUND)
   set(TIDEPOOL_HAS_CUDA ON)
-  target_link_libraries(tidepool_cuda INTERFACE CUDA::cudart_static)
-  # Hidden: LibTorch's own calls must go on reaching its own runtime.
-  target_link_options(tidepool_cuda INTERFACE LINKER:--exclude-libs,libcudart_static.a)
-  target_compile_definitions(tidepool_cuda INTERFACE TIDEPOOL_HAS_CUDA=1)
   find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(NCCL_INCLUDE)
 endif()

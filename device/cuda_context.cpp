@@ -66,7 +66,10 @@ Status CudaContext::Retain() {
 }
 
 CudaContext::~CudaContext() {
-  if (handle_ != nullptr) (void)cuda_.context_release(device_);
+  if (handle_ == nullptr) return;
+  if (!kernels_.empty()) (void)MakeCurrent();
+  kernels_.Unload();
+  (void)cuda_.context_release(device_);
 }
 
 Status CudaContext::MakeCurrent() const {

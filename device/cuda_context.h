@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "device/cuda_device.h"
 #include "device/cuda_driver.h"
+#include "device/cuda_kernels.h"
 
 namespace tidepool::device {
 
@@ -27,6 +28,8 @@ class CudaContext {
   ExportForm form() const { return form_; }
   const std::string& form_note() const { return form_note_; }
   uint64_t piece_bytes() const { return piece_bytes_; }
+  // Requires that this context is current. Errors: as Device::Prepare.
+  Result<CudaKernels::Ready> KernelOf(const Kernel& kernel) { return kernels_.Find(kernel, device_); }
 
   // Every call of the driver but those about the driver itself goes to the context that is current on the calling thread. Errors:
   // kCudaFailed.
@@ -35,7 +38,8 @@ class CudaContext {
   std::atomic<uint64_t> unregistered_copies{0};
 
  private:
-  CudaContext(const CudaDriver& cuda, Gpu gpu, uint64_t piece_bytes) : cuda_(cuda), gpu_(std::move(gpu)), piece_bytes_(piece_bytes) {}
+  CudaContext(const CudaDriver& cuda, Gpu gpu, uint64_t piece_bytes)
+      : cuda_(cuda), gpu_(std::move(gpu)), piece_bytes_(piece_bytes), kernels_(cuda) {}
   Status Choose(const std::optional<ExportForm>& form);
   Status Retain();
 
@@ -46,6 +50,7 @@ class CudaContext {
   std::string form_note_;
   int device_ = 0;
   CUctx_st* handle_ = nullptr;
+  CudaKernels kernels_;
 };
 
 }  // namespace tidepool::device

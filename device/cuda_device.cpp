@@ -83,6 +83,11 @@ Result<std::unique_ptr<Stream>> CudaDevice::OpenStream() {
   return CudaStream::Open(context_);
 }
 
+Status CudaDevice::Prepare(const Kernel& kernel) {
+  TP_RETURN_IF_ERROR(context_->MakeCurrent());
+  return context_->KernelOf(kernel).status();
+}
+
 std::unique_ptr<Stream> CudaDevice::Borrow(void* native_stream) {
   return std::make_unique<CudaStream>(context_, static_cast<CUstream_st*>(native_stream), false);
 }

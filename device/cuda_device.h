@@ -62,6 +62,7 @@ class CudaDevice final : public Device {
   uint64_t unregistered_copies() const;
 
   Result<std::unique_ptr<Stream>> OpenStream() override;
+  Status Prepare(const Kernel& kernel) override;
   // A stream of somebody else in this GPU's primary context (a cudaStream_t or CUstream; null: the default stream): used, not destroyed.
   std::unique_ptr<Stream> Borrow(void* native_stream);
   Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) override;

@@ -32,6 +32,7 @@ TIDEPOOL_CUDA_CALLS(TIDEPOOL_CUDA_COMPARE)
 static_assert(kCudaInvalidValue == CUDA_ERROR_INVALID_VALUE && kCudaOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
 static_assert(kCudaDeviceUnavailable == CUDA_ERROR_DEVICE_UNAVAILABLE && kCudaNoDevice == CUDA_ERROR_NO_DEVICE);
 static_assert(kCudaInvalidDevice == CUDA_ERROR_INVALID_DEVICE && kCudaNotReady == CUDA_ERROR_NOT_READY);
+static_assert(kCudaNotFound == CUDA_ERROR_NOT_FOUND && kCudaMultiprocessors == int{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT});
 static_assert(kCudaInvalidContext == CUDA_ERROR_INVALID_CONTEXT && kCudaMapFailed == CUDA_ERROR_MAP_FAILED);
 static_assert(kCudaInvalidHandle == CUDA_ERROR_INVALID_HANDLE && kCudaNotPermitted == CUDA_ERROR_NOT_PERMITTED);
 static_assert(kCudaNotSupported == CUDA_ERROR_NOT_SUPPORTED && kCudaUnknown == CUDA_ERROR_UNKNOWN);
@@ -50,6 +51,11 @@ static_assert(offsetof(CudaLocation, id) == offsetof(CUmemLocation, id) && offse
 static_assert(CudaLocation{}.type == CU_MEM_LOCATION_TYPE_DEVICE && CudaAllocationTerms{}.type == CU_MEM_ALLOCATION_TYPE_PINNED);
 static_assert(CudaAllocationTerms{}.handle_types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 static_assert(kCudaPosixDescriptor == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+static_assert(sizeof(CudaLaunch) == sizeof(CUlaunchConfig) && offsetof(CudaLaunch, threads) == offsetof(CUlaunchConfig, blockDimX));
+static_assert(offsetof(CudaLaunch, shared_bytes) == offsetof(CUlaunchConfig, sharedMemBytes));
+static_assert(offsetof(CudaLaunch, stream) == offsetof(CUlaunchConfig, hStream));
+static_assert(offsetof(CudaLaunch, attributes) == offsetof(CUlaunchConfig, attrs));
+static_assert(offsetof(CudaLaunch, attributes_count) == offsetof(CUlaunchConfig, numAttrs));
 static_assert(CudaAccess{}.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE && kCudaGranularityMinimum == CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 static_assert(kCudaStreamNonBlocking == CU_STREAM_NON_BLOCKING && kCudaEventBlockingSync == CU_EVENT_BLOCKING_SYNC);
 static_assert(kCudaEventDisableTiming == CU_EVENT_DISABLE_TIMING && kCudaIpcLazyPeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);

@@ -15,6 +15,8 @@
 struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
 
 namespace tidepool::device {
 
@@ -24,9 +26,10 @@ using CudaAddress = unsigned long long;  // CUdeviceptr
 // The codes that are told apart; all others are only reported.
 inline constexpr CudaCode kCudaSuccess = 0, kCudaInvalidValue = 1, kCudaOutOfMemory = 2, kCudaDeviceUnavailable = 46, kCudaNoDevice = 100,
                           kCudaInvalidDevice = 101, kCudaInvalidContext = 201, kCudaMapFailed = 205, kCudaInvalidHandle = 400,
-                          kCudaNotReady = 600, kCudaNotPermitted = 800, kCudaNotSupported = 801, kCudaUnknown = 999;
+                          kCudaNotFound = 500, kCudaNotReady = 600, kCudaNotPermitted = 800, kCudaNotSupported = 801, kCudaUnknown = 999;
 
 enum CudaAttribute : int {
+  kCudaMultiprocessors = 16,
   kCudaUnifiedAddressing = 41,
   kCudaHostRegisterSupported = 99,
   kCudaVmmSupported = 102,
@@ -53,6 +56,13 @@ struct CudaAllocationTerms {  // CUmemAllocationProp
   unsigned char compression = 0, rdma = 0;
   unsigned short usage = 0;
   unsigned char reserved[4] = {};
+};
+struct CudaLaunch {  // CUlaunchConfig
+  std::array<unsigned, 3> blocks = {1, 1, 1}, threads = {1, 1, 1};
+  unsigned shared_bytes = 0;
+  CUstream_st* stream = nullptr;
+  void* attributes = nullptr;
+  unsigned attributes_count = 0;
 };
 struct CudaAccess {  // CUmemAccessDesc
   CudaLocation location = {};
@@ -115,7 +125,12 @@ inline constexpr unsigned kCudaMemoryHost = 1, kCudaMemoryDevice = 2;
   X(event_destroy, cuEventDestroy_v2, CUevent_st*)                                                        \
   X(event_record, cuEventRecord, CUevent_st*, CUstream_st*)                                               \
   X(event_query, cuEventQuery, CUevent_st*)                                                               \
-  X(event_synchronize, cuEventSynchronize, CUevent_st*)
+  X(event_synchronize, cuEventSynchronize, CUevent_st*)                                                   \
+  X(module_load, cuModuleLoadData, CUmod_st**, const void*)                                               \
+  X(module_function, cuModuleGetFunction, CUfunc_st**, CUmod_st*, const char*)                            \
+  X(module_unload, cuModuleUnload, CUmod_st*)                                                             \
+  X(function_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, int*, CUfunc_st*, int, size_t)          \
+  X(launch, cuLaunchKernelEx, const CudaLaunch*, CUfunc_st*, void**, void**)
 
 // One function of the driver: called like a function; knows its name for errors.
 template <typename... Parameters>

@@ -80,6 +80,22 @@ void CudaStream::Zero(void* dst, uint64_t bytes) {
   if (code != kCudaSuccess) Latch(cuda.Error("zeroing " + FormatBytes(bytes), cuda.fill.name, code));
 }
 
+void CudaStream::Launch(const Kernel& kernel, const void* arguments, uint64_t items) {
+  if (items == 0 || !Begin()) return;
+  const CudaDriver& cuda = context_->cuda();
+  auto found = context_->KernelOf(kernel);
+  if (!found.ok()) {
+    Latch(found.status());
+    return;
+  }
+  const uint64_t wanted = DivideUp(items, uint64_t{kernel.threads} * kernel.items_a_thread);
+  const CudaLaunch launch = {
+      .blocks = {static_cast<unsigned>(std::min(wanted, found->blocks)), 1, 1}, .threads = {kernel.threads, 1, 1}, .stream = native_};
+  void* parameters[] = {const_cast<void*>(arguments)};  // the driver copies them
+  const CudaCode code = cuda.launch(&launch, found->function, parameters, nullptr);
+  if (code != kCudaSuccess) Latch(cuda.Error("launching " + std::string(kernel.name), cuda.launch.name, code));
+}
+
 CudaAddress CudaStream::AddressOf(const Flag* flag) {
   if (const auto place = CudaHostRanges::OfProcess().Find(flag)) return place->address;
   Latch(Status(ErrorId::kCudaFailed, "a stream was given a flag that lies in no registered host memory").Fix("register its page first"));

@@ -1,5 +1,5 @@
-// Device: a GPU, or the host standing in for it: streams that copy in order, 64-bit flags, memory shared between processes (a virtual
-// seam: HostDevice, CudaDevice). Every form passes tests/device/device_contract_test.cpp.
+// Device: a GPU, or the host standing in for it: streams that copy and compute in order, 64-bit flags, memory shared between processes (a
+// virtual seam: HostDevice, CudaDevice). Every form passes tests/device/device_contract_test.cpp.
 //
 // Threads: a Device may be used from any thread; a Stream belongs to one thread (the serve loop). No method blocks unless it says so.
 // Order: the operations of one stream take effect in the order of their calls; different streams are ordered by flags only.
@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "device/kernel.h"
 
 namespace tidepool::device {
 
@@ -38,6 +39,9 @@ class Stream {
   virtual void Copy(void* dst, const void* src, uint64_t bytes) = 0;
   // Zeroes bytes at dst, under the same terms.
   virtual void Zero(void* dst, uint64_t bytes) = 0;
+  // Runs the kernel over its items. The arguments (kernel.argument_bytes) are copied; the memory that they name, all of this device, stays
+  // until a marker recorded later has passed. What the device cannot run (Device::Prepare says so beforehand) is an error of the stream.
+  virtual void Launch(const Kernel& kernel, const void* arguments, uint64_t items) = 0;
   // Later operations start only when the flag has reached `value` (or is poisoned: values up to INT64_MAX).
   virtual void WaitFlag(const Flag* flag, uint64_t value) = 0;
   // Stores `value` (release) when all earlier operations have ended.
@@ -81,6 +85,10 @@ class Device {
   // 0.1 s/GiB). Errors: kCudaFailed.
   virtual Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) = 0;
   virtual Result<std::unique_ptr<Stream>> OpenStream() = 0;
+  // Makes ready what the first Launch of the kernel would else have to do, which on a GPU may wait for all that its streams hold: call it
+  // before they hold anything. Errors: kCudaUnavailable (the build has no code for this GPU, or its driver does not take it; the text says
+  // which), kCudaFailed, kDeviceMemoryShort. The host runs every kernel.
+  virtual Status Prepare(const Kernel& kernel) = 0;
   // Memory that another process can import, all zero. The descriptor is sealed against resizing. Touched before return (blocks: about 0.3
   // to 3 s/GiB). Errors: kMemoryMapFailed, kHostMemoryShort (told before anything is touched).
   virtual Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) = 0;

@@ -34,6 +34,7 @@ class HostDevice final : public Device {
   std::string name() const override { return "host"; }
   // Errors: kInternal (no thread or descriptor left).
   Result<std::unique_ptr<Stream>> OpenStream() override;
+  Status Prepare(const Kernel&) override { return {}; }
   // The host's own memory needs no registration.
   Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) override;
   Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;

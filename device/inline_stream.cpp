@@ -19,6 +19,10 @@ void InlineStream::WaitFlag(const Flag* flag, uint64_t value) {
   queue_.Push({.kind = Operation::Kind::kWaitFlag, .value = value, .wait = flag});
 }
 
+void InlineStream::Launch(const Kernel& kernel, const void* arguments, uint64_t items) {
+  queue_.Push({.kind = Operation::Kind::kKernel, .value = items, .call = OperationQueue::CallOf(kernel, arguments)});
+}
+
 void InlineStream::WriteFlag(Flag* flag, uint64_t value) {
   queue_.Push({.kind = Operation::Kind::kWriteFlag, .value = value, .write = flag});
 }

@@ -15,6 +15,7 @@ class InlineStream final : public Stream {
 
   void Copy(void* dst, const void* src, uint64_t bytes) override;
   void Zero(void* dst, uint64_t bytes) override;
+  void Launch(const Kernel& kernel, const void* arguments, uint64_t items) override;
   void WaitFlag(const Flag* flag, uint64_t value) override;
   void WriteFlag(Flag* flag, uint64_t value) override;
   Marker Record() override;

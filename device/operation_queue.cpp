@@ -1,5 +1,10 @@
 #include "device/operation_queue.h"
 
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
 namespace tidepool::device {
 
 OperationQueue::OperationQueue()
@@ -13,7 +18,15 @@ OperationQueue::~OperationQueue() {
   const std::unique_ptr<Block> spare(spare_.load(std::memory_order_acquire));
 }
 
-void OperationQueue::Push(const Operation& operation) {
+std::unique_ptr<const KernelCall> OperationQueue::CallOf(const Kernel& kernel, const void* arguments) {
+  TP_CHECK(kernel.argument_bytes <= kKernelArgumentBytesMax, "the block of arguments of a kernel is too long");
+  auto call = std::make_unique<KernelCall>();
+  call->kernel = &kernel;
+  std::memcpy(call->arguments.data(), arguments, kernel.argument_bytes);
+  return call;
+}
+
+void OperationQueue::Push(Operation operation) {
   uint32_t filled = write_block_->filled.load(std::memory_order_relaxed);
   if (filled == kBlockOperations) {
     Block* fresh = spare_.exchange(nullptr, std::memory_order_acquire);
@@ -22,7 +35,7 @@ void OperationQueue::Push(const Operation& operation) {
     write_block_ = fresh;
     filled = 0;
   }
-  write_block_->operations[filled] = operation;
+  write_block_->operations[filled] = std::move(operation);
   write_block_->filled.store(filled + 1, std::memory_order_release);
 }
 
@@ -43,6 +56,7 @@ const Operation* OperationQueue::Front() {
 }
 
 void OperationQueue::Pop() {
+  read_block_->operations[read_index_].call.reset();
   ++read_index_;
 }
 

@@ -4,7 +4,7 @@
 // Invariants:
 //  1. operations come out in the order of Push;
 //  2. blocks of operations form a singly linked list; only the producer appends, only the consumer removes;
-//  3. the consumer hands its last emptied block back through spare_, so that a queue in steady use allocates nothing.
+//  3. the consumer hands its last emptied block back through spare_, so that a queue in steady use allocates nothing but calls of kernels.
 #pragma once
 
 #include <array>
@@ -16,14 +16,20 @@
 
 namespace tidepool::device {
 
+struct KernelCall {
+  const Kernel* kernel = nullptr;
+  alignas(std::max_align_t) std::array<std::byte, kKernelArgumentBytesMax> arguments = {};
+};
+
 struct Operation {
-  enum class Kind : uint8_t { kCopy, kZero, kWaitFlag, kWriteFlag, kMarker };
+  enum class Kind : uint8_t { kCopy, kZero, kKernel, kWaitFlag, kWriteFlag, kMarker };
   Kind kind = Kind::kMarker;
-  std::byte* dst = nullptr;        // kCopy, kZero
-  const std::byte* src = nullptr;  // kCopy
-  uint64_t value = 0;              // bytes of a copy or of zeros, value of a flag, number of a marker
-  const Flag* wait = nullptr;      // kWaitFlag
-  Flag* write = nullptr;           // kWriteFlag
+  std::byte* dst = nullptr;                          // kCopy, kZero
+  const std::byte* src = nullptr;                    // kCopy
+  uint64_t value = 0;                                // bytes of a copy or of zeros, items of a kernel, value of a flag, number of a marker
+  const Flag* wait = nullptr;                        // kWaitFlag
+  Flag* write = nullptr;                             // kWriteFlag
+  std::unique_ptr<const KernelCall> call = nullptr;  // kKernel
 };
 
 class OperationQueue {
@@ -33,8 +39,10 @@ class OperationQueue {
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
+  // What kKernel has: a copy of the arguments.
+  static std::unique_ptr<const KernelCall> CallOf(const Kernel& kernel, const void* arguments);
   // Producer only.
-  void Push(const Operation& operation);
+  void Push(Operation operation);
   // Consumer only: the oldest operation, or null. The pointer lives until Pop.
   const Operation* Front();
   // Consumer only; requires that Front() is not null.

@@ -41,6 +41,7 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
   switch (operation.kind) {
     case Operation::Kind::kCopy: return CopyPiece(operation, bytes_max);
     case Operation::Kind::kZero: return ZeroPiece(operation, bytes_max);
+    case Operation::Kind::kKernel: return KernelPiece(operation, bytes_max);
     case Operation::Kind::kWaitFlag:
       if (!Reached(operation.wait, operation.value)) return 0;
       break;
@@ -57,7 +58,20 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
 uint64_t OperationRunner::ZeroPiece(const Operation& operation, uint64_t bytes_max) {
   const uint64_t piece = std::min(operation.value - moved_, bytes_max);
   if (piece > 0) std::memset(operation.dst + moved_, 0, piece);  // memset takes no null
-  return Moved(operation, piece);
+  Moved(operation, piece);
+  return std::max(piece, kOperationCost);
+}
+
+uint64_t OperationRunner::KernelPiece(const Operation& operation, uint64_t bytes_max) {
+  const KernelCall& call = *operation.call;
+  const Kernel& kernel = *call.kernel;
+  const uint64_t unit = uint64_t{kernel.item_bytes} * kernel.items_a_thread;
+  const uint64_t most = std::max<uint64_t>(bytes_max / unit, 1) * kernel.items_a_thread;
+  const uint64_t piece = std::min(operation.value - moved_, most);
+  if (piece > 0) kernel.host(call.arguments.data(), moved_, piece);
+  const uint64_t cost = std::max(piece * kernel.item_bytes, kOperationCost);
+  Moved(operation, piece);
+  return cost;
 }
 
 uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_max) {
@@ -66,16 +80,16 @@ uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_m
   const std::byte* const src = operation.src + moved_;
   const bool together = team_ != nullptr && operation.value >= kStreamingCopyMin;
   together ? team_->Copy(dst, src, piece, operation.value) : CopyBytes(dst, src, piece, operation.value);
-  return Moved(operation, piece);
+  Moved(operation, piece);
+  return std::max(piece, kOperationCost);
 }
 
-uint64_t OperationRunner::Moved(const Operation& operation, uint64_t bytes) {
-  moved_ += bytes;
+void OperationRunner::Moved(const Operation& operation, uint64_t count) {
+  moved_ += count;
   if (moved_ == operation.value) {
     moved_ = 0;
     queue_->Pop();
   }
-  return std::max(bytes, kOperationCost);
 }
 
 }  // namespace tidepool::device

@@ -40,12 +40,13 @@ class OperationRunner {
   uint64_t Execute(const Operation& operation, uint64_t bytes_max, Progress* progress);
   uint64_t CopyPiece(const Operation& operation, uint64_t bytes_max);
   uint64_t ZeroPiece(const Operation& operation, uint64_t bytes_max);
-  // `bytes` more of the operation at the front are done; returns the cost.
-  uint64_t Moved(const Operation& operation, uint64_t bytes);
+  uint64_t KernelPiece(const Operation& operation, uint64_t bytes_max);
+  // `count` more of the bytes or items of the operation at the front are done.
+  void Moved(const Operation& operation, uint64_t count);
 
   OperationQueue* queue_;
   CopyTeam* team_;
-  uint64_t moved_ = 0;  // bytes of the copy, or of the zeros, at the front
+  uint64_t moved_ = 0;  // bytes of the copy or of the zeros, or items of the kernel, at the front
   std::atomic<uint64_t> passed_{0};
 };
 

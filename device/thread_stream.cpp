@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -42,8 +43,8 @@ ThreadStream::~ThreadStream() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ThreadStream::Push(const Operation& operation) {
-  queue_.Push(operation);
+void ThreadStream::Push(Operation operation) {
+  queue_.Push(std::move(operation));
   bell_.fetch_add(1, std::memory_order_release);
   bell_.notify_one();  // a system call only when the thread sleeps
 }
@@ -58,6 +59,10 @@ void ThreadStream::WaitFlag(const Flag* flag, uint64_t value) {
 
 void ThreadStream::Zero(void* dst, uint64_t bytes) {
   Push({.kind = Operation::Kind::kZero, .dst = static_cast<std::byte*>(dst), .value = bytes});
+}
+
+void ThreadStream::Launch(const Kernel& kernel, const void* arguments, uint64_t items) {
+  Push({.kind = Operation::Kind::kKernel, .value = items, .call = OperationQueue::CallOf(kernel, arguments)});
 }
 
 void ThreadStream::WriteFlag(Flag* flag, uint64_t value) {

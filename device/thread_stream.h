@@ -34,6 +34,7 @@ class ThreadStream final : public Stream {
 
   void Copy(void* dst, const void* src, uint64_t bytes) override;
   void Zero(void* dst, uint64_t bytes) override;
+  void Launch(const Kernel& kernel, const void* arguments, uint64_t items) override;
   void WaitFlag(const Flag* flag, uint64_t value) override;
   void WriteFlag(Flag* flag, uint64_t value) override;
   Marker Record() override;
@@ -46,7 +47,7 @@ class ThreadStream final : public Stream {
  private:
   ThreadStream(UniqueFd event, int64_t spin_ns, std::shared_ptr<CopyTeam> team)
       : team_(std::move(team)), runner_(&queue_, team_.get()), spin_ns_(spin_ns), event_(std::move(event)) {}
-  void Push(const Operation& operation);
+  void Push(Operation operation);
   void Main();
   // Spins once, or, after spin_ns_ without work, sleeps until there may be something to do. `seen`: bell_ before the last look.
   void Rest(OperationRunner::State state, uint32_t seen);

@@ -19,6 +19,7 @@ namespace tidepool::optim {
 namespace {
 
 constexpr uint64_t kVectorElements = 4;
+constexpr unsigned kAdamThreads = 256;  // of a block of a GPU
 
 // Neighbours that are loaded and stored by one instruction.
 template <typename Stored>
@@ -42,8 +43,10 @@ struct AdamPlanes {
   bool vectors;  // every plane begins where a vector may
 };
 
-template <typename Gradient, typename Param, typename Rule>
+template <typename Gradient_, typename Param, typename Rule_>
 struct AdamShare {
+  using Gradient = Gradient_;
+  using Rule = Rule_;
   static constexpr bool kCopies = !__is_same(Param, NoCopy);
   using Factors = typename Rule::Factors;
   using Floats = ElementVector<float>;
@@ -104,7 +107,33 @@ AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span) {
   return planes;
 }
 
-// Calls `run` with the AdamShare of what the span and the factors ask for. Requires WhyNotOnGpu (adam_cuda.h) to have no objection.
+// What a kernel is given.
+template <typename Share>
+struct AdamArguments {
+  typename Share::Factors factors;
+  float scale;
+  AdamPlanes<typename Share::Gradient> planes;
+};
+
+template <typename Share>
+TP_BOTH_SIDES inline void Run(const AdamArguments<Share>& arguments, uint64_t thread, uint64_t threads) {
+  Share::Run(arguments.factors, arguments.scale, arguments.planes, thread, threads);
+}
+
+// All forms, by the names of their kernels: X(name, gradient, 16-bit copy, rule).
+#define TIDEPOOL_ADAM_FORMS(X)                                          \
+  X(tidepool_adamw_f32, F32Element, NoCopy, AdamRule<true>)             \
+  X(tidepool_adamw_f32_bf16, F32Element, Bf16Element, AdamRule<true>)   \
+  X(tidepool_adamw_f32_f16, F32Element, F16Element, AdamRule<true>)     \
+  X(tidepool_adamw_bf16_bf16, Bf16Element, Bf16Element, AdamRule<true>) \
+  X(tidepool_adamw_f16_f16, F16Element, F16Element, AdamRule<true>)     \
+  X(tidepool_adam_f32, F32Element, NoCopy, AdamRule<false>)             \
+  X(tidepool_adam_f32_bf16, F32Element, Bf16Element, AdamRule<false>)   \
+  X(tidepool_adam_f32_f16, F32Element, F16Element, AdamRule<false>)     \
+  X(tidepool_adam_bf16_bf16, Bf16Element, Bf16Element, AdamRule<false>) \
+  X(tidepool_adam_f16_f16, F16Element, F16Element, AdamRule<false>)
+
+// Calls `run` with the AdamShare of what the span asks for and its planes. Requires WhyNotOnStream (adam_stream.h) to have no objection.
 template <typename Rule, typename Gradient, typename Run>
 void WithCopy(const UpdateSpan& span, const Run& run) {
   if (span.param16 == nullptr) return run(AdamShare<Gradient, NoCopy, Rule>(), AdamPlanesOf<Gradient>(span));

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "device/cuda_device.h"
 #include "device/cuda_driver.h"
+#include "optim/adam_stream.h"
 #include "tests/device/device_forms.h"
 #include "tests/device/device_roles.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
@@ -24,8 +25,8 @@ constexpr std::array kCodes = {2, 46, 214, 226, 700};
 
 // What lets go of something: nobody can do more than call it.
 const std::set<std::string> kLettingGo = {
-    "cuDevicePrimaryCtxRelease_v2", "cuMemFree_v2",       "cuIpcCloseMemHandle", "cuMemRelease", "cuMemAddressFree", "cuMemUnmap",
-    "cuMemHostUnregister",          "cuStreamDestroy_v2", "cuEventDestroy_v2"};
+    "cuDevicePrimaryCtxRelease_v2", "cuMemFree_v2",       "cuIpcCloseMemHandle", "cuMemRelease",  "cuMemAddressFree", "cuMemUnmap",
+    "cuMemHostUnregister",          "cuStreamDestroy_v2", "cuEventDestroy_v2",   "cuModuleUnload"};
 
 class CudaFaults : public ::testing::TestWithParam<ExportForm> {
  protected:
@@ -51,6 +52,7 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
     stream->Copy(memory->data(), imported->data(), 8);
     stream->Zero(memory->data(), 4);
     stream->Copy(to, memory->data(), 8);
+    (void)optim::EnqueueAdam(stream.get(), optim::MakeFactors({}, {.lr = 1e-3}, {}), SpanOn(memory->data() + kPageBytes));
     const Stream::Marker first = stream->Record(), second = stream->Record();
     stream->Synchronize(first);
     const bool passed = stream->Passed(second);
@@ -63,6 +65,16 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
     }
     unregistered_ = device->unregistered_copies();
     return stream->status();
+  }
+
+  static optim::UpdateSpan SpanOn(std::byte* at) {
+    optim::UpdateSpan span;
+    span.master = at;
+    span.momentum = at + 256;
+    span.variance = at + 512;
+    span.gradient = at + 768;
+    span.count = 64;
+    return span;
   }
 
   // The errors that a failing call may end in; kNone among them: it makes no difference.
@@ -121,7 +133,7 @@ TEST_P(CudaFaults, EveryCallThatFailsEndsInItsErrorAndLeaksNothing) {
     used += calls > 0;
     FailEveryCallOf(function, calls);
   }
-  EXPECT_GE(used, GetParam() == ExportForm::kVmm ? 33u : 30u) << "the test passes by functions that the device calls";
+  EXPECT_GE(used, GetParam() == ExportForm::kVmm ? 38u : 35u) << "the test passes by functions that the device calls";
   EXPECT_GT(failures_, 300u);
   EXPECT_TRUE(exporter_.End());
 }
@@ -137,6 +149,55 @@ TEST_P(CudaFaults, ErrorsWithoutANameAndWithoutNumbersAreTold) {
   const Status status = UseAll();
   EXPECT_EQ(status.id(), ErrorId::kDeviceMemoryShort);
   EXPECT_EQ(status.Format().find("are free"), std::string::npos) << "the GPU did not say";
+  EXPECT_EQ(fake_.live(), 0u);
+}
+
+// A driver that does not take the code says so by other codes than those above.
+TEST_P(CudaFaults, CodeThatTheDriverDoesNotTakeIsToldBeforehandAndOnTheStream) {
+  constexpr std::pair<const char*, int> kRefusals[] = {{"cuModuleLoadData", 200},    {"cuModuleLoadData", 209},
+                                                       {"cuModuleLoadData", 218},    {"cuModuleLoadData", 221},
+                                                       {"cuModuleLoadData", 222},    {"cuModuleGetFunction", 500},
+                                                       {"cuModuleGetFunction", 218}, {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 209}};
+  for (const auto& [function, code] : kRefusals) {
+    SCOPED_TRACE(std::string(function) + " " + std::to_string(code));
+    {
+      fake_.Reset();
+      auto device = CudaDevice::Open({.form = GetParam()});
+      ASSERT_TRUE(device.ok());
+      fake_.FailAt(function, 1, code);
+      const Status refused = optim::PrepareAdam(device->get());
+      EXPECT_EQ(refused.id(), ErrorId::kCudaUnavailable) << refused.Format();
+      EXPECT_NE(refused.Format().find("does not run on this GPU"), std::string::npos) << refused.Format();
+      EXPECT_TRUE(optim::PrepareAdam(device->get()).ok()) << "it is tried again";
+      EXPECT_EQ(fake_.Calls("cuModuleUnload"), 0u);
+    }
+    EXPECT_EQ(fake_.live(), 0u);
+    fake_.Reset();
+    fake_.FailAt(function, 1, code);
+    EXPECT_EQ(UseAll().id(), ErrorId::kCudaUnavailable);
+    EXPECT_EQ(fake_.live(), 0u);
+  }
+}
+
+// As with a copy: the plane that leads nowhere is found when the GPU comes to it.
+TEST_P(CudaFaults, AKernelOnAddressesThatLeadNowhereBreaksTheStream) {
+  fake_.Reset();
+  {
+    auto device = CudaDevice::Open({.form = GetParam()});
+    ASSERT_TRUE(device.ok());
+    UniqueFd own;
+    auto memory = (*device)->CreateExportable(kMiB, &own);
+    auto stream = (*device)->OpenStream();
+    ASSERT_TRUE(memory.ok() && stream.ok());
+    optim::UpdateSpan span = SpanOn((*memory)->data());
+    span.variance = (*memory)->data() + (*memory)->bytes() + kGiB;
+    EXPECT_TRUE(optim::EnqueueAdam(stream->get(), optim::MakeFactors({}, {.lr = 1e-3}, {}), span).ok());
+    const Stream::Marker marker = (*stream)->Record();
+    (*stream)->Synchronize(marker);
+    EXPECT_FALSE((*stream)->Passed(marker));
+    EXPECT_EQ((*stream)->status().id(), ErrorId::kCudaFailed);
+    EXPECT_NE((*stream)->status().Format().find("(700)"), std::string::npos) << (*stream)->status().Format();
+  }
   EXPECT_EQ(fake_.live(), 0u);
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "device/operation_queue.h"
 
 namespace tidepool::memserver {
 
@@ -13,9 +14,13 @@ class SlowDevice::SlowStream final : public device::Stream {
   ~SlowStream() override { std::erase(device_->streams_, this); }
 
   void Copy(void* dst, const void* src, uint64_t bytes) override {
-    copies_.push_back({static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), bytes});
+    copies_.push_back({.dst = static_cast<std::byte*>(dst), .src = static_cast<const std::byte*>(src), .bytes = bytes});
   }
   void Zero(void*, uint64_t) override { TP_CHECK(false, "the loop zeroes nothing on a stream"); }
+  // Computed as a whole when as many bytes have moved as it has.
+  void Launch(const device::Kernel& kernel, const void* arguments, uint64_t items) override {
+    copies_.push_back({.bytes = items * kernel.item_bytes, .call = device::OperationQueue::CallOf(kernel, arguments), .items = items});
+  }
   void WaitFlag(const device::Flag*, uint64_t) override { TP_CHECK(false, "the server's streams never wait for a trainer"); }
   void WriteFlag(device::Flag* flag, uint64_t value) override {
     TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop writes a flag behind a copy");
@@ -24,7 +29,7 @@ class SlowDevice::SlowStream final : public device::Stream {
   }
   Status status() const override { return device_->failure_; }
   Marker Record() override {
-    TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop records one marker a copy");
+    TP_CHECK(!copies_.empty() && copies_.back().marker == 0, "the loop records one marker behind its copies");
     return copies_.back().marker = ++last_marker_;
   }
   bool Passed(Marker marker) override { return passed_ >= marker; }
@@ -35,21 +40,26 @@ class SlowDevice::SlowStream final : public device::Stream {
   void Move(uint64_t bytes) {
     PendingCopy& copy = copies_.front();
     const uint64_t now = std::min(bytes, copy.bytes);
-    std::memcpy(copy.dst, copy.src, now);
-    copy.dst += now;
-    copy.src += now;
+    if (copy.call == nullptr) {
+      std::memcpy(copy.dst, copy.src, now);
+      copy.dst += now;
+      copy.src += now;
+    }
     copy.bytes -= now;
     if (copy.bytes > 0) return;
+    if (copy.call != nullptr) copy.call->kernel->host(copy.call->arguments.data(), 0, copy.items);
     if (copy.flag != nullptr) copy.flag->store(copy.value, std::memory_order_release);
-    passed_ = copy.marker;
+    passed_ = std::max(passed_, copy.marker);
     copies_.pop_front();
   }
 
  private:
   struct PendingCopy {
-    std::byte* dst;
-    const std::byte* src;
-    uint64_t bytes;
+    std::byte* dst = nullptr;
+    const std::byte* src = nullptr;
+    uint64_t bytes = 0;
+    std::unique_ptr<const device::KernelCall> call = nullptr;  // not a copy, but this
+    uint64_t items = 0;
     Marker marker = 0;
     device::Flag* flag = nullptr;  // written when it has ended
     uint64_t value = 0;
@@ -95,6 +105,7 @@ std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte
     std::string name() const override { return "cuda:0"; }
     Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override { return to_->Register(begin, bytes); }
     Result<std::unique_ptr<device::Stream>> OpenStream() override { return to_->OpenStream(); }
+    Status Prepare(const device::Kernel& kernel) override { return to_->Prepare(kernel); }
     Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* fd) override {
       return to_->CreateExportable(bytes, fd);
     }

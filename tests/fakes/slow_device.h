@@ -19,6 +19,7 @@ class SlowDevice final : public device::Device {
  public:
   std::string name() const override { return "slow"; }
   Result<std::unique_ptr<device::Stream>> OpenStream() override;
+  Status Prepare(const device::Kernel&) override { return {}; }
   Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override;
   Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
   Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;

@@ -1,4 +1,5 @@
-// The Adam kernel on the GPU of this machine, bit for bit against the scalar reference. (Without a GPU: adam_cuda_test.cpp runs its body.)
+// The Adam kernel on the GPU of this machine, bit for bit against the scalar reference. (Without a GPU: adam_stream_test.cpp runs its
+// body.)
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -13,7 +14,7 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "device/cuda_device.h"
-#include "optim/adam_cuda.h"
+#include "optim/adam_stream.h"
 #include "optim/float_mode.h"
 #include "optim/kernels.h"
 #include "tests/optim/adam_planes.h"
@@ -70,8 +71,8 @@ class AdamOnGpu : public ::testing::Test {
     span.gradient = there + places[3];
     if (span.param16 != nullptr) span.param16 = there + places[4];
     stream_->Copy(there, host_, end);
-    const Status launched = LaunchAdam(planes->which.Factors(), span, device::CudaDevice::NativeOf(*stream_));
-    ASSERT_TRUE(launched.ok()) << launched.Format();
+    const Status enqueued = EnqueueAdam(stream_.get(), planes->which.Factors(), span);
+    ASSERT_TRUE(enqueued.ok()) << enqueued.Format();
     stream_->Copy(host_, there, end);
     Sync();
     for (size_t i = 0; i < parts.size(); ++i) {

@@ -1,13 +1,13 @@
 # Fails if the Adam kernel's portable code has another arithmetic than the host's loops: products and sums fused into one rounding, roots or
-# quotients that are not correctly rounded, denormals that are kept. OBJECTS: of tidepool_adam_kernel, whose code is not compressed.
-file(STRINGS "${OBJECTS}" fused REGEX "fma\\.rn|fma\\.f|mad\\..*f32|approx|\\.full\\.")
+# quotients that are not correctly rounded, denormals that are kept. FATBIN: its code, which is not compressed.
+file(STRINGS "${FATBIN}" fused REGEX "fma\\.rn|fma\\.f|mad\\..*f32|approx|\\.full\\.")
 if(fused)
   list(GET fused 0 first)
   message(FATAL_ERROR "the kernel computes otherwise than the host: ${first}")
 endif()
 foreach(operation mul add div sqrt)
-  file(STRINGS "${OBJECTS}" good REGEX "^[ \t]*${operation}\\.rn\\.ftz\\.f32")
-  file(STRINGS "${OBJECTS}" all REGEX "^[ \t]*${operation}\\.[a-z.]*f(32|64)")
+  file(STRINGS "${FATBIN}" good REGEX "^[ \t]*${operation}\\.rn\\.ftz\\.f32")
+  file(STRINGS "${FATBIN}" all REGEX "^[ \t]*${operation}\\.[a-z.]*f(32|64)")
   list(LENGTH good good_count)
   list(LENGTH all all_count)
   if(good_count EQUAL 0 OR NOT good_count EQUAL all_count)

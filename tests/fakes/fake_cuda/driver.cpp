@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "tests/fakes/fake_cuda/memory.h"
@@ -23,6 +24,7 @@ using namespace device;  // the driver's types
 constexpr const char* kVmmName = "fake-cuda-vmm";
 constexpr const char* kIpcName = "fake-cuda-ipc";
 constexpr uint64_t kUnitBytes = uint64_t{2} << 20;
+constexpr int kMultiprocessors = 2, kBlocksEach = 2;  // few threads, each of which has much to do
 
 // What is in the 64 bytes of a handle: whose descriptor it is. The other process finds it in /proc, as one of the same user may.
 struct IpcContent {
@@ -37,6 +39,7 @@ struct Objects {
   std::map<unsigned long long, std::shared_ptr<Backing>> allocations;
   std::map<const void*, std::shared_ptr<FakeStream>> streams;
   std::map<const void*, std::shared_ptr<FakeEvent>> events;
+  std::set<unsigned long long> modules;
   std::shared_ptr<FakeStream> default_stream = std::make_shared<FakeStream>();
   unsigned long long next = 1;
 
@@ -67,7 +70,7 @@ struct Objects {
   }
   uint64_t live() {
     const std::lock_guard lock(mutex);
-    return allocations.size() + streams.size() + events.size();
+    return allocations.size() + streams.size() + events.size() + modules.size();
   }
 };
 
@@ -120,6 +123,7 @@ CudaCode cuGetErrorName(CudaCode code, const char** name) {
       {214, "CUDA_ERROR_ECC_UNCORRECTABLE"},
       {226, "CUDA_ERROR_CONTAINED"},
       {400, "CUDA_ERROR_INVALID_HANDLE"},
+      {500, "CUDA_ERROR_NOT_FOUND"},
       {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
       {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
@@ -185,6 +189,7 @@ CudaCode cuDeviceGetAttribute(int* value, CudaAttribute attribute, int device) {
     case kCudaPosixHandleSupported: *value = settings.vmm; return kCudaSuccess;
     case kCudaMemOps64: *value = settings.memops; return kCudaSuccess;
     case kCudaIpcSupported: *value = settings.ipc; return kCudaSuccess;
+    case kCudaMultiprocessors: *value = kMultiprocessors; return kCudaSuccess;
   }
   return kCudaInvalidValue;
 }
@@ -479,6 +484,56 @@ CudaCode cuEventSynchronize(CUevent_st* event) {
   if (point == nullptr) return kCudaInvalidHandle;
   if (point->stream != nullptr) point->stream->Await(point->number);
   return World::Get().broken();
+}
+
+CudaCode cuModuleLoadData(CUmod_st** module, const void* image) {
+  FAKE_ENTER("cuModuleLoadData", Need::kContext);
+  if (image == nullptr) return kCudaInvalidValue;
+  const std::lock_guard lock(Objects::Get().mutex);
+  *module = reinterpret_cast<CUmod_st*>(Objects::Get().next);
+  Objects::Get().modules.insert(Objects::Get().next++);
+  return kCudaSuccess;
+}
+
+CudaCode cuModuleUnload(CUmod_st* module) {
+  const Entry entry = World::Get().Enter("cuModuleUnload", Need::kContext);
+  const std::lock_guard lock(Objects::Get().mutex);
+  return Released(entry, Objects::Get().modules.erase(reinterpret_cast<uintptr_t>(module)) > 0);
+}
+
+CudaCode cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {
+  FAKE_ENTER("cuModuleGetFunction", Need::kContext);
+  const std::lock_guard lock(Objects::Get().mutex);
+  if (Objects::Get().modules.count(reinterpret_cast<uintptr_t>(module)) == 0) return kCudaInvalidHandle;
+  const FakeKernel* const kernel = KernelNamed(name);
+  *function = reinterpret_cast<CUfunc_st*>(const_cast<FakeKernel*>(kernel));
+  return kernel == nullptr ? kCudaNotFound : kCudaSuccess;
+}
+
+CudaCode cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc_st* function, int threads, size_t shared) {
+  FAKE_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor", Need::kContext);
+  const auto* const kernel = reinterpret_cast<const FakeKernel*>(function);
+  if (kernel == nullptr || threads != static_cast<int>(kernel->threads) || shared != 0) return kCudaInvalidValue;
+  *blocks = kBlocksEach;
+  return kCudaSuccess;
+}
+
+CudaCode cuLaunchKernelEx(const CudaLaunch* launch, CUfunc_st* function, void** parameters, void** extra) {
+  FAKE_ENTER("cuLaunchKernelEx", Need::kContext);
+  const auto* const kernel = reinterpret_cast<const FakeKernel*>(function);
+  const auto [blocks, blocks_y, blocks_z] = launch->blocks;
+  if (kernel == nullptr || blocks == 0 || blocks > kMultiprocessors * kBlocksEach || blocks_y != 1 || blocks_z != 1 ||
+      launch->threads != std::array{kernel->threads, 1u, 1u} || launch->shared_bytes != 0 || launch->attributes_count != 0 ||
+      parameters == nullptr || extra != nullptr) {
+    return kCudaInvalidValue;
+  }
+  const auto* const block = static_cast<const std::byte*>(parameters[0]);
+  return Put(launch->stream,
+             {.kind = Operation::Kind::kKernel,
+              .value = uint64_t{blocks} * kernel->threads,
+              .kernel = kernel,
+              .arguments = {block, block + kernel->argument_bytes}},
+             false);
 }
 
 // The levers.

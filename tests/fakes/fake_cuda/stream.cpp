@@ -74,6 +74,7 @@ bool FakeStream::Run(const Operation& operation) {
   switch (operation.kind) {
     case Operation::Kind::kCopy:
     case Operation::Kind::kFill: return Move(operation);
+    case Operation::Kind::kKernel: return operation.kernel->run(operation.arguments.data(), operation.value);
     case Operation::Kind::kWait: return Wait(operation);
     case Operation::Kind::kWrite: return AddressSpace::Get().WriteFlag(operation.dst, operation.value);
   }

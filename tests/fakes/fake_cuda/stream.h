@@ -10,19 +10,23 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <vector>
 
+#include "tests/fakes/fake_cuda/kernels.h"
 #include "tests/fakes/fake_cuda/memory.h"
 
 namespace tidepool::fake_cuda {
 
 struct Operation {
-  enum class Kind { kCopy, kFill, kWait, kWrite };
+  enum class Kind { kCopy, kFill, kKernel, kWait, kWrite };
   Kind kind = Kind::kCopy;
   CudaAddress dst = 0, src = 0;  // kWait, kWrite: the flag is dst
   uint64_t bytes = 0;
-  uint64_t value = 0;     // of a flag, or of each byte (kFill)
+  uint64_t value = 0;     // of a flag, of each byte (kFill), or threads (kKernel)
   bool pageable = false;  // at one end is host memory that is not registered
-  uint64_t breaks = 0;    // of the context when it was put in
+  const FakeKernel* kernel = nullptr;
+  std::vector<std::byte> arguments = {};  // of the kernel
+  uint64_t breaks = 0;                    // of the context when it was put in
 };
 
 class FakeStream : public std::enable_shared_from_this<FakeStream> {

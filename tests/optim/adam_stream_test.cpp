@@ -1,9 +1,10 @@
-#include "optim/adam_cuda.h"
+#include "optim/adam_stream.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
+#include "device/inline_stream.h"
 #include "optim/adam_share.h"
 #include "optim/float_mode.h"
 #include "optim/kernels.h"
@@ -13,7 +14,7 @@
 // The GPU's kernel without a GPU: the body that each of its threads runs is host code as well. That nvcc makes the same arithmetic of it is
 // what adam_gpu_test.cpp shows where there is a GPU.
 namespace tidepool::optim {
-namespace adam_cuda_test {
+namespace adam_stream_test {
 
 // Runs the share of every thread, the last one first.
 template <typename Rule>
@@ -26,7 +27,7 @@ void RunGrid(const StepFactors& factors, const UpdateSpan& span, uint64_t thread
 }
 
 void RunGrid(const StepFactors& factors, const UpdateSpan& span, uint64_t threads) {
-  ASSERT_EQ(WhyNotOnGpu(factors, span), nullptr);
+  ASSERT_EQ(WhyNotOnStream(factors, span), nullptr);
   factors.rule == 0 ? RunGrid<AdamRule<true>>(factors, span, threads) : RunGrid<AdamRule<false>>(factors, span, threads);
 }
 
@@ -89,7 +90,7 @@ TEST(AdamShare, VectorsAreUsedExactlyWhereEveryPlaneIsAligned) {
   EXPECT_FALSE(AdamPlanesOf<Bf16Element>(span).vectors);
 }
 
-TEST(AdamCuda, SaysWhatTheKernelCannotDo) {
+TEST(AdamStream, SaysWhatTheKernelCannotDo) {
   const AdamCase usual = {OptimizerRule::kAdamW, DType::kBF16, true, DType::kBF16};
   AdamPlanesOnHost planes(1, 8, usual);
   const UpdateSpan good = planes.Span();
@@ -97,7 +98,7 @@ TEST(AdamCuda, SaysWhatTheKernelCannotDo) {
     UpdateSpan span = good;
     StepFactors factors = usual.Factors();
     change(&span, &factors);
-    const char* const text = WhyNotOnGpu(factors, span);
+    const char* const text = WhyNotOnStream(factors, span);
     return std::string(text == nullptr ? "" : text);
   };
   EXPECT_EQ(objection([](UpdateSpan*, StepFactors*) {}), "");
@@ -114,9 +115,11 @@ TEST(AdamCuda, SaysWhatTheKernelCannotDo) {
   EXPECT_EQ(objection([](UpdateSpan* s, StepFactors*) { *s = UpdateSpan(); }), "") << "nothing can always be done";
 }
 
-TEST(AdamCuda, NothingIsLaunchedForNoElements) {
-  EXPECT_TRUE(LaunchAdam(StepFactors(), UpdateSpan(), nullptr).ok());
+TEST(AdamStream, NothingIsEnqueuedForNoElements) {
+  device::InlineStream stream;
+  EXPECT_TRUE(EnqueueAdam(&stream, StepFactors(), UpdateSpan()).ok());
+  EXPECT_FALSE(stream.Progress(1));
 }
 
-}  // namespace adam_cuda_test
+}  // namespace adam_stream_test
 }  // namespace tidepool::optim
