@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,49 @@ TEST_P(HostDeviceForms, ProgressIsBoundedAndResumesInsideACopy) {
   EXPECT_GE(calls, 10u);
   EXPECT_EQ(from, to);
   EXPECT_FALSE(stream->Progress(kMiB)) << "nothing is left to do";
+}
+
+// Counts what it is given: items, and the longest piece.
+struct PieceCounts {
+  std::vector<uint64_t>* pieces;  // begin and length of each
+};
+constexpr KernelImage kNoImage = {};
+constexpr Kernel kCountPieces = {.name = "count_pieces",
+                                 .image = &kNoImage,
+                                 .argument_bytes = sizeof(PieceCounts),
+                                 .threads = 32,
+                                 .items_a_thread = 4,
+                                 .host =
+                                     [](const std::byte* arguments, uint64_t first, uint64_t count) {
+                                       PieceCounts counts{};
+                                       std::memcpy(&counts, arguments, sizeof counts);
+                                       counts.pieces->insert(counts.pieces->end(), {first, count});
+                                     },
+                                 .item_bytes = 10};
+
+TEST_P(HostDeviceForms, AKernelIsDoneInBoundedPiecesEachItemOnce) {
+  constexpr uint64_t kItems = 1'000'003;
+  std::vector<uint64_t> pieces;
+  auto stream = Open();
+  const PieceCounts counts{&pieces};
+  EXPECT_TRUE(device_->Prepare(kCountPieces).ok());
+  stream->Launch(kCountPieces, &counts, 0);
+  stream->Launch(kCountPieces, &counts, kItems);
+  const Stream::Marker marker = stream->Record();
+  if (stream->event_fd() >= 0) {
+    stream->Synchronize(marker);
+  } else {
+    while (!stream->Passed(marker)) ASSERT_TRUE(stream->Progress(100'000));
+    EXPECT_GE(pieces.size() / 2, kItems * 10 / 100'000);
+  }
+  uint64_t next = 0;
+  for (size_t i = 0; i < pieces.size(); i += 2) {
+    EXPECT_EQ(pieces[i], next);
+    EXPECT_EQ(pieces[i] % 4, 0U);
+    EXPECT_LE(pieces[i + 1], stream->event_fd() < 0 ? 100'000U / 10 : kItems);
+    next += pieces[i + 1];
+  }
+  EXPECT_EQ(next, kItems);
 }
 
 TEST_P(HostDeviceForms, ClosingAStreamDropsBlockedWork) {
