@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "memserver/keeper/keeper_messages.h"
+
 namespace tidepool::memserver {
 namespace {
 
@@ -20,7 +22,8 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
       intake(states.get(), job_id, pool),
       step(states->spec().world),
       spills(states.get(), job_id, tier),
-      updates(states.get(), job_id, pool, &spills),
+      gpus(states.get(), job_id),
+      updates(states.get(), job_id, pool, &spills, &gpus),
       narrows(ShardCount(states.get())),
       seats(states->spec().world, nullptr) {}
 
@@ -31,7 +34,7 @@ void Job::SetQuota(std::string account_name, const Quota& new_quota) {
     share->weight = quota.weight;
     share->priority = quota.priority;
   };
-  for (Share* share : {&worker_share, &copy_share, &drive_share}) set(share);
+  for (Share* share : {&worker_share, &copy_share, &drive_share, &gpu_share}) set(share);
   for (auto& root : root_shares) {
     for (Share& share : root) set(&share);
   }
@@ -58,7 +61,7 @@ bool Job::HasRanks() const {
 
 bool Job::AtRest() const {
   return IsRecorded() && states->weights_ready() && !HasRanks() && !updates.active() && work_at_team == 0 && !spills.moving() &&
-         waiting_saves.empty() && running_saves.empty();
+         !gpus.moving() && waiting_saves.empty() && running_saves.empty();
 }
 
 Rank Job::FirstMissing() const {
@@ -89,8 +92,25 @@ void CountLoadedShard(Job* job, ChunkId id) {
   Chunk& chunk = job->states->chunk(id);
   if (++chunk.shards_loaded < chunk.shards) return;
   if (chunk.spilled) return job->spills.Store(id);
+  if (chunk.on_gpu) return job->gpus.Store(id);
   job->states->MarkLoaded(&chunk);
   ++job->changes;
+}
+
+void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs) {
+  uint64_t used = 0;
+  const auto bit = [](uint32_t slot) { return uint64_t{1} << (slot - kStateSlotsFirst); };
+  for (const auto& job : jobs) {
+    for (const GpuShare& share : job->gpus.shares()) used |= share.slot == 0 ? 0 : bit(share.slot);
+  }
+  for (const auto& job : jobs) {
+    for (Rank rank = 0; rank < job->gpus.shares().size() && rank < job->spec().states_on_gpu; ++rank) {
+      GpuShare& share = job->gpus.shares()[rank];
+      if (share.slot != 0) continue;
+      for (share.slot = kStateSlotsFirst; (used & bit(share.slot)) != 0;) ++share.slot;
+      used |= bit(share.slot);
+    }
+  }
 }
 
 void AbandonOpenStep(Job* job) {

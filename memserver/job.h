@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "memserver/residency/job_states.h"
 #include "memserver/residency/quota.h"
 #include "memserver/traffic/session.h"
+#include "memserver/update/gpu_queue.h"
 #include "memserver/update/gradient_intake.h"
 #include "memserver/update/step_tracker.h"
 #include "memserver/update/update_queue.h"
@@ -102,6 +104,7 @@ struct Job {
   Quota quota;
   Share worker_share, copy_share;                         // of the optimizer workers and of copies on the host, in bytes of memory traffic
   Share drive_share;                                      // of the NVMe directories, in bytes read and written
+  Share gpu_share;                                        // of updates on GPUs, in bytes over the host's link
   std::vector<std::array<Share, kLaneWays>> root_shares;  // of copies of GPUs; see RootShare
   size_t next_seat = 0;                                   // whose turn it is among the job's ranks, where jobs share the copies
   // The rooms' parts.
@@ -109,6 +112,7 @@ struct Job {
   GradientIntake intake;
   StepTracker step;
   SpillQueue spills;
+  GpuQueue gpus;  // chunks whose states lie there
   UpdateQueue updates;
   FixedRing<NarrowTask> narrows;
   // Life.
@@ -162,6 +166,8 @@ struct Job {
 
 // The weights of one rank's shard are in, and converted: the chunk may be complete with it.
 void CountLoadedShard(Job* job, ChunkId chunk);
+// Shares of states on GPUs that have no slot at the keeper yet get one each. There are enough (AdmitGpuStates).
+void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs);
 // The open step can never be sealed: its gradients are forgotten and the ranks that ended it are answered with kPeerLost.
 void AbandonOpenStep(Job* job);
 // Puts an answer into the seat's ring, or notes the violation.

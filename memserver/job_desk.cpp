@@ -12,6 +12,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/snapshot_builder.h"
+#include "shm/gpu_states.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -90,7 +91,7 @@ Result<uint64_t> JobDesk::TokenOf(JobId job) const {
 
 Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   const shm::JobSpec& spec = *event.spec;
-  if (spec.states_on_gpu > 0) return Status(ErrorId::kJobSpecBad, "this memserver keeps no states on GPUs");
+  TP_RETURN_IF_ERROR(AdmitGpuStates(event));
   Demand demand = DemandOf(event);
   Ledger ledger = BuildLedger(parts_, options_, *tables_);
   TP_RETURN_IF_ERROR(AdmitFrozen(&ledger, demand));
@@ -112,12 +113,14 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   tables_->jobs.push_back(std::move(job));
   TP_POINT("server.job_reserved");
   Job* created = tables_->jobs.back().get();
+  GiveShareSlots(tables_->jobs);
   LogInfo("job admitted", {{"job", created->id},
                            {"name", spec.name},
                            {"ranks", spec.world},
                            {"pool_bytes", created->states->pool_bytes()},
                            {"frozen_bytes", demand.frozen_bytes},
-                           {"nvme_bytes", created->states->nvme_total()}});
+                           {"nvme_bytes", created->states->nvme_total()},
+                           {"gpu_bytes", shm::GpuStateBytes(spec)}});
   return created;
 }
 
@@ -194,10 +197,11 @@ void JobDesk::Refuse(const ReserveJob& event, const Status& why) {
 }
 
 void JobDesk::Grant(const Seat& seat) {
-  ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}};
+  ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}, 0};
   if (seat.job->phase == JobPhase::kZeroing && seat.job->zeroing_connection == seat.connection) {
     granted.to_zero = Ranges(seat.job->states->extents());
   }
+  granted.gpu_state_bytes = StatesToMake(seat);
   Send(std::move(granted));
 }
 
@@ -230,7 +234,7 @@ void JobDesk::On(ResumeSession event) {
     Send(Refused{event.connection, taken.status()});
     return;
   }
-  Send(ReserveGranted{event.connection, (*taken)->job->id, (*taken)->session_id, (*taken)->rcache_bytes, {}});
+  Send(ReserveGranted{event.connection, (*taken)->job->id, (*taken)->session_id, (*taken)->rcache_bytes, {}, StatesToMake(**taken)});
   TP_POINT("server.rank_resuming");
 }
 
@@ -323,6 +327,7 @@ Result<std::unique_ptr<Session>> JobDesk::MakeSession(Seat* seat) {
 }
 
 void JobDesk::Attach(Seat* seat) {
+  if (const Status taken = TakeShare(seat); !taken.ok()) return LeaveSeat(seat, Leaving::kExpelled, taken);
   auto session = MakeSession(seat);
   if (!session.ok()) return LeaveSeat(seat, Leaving::kExpelled, session.status());
   seat->session = std::move(session).value();

@@ -36,6 +36,8 @@ class JobDesk {
   void On(DeclareSchedule event);
   void On(SaveWeights event);
   void On(SnapshotWanted event);
+  void On(StatesImported event);
+  void On(StatesKept event);
   void On(AdminCommand event);
   void On(StopServing event);
 
@@ -73,6 +75,13 @@ class JobDesk {
   Status Do(const AdminCaller& caller, const StartScrub& command);
   Status Do(const AdminCaller& caller, const ApplySettings& command);
   bool TendLogLevel();
+
+  // States on GPUs (job_gpus.cpp).
+  Status AdmitGpuStates(const ReserveJob& event) const;
+  uint64_t StatesToMake(const Seat& seat) const;
+  Status TakeShare(Seat* seat);
+  Status OpenShare(GpuShare* share, GpuStateMemory states);
+  bool LetGoOfShares(Job* job);
 
   Status WhyStopping() const;
   Status CheckJoin(const Job& job, const ReserveJob& event) const;

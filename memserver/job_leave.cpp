@@ -9,6 +9,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/job_desk.h"
+#include "memserver/traffic/gpu_states.h"
 #include "memserver/traffic/spill_reader.h"
 
 namespace tidepool::memserver {
@@ -18,7 +19,7 @@ constexpr uint32_t kViolationLinesPerWindow = 60;
 
 // Nobody but the table knows the job any more.
 bool IsUnused(const Job& job) {
-  const bool at_work = job.work_at_team > 0 || job.spills.moving();
+  const bool at_work = job.work_at_team > 0 || job.spills.moving() || job.gpus.moving();
   return !job.HasSeats() && (!at_work || TP_PLANTED("jobs.removed_under_work")) && job.running_saves.empty();
 }
 
@@ -92,34 +93,6 @@ void JobDesk::LeaveSeat(Seat* seat, Leaving how, const Status& why) {
   seat->violation = nullptr;
 }
 
-bool JobDesk::TendGpus() {
-  // Ranks go on with the next server, on whose GPUs nothing has failed.
-  if (tables_->gpus.empty() || tables_->handing_over) return false;
-  bool worked = false;
-  for (const auto& gpu : tables_->gpus) {
-    if (!gpu->failed() || gpu->failure_told) continue;
-    gpu->failure_told = worked = true;
-    const Status why = gpu->status();
-    LogError("a GPU failed: the sessions on it end", {{"gpu", gpu->gpu().device().name()}, {"why", why.Line()}});
-    for (size_t i = 0; i < tables_->seats.size(); ++i) {
-      Seat* seat = tables_->seats[i].get();
-      if (seat->session == nullptr || seat->session->lane().gpu() != gpu.get() || seat->leaving) continue;
-      ++tables_->counters.sessions_ended_badly;
-      LeaveSeat(seat, Leaving::kExpelled, why);
-      i = SIZE_MAX;  // leaving may have ended other seats as well
-    }
-  }
-  for (size_t i = 0; i < tables_->seats.size(); ++i) {
-    Seat* seat = tables_->seats[i].get();
-    if (!seat->leaving || seat->session->MustDrain()) continue;
-    const Seat::Departure departure = *seat->leaving;
-    CompleteLeave(seat, departure.how, departure.why);
-    worked = true;
-    i = SIZE_MAX;
-  }
-  return worked;
-}
-
 void JobDesk::CompleteLeave(Seat* seat, Leaving how, const Status& why) {
   Job* job = seat->job;
   const Rank rank = seat->rank;
@@ -191,12 +164,14 @@ void JobDesk::BeginRemoval(Job* job) {
   if (job->phase != JobPhase::kRemoving) tables_->quotas.ForgetJob(job->spec().name);
   job->phase = JobPhase::kRemoving;
   job->spills.Abandon();
+  job->gpus.Abandon();
   job->waiting_saves.clear();
 }
 
 bool JobDesk::EraseIfUnused(Job* job) {
   const bool moves = tables_->demotion.job() == job->id;
   if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || moves || TP_BUGGIFY("desk.erase_later")) return false;
+  if (!LetGoOfShares(job)) return false;
   LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
   ++tables_->room_changes;
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
@@ -247,15 +222,17 @@ bool JobDesk::TendAwaited(Job* job) {
   return lost;
 }
 
-// States on NVMe are lost, or its ranges cannot be noted for good: the job ends, and its ranks hear why. Other jobs go on.
+// States on NVMe or on a GPU are lost, or the ranges on NVMe cannot be noted for good: the job ends, and its ranks hear why. Other jobs go
+// on.
 bool JobDesk::EndFailed(Job* job) {
-  if (!job->states->spills()) return false;
-  Status why = job->spills.failure();
-  const bool waits = job->phase == JobPhase::kZeroing;
+  if (!job->states->spills() && !job->states->uses_gpus()) return false;
+  Status why = job->gpus.failure().ok() ? job->spills.failure() : job->gpus.failure();
+  const bool waits = job->phase == JobPhase::kZeroing && job->states->spills();
   const TierDirectory* poisoned = waits ? parts_.tier->PoisonedOf(*job->states) : nullptr;
   if (poisoned != nullptr) why = Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed").Where(poisoned->path);
   if (why.ok() || job->phase == JobPhase::kRemoving) return false;
-  LogError("a job ends: its states on NVMe cannot be used", {{"job", job->id}, {"name", job->spec().name}, {"why", why.Line()}});
+  LogError(job->gpus.failure().ok() ? "a job ends: its states on NVMe cannot be used" : "a job ends: its states on a GPU are lost",
+           {{"job", job->id}, {"name", job->spec().name}, {"why", why.Line()}});
   BeginRemoval(job);
   for (size_t rank = 0; rank < job->seats.size(); ++rank) {
     if (job->seats[rank] != nullptr) LeaveSeat(job->seats[rank], Leaving::kExpelled, why);
@@ -266,7 +243,7 @@ bool JobDesk::EndFailed(Job* job) {
 // Another server takes over: the loop ends as soon as the workers have put down what they hold.
 bool JobDesk::EndHandOver() {
   const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
-                                   [](const auto& job) { return job->work_at_team > 0 || job->spills.moving(); });
+                                   [](const auto& job) { return job->work_at_team > 0 || job->spills.moving() || job->gpus.moving(); });
   const bool copying = std::any_of(tables_->seats.begin(), tables_->seats.end(),
                                    [](const auto& seat) { return seat->session != nullptr && seat->session->MustDrain(); });
   if (tables_->stopped || at_work || copying || tables_->scrub.moving() || tables_->demotion.moving()) return false;
@@ -354,10 +331,15 @@ void JobDesk::StartSave(Job* job, WaitingSave save) {
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
   const std::shared_ptr<SpillReader> spilled = ReaderOf(*job);
+  const auto on_gpus = job->states->uses_gpus() ? std::make_shared<GpuStatesReader>(*job->states, job->gpus.shares()) : nullptr;
   for (const shm::ParameterSpec& parameter : job->spec().parameters) {
     const ChunkPlanes& planes = job->states->chunk(parameter.chunk).planes;
     SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
-    if (planes.master == nullptr) {
+    if (planes.master == nullptr && job->states->chunk(parameter.chunk).on_gpu) {
+      tensor.read = [on_gpus, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
+        return on_gpus->Read(chunk, begin + first, values);
+      };
+    } else if (planes.master == nullptr) {
       tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
         return spilled->Read(chunk, begin + first, values);
       };

@@ -8,6 +8,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/residency/job_records.h"
+#include "shm/gpu_states.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -25,7 +26,7 @@ void LoadAgain(Job* job) {
     if (states.chunk(id).version != kNoVersion) continue;
     for (Rank rank = 0; rank < job->spec().world; ++rank) {
       if (!job->spec().IsMember(id, rank) || states.intake(id, rank).put_elements < states.chunk(id).shard_elements) continue;
-      if (job->HasNarrows() && !states.chunk(id).spilled) {
+      if (job->HasNarrows() && !states.chunk(id).away()) {
         job->narrows.Push({id, rank});
       } else {
         CountLoadedShard(job, id);
@@ -59,7 +60,52 @@ Status FindOnNvme(StateTier* tier, JobStates* states) {
   return Status(ErrorId::kKeptMemoryBad, job + " has states on NVMe, and the directories that were given know nothing of it");
 }
 
-Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed, const Tables& tables) {
+// The shares of the job that had memory; the preparation thread is asked for them when the job is a job.
+Status FindShares(const KeptJob& kept, std::span<const HeldMemory> states, Job* job) {
+  const JobRecord& record = job->states->record();
+  for (Rank rank = 0; rank < job->gpus.shares().size() && rank < kept.spec->states_on_gpu; ++rank) {
+    GpuShare& share = job->gpus.shares()[rank];
+    const bool has_memory = record.gpu_shares[rank].held.load(std::memory_order_relaxed) != 0;
+    const auto slot = GpuShareSlot(kept.nonce, rank, record.gpu_shares[rank]);
+    const std::string whose = "the states of " + kept.spec->name + " on the GPU of rank " + std::to_string(rank);
+    if (has_memory && (!slot || *slot < kStateSlotsFirst || *slot >= kKeptSlotsMax)) {
+      return Status(ErrorId::kKeptMemoryBad, whose + " are noted with a check that does not fit");
+    }
+    for (uint64_t id = rank; id < kept.spec->states_on_gpu && !has_memory; id += kept.spec->world) {
+      if (job->states->chunk(static_cast<ChunkId>(id)).version != kNoVersion)
+        return Status(ErrorId::kKeptMemoryBad, whose + " have no memory");
+    }
+    if (!has_memory) continue;
+    share.slot = *slot;
+    if (std::none_of(states.begin(), states.end(), [&](const HeldMemory& held) { return held.slot == *slot; })) {
+      return Status(ErrorId::kStatesLost, whose + " are lost: the keeper does not hold them");
+    }
+    share.life = GpuShare::Life::kImporting;
+  }
+  return Status();
+}
+
+void AskForShares(const Parts& parts, std::span<const HeldMemory> states, const Tables& tables) {
+  for (const HeldMemory& held : states) {
+    bool used = false;
+    for (const auto& job : tables.jobs) {
+      for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank) {
+        const GpuShare& share = job->gpus.shares()[rank];
+        if (share.life != GpuShare::Life::kImporting || share.slot != held.slot) continue;
+        used = true;
+        parts.replies->Push(ImportStates{.job = job->id,
+                                         .rank = rank,
+                                         .gpu = job->states->record().gpu_shares[rank].gpu,
+                                         .exported = Duplicate(held.fd.get()),
+                                         .bytes = shm::GpuShareBytes(job->spec(), rank)});
+      }
+    }
+    if (!used && parts.keeps != nullptr) parts.keeps->Push(KeepStates{.slot = held.slot});
+  }
+}
+
+Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed, std::span<const HeldMemory> held,
+                                        const Tables& tables) {
   if (tables.FindJob(indexed.job) != nullptr || tables.FindJobByNonce(indexed.nonce) != nullptr) {
     return Status(ErrorId::kKeptMemoryBad, "the index names two jobs alike");
   }
@@ -74,6 +120,7 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& in
   job->uid = kept.uid;
   job->index_slot = kept.slot;
   job->phase = JobPhase::kOpen;
+  TP_RETURN_IF_ERROR(FindShares(kept, held, job.get()));
   const auto areas = UndoAreas(*parts.pool);
   TP_POINT("recover.job_read");
   TP_RETURN_IF_ERROR(job->updates.Resume(job->states->last_step(), areas));
@@ -93,11 +140,11 @@ bool IsOver(const Job& job) {
 
 }  // namespace
 
-Status RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tables) {
+Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<const HeldMemory> states, Tables* tables) {
   tables->last_job = contents.last_job;
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
-    auto recovered = RecoverJob(parts, indexed, *tables);
+    auto recovered = RecoverJob(parts, indexed, states, *tables);
     if (recovered.status().id() == ErrorId::kNvmeDirectoryMissing) return recovered.status();
     if (!recovered.ok()) {
       LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
@@ -112,6 +159,8 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* ta
     LogInfo("job found in kept memory", {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
     tables->jobs.push_back(std::move(recovered).value());
   }
+  GiveShareSlots(tables->jobs);
+  AskForShares(parts, states, *tables);
   if (parts.tier == nullptr) return Status();
   std::vector<uint64_t> nonces;
   for (const auto& job : tables->jobs) {

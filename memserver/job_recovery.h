@@ -6,11 +6,16 @@
 // (kNvmeDirectoryMissing): the job stays as it is for one that was. May be interrupted at any instruction and repeated by the next server.
 #pragma once
 
+#include <span>
+
+#include "memserver/keeper/keeper_messages.h"
 #include "memserver/residency/kept_index.h"
 #include "memserver/tables.h"
 
 namespace tidepool::memserver {
 
-Status RecoverJobs(const Parts& parts, const IndexContents& contents, Tables* tables);
+// `states`: memory of GPUs that the keeper holds. A job whose share is not among it is given up as well; those of others are mapped by the
+// preparation thread, and what is no job's is let go of.
+Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<const HeldMemory> states, Tables* tables);
 
 }  // namespace tidepool::memserver

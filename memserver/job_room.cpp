@@ -18,6 +18,7 @@ std::string JobDesk::WhyNotMovable(const Job& job) const {
   if (job.phase == JobPhase::kRemoving) return "is ending";
   if (job.phase != JobPhase::kOpen || job.HasRanks()) return "has ranks";
   if (!states.weights_ready()) return "has no weights yet";
+  if (states.uses_gpus()) return "has states on a GPU";
   if (states.demoted() > 0 || states.chunks_on_host() == 0) return "has its states on NVMe already";
   if (!shm::MaySpill(job.spec())) return "has no states that may lie there";
   if (!job.waiting_saves.empty() || !job.running_saves.empty()) return "is being saved";

@@ -1,10 +1,12 @@
 #include "memserver/kept_memory.h"
 
 #include <sys/random.h>
+#include <sys/stat.h>
 
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/planted.h"
@@ -35,6 +37,12 @@ Result<std::vector<HeldMemory>> TakeHeld(KeptHolder* keeper) {
   }
 }
 
+// What a slot holds that was let go of. (The size of a GPU's memory does not show in its descriptor.)
+bool IsNothing(const UniqueFd& fd) {
+  struct stat about {};
+  return fstat(fd.get(), &about) != 0 || (S_ISREG(about.st_mode) && about.st_size == 0);
+}
+
 Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
   KeptMemory memory;
   memory.adopted = true;
@@ -42,6 +50,10 @@ Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
   TP_ASSIGN_OR_RETURN(memory.index, KeptIndex::Adopt(std::move(held.front().fd), &memory.contents));
   std::vector<UniqueFd> pieces;
   for (size_t i = 1; i < held.size(); ++i) {
+    if (held[i].slot >= kStateSlotsFirst) {
+      if (!IsNothing(held[i].fd)) memory.states.push_back(std::move(held[i]));
+      continue;
+    }
     if (held[i].slot != i) return Status(ErrorId::kKeptMemoryBad, "piece " + std::to_string(i - 1) + " of the pool is not held");
     pieces.push_back(std::move(held[i].fd));
   }
@@ -78,6 +90,8 @@ Status HoldAll(std::span<const MemoryToHold> parts, KeptHolder* keeper) {
 std::vector<MemoryToHold> PartsOf(const KeptMemory& memory) {
   std::vector<MemoryToHold> parts{{0, memory.index->fd(), kIndexBytes}};
   for (const PoolPiece& piece : memory.pool->pieces()) parts.push_back({static_cast<uint32_t>(parts.size()), piece.fd, piece.bytes});
+  TP_CHECK(parts.size() <= kStateSlotsFirst, "the keeper has slots for 95 pieces of the pool");
+  for (const HeldMemory& states : memory.states) parts.push_back({states.slot, states.fd.get(), states.bytes});
   return parts;
 }
 

@@ -19,6 +19,7 @@ struct KeptMemory {
   std::unique_ptr<KeptIndex> index;
   IndexContents contents;  // jobs to recover; none in new memory
   bool adopted = false;
+  std::vector<HeldMemory> states;  // on GPUs
 };
 
 struct KeptMemoryOptions {

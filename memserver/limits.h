@@ -8,6 +8,10 @@
 
 namespace tidepool::memserver {
 
+// Units of states on GPUs (shm/gpu_states.h) that a turn puts on streams at most: each is some ten calls of the driver, a few microseconds
+// each.
+inline constexpr uint32_t kGpuUnitsPerTurn = 4;
+
 // Jobs at once: each costs a table row and is walked once a turn, so this bounds an idle turn to a few microseconds.
 inline constexpr uint32_t kJobsMaxDefault = 64;
 // Sessions at once: three descriptors and about 300 KiB each; below the usual limit of 1,024 descriptors.

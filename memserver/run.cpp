@@ -223,17 +223,19 @@ void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
   for (;;) {
     watchdog.Feed(server);
     // Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
-    std::array<pollfd, 7> entries{{{signals, POLLIN, 0},
+    std::array<pollfd, 8> entries{{{signals, POLLIN, 0},
                                    {server->ended_fd(), POLLIN, 0},
                                    {server->snapshot_fd(), POLLIN, 0},
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
                                    {stopping ? -1 : conditions.pipe.get(), 0, 0},
                                    {stopping ? -1 : keeper->watch_fd(), POLLIN, 0},
-                                   {stopping ? -1 : server->main_commands_fd(), POLLIN, 0}}};
+                                   {stopping ? -1 : server->main_commands_fd(), POLLIN, 0},
+                                   {server->keeps_fd(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) < 0) continue;
     if (entries[1].revents != 0) return;
     if (entries[2].revents != 0) server->PublishSnapshots();
     if (!stopping) care.Renew(entries[5].revents != 0);
+    if (entries[7].revents != 0) server->KeepStatesAsAsked(keeper);
     if (entries[6].revents != 0) {
       for (const MainCommand& asked : server->TakeMainCommands()) {
         if (stopping) {

@@ -38,8 +38,8 @@ ServeLoop::ServeLoop(const Parts& parts, const LoopOptions& options)
   if (!watched) EndForWantOf("room to watch a descriptor");
 }
 
-Status ServeLoop::Recover(const IndexContents& contents) {
-  TP_RETURN_IF_ERROR(RecoverJobs(parts_, contents, &tables_));
+Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMemory> states) {
+  TP_RETURN_IF_ERROR(RecoverJobs(parts_, contents, states, &tables_));
   desk_.ApplyQuotas();
   return Status();
 }
@@ -50,6 +50,7 @@ bool ServeLoop::Turn() {
   worked |= TakeSaved();
   worked |= steps_.TakeDone();
   worked |= steps_.TendTier();
+  worked |= steps_.TendGpuStates();
   if (!tables_.handing_over) {
     worked |= ServeSeats();
     worked |= steps_.FinishSteps();
@@ -219,8 +220,10 @@ bool ServeLoop::CanSleep() const {
 
 // Flags and copies of a GPU tell nobody: they are looked at again after a short while.
 bool ServeLoop::MustPoll() const {
-  return !tables_.gpus.empty() && std::any_of(tables_.seats.begin(), tables_.seats.end(),
-                                              [](const auto& seat) { return seat->session != nullptr && seat->session->MustBePolled(); });
+  if (tables_.gpus.empty()) return false;
+  return std::any_of(tables_.seats.begin(), tables_.seats.end(),
+                     [](const auto& seat) { return seat->session != nullptr && seat->session->MustBePolled(); }) ||
+         std::any_of(tables_.jobs.begin(), tables_.jobs.end(), [](const auto& job) { return job->gpus.MustBePolled(); });
 }
 
 // False: the system has no room to watch one of them now; until it has, the loop sleeps only shortly.

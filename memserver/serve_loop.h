@@ -2,17 +2,19 @@
 //
 // Turn and Run belong to one thread; everybody else talks to it through the queues in Parts. A turn does a bounded amount of everything,
 // never blocks, and allocates nothing on the data path (control events may). A test or the simulator calls Turn itself.
-// Order of a turn: control events, finished saves, finished work, states on NVMe, then for each session (a different one first each time)
-// ended copies, parked and new requests and a piece of copying, then complete steps, work for the workers, violators, jobs.
+// Order of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then for each session (a different one first
+// each time) ended copies, parked and new requests and a piece of copying, then complete steps, work for the workers, violators, jobs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "memserver/copy_order.h"
 #include "memserver/dispatcher.h"
 #include "memserver/job_desk.h"
+#include "memserver/keeper/keeper_messages.h"
 #include "memserver/spin_budget.h"
 #include "memserver/step_desk.h"
 #include "memserver/tables.h"
@@ -24,8 +26,8 @@ class ServeLoop {
   ServeLoop(const Parts& parts, const LoopOptions& options);
 
   // Before the first turn, and before the workers have work: takes up the jobs that another server has left in kept memory.
-  // Errors: kNvmeDirectoryMissing.
-  Status Recover(const IndexContents& contents);
+  // `states`: memory of GPUs that the keeper holds for them. Errors: kNvmeDirectoryMissing.
+  Status Recover(const IndexContents& contents, std::span<const HeldMemory> states = {});
   // One pass over everything; true when something was done.
   bool Turn();
   // Turns until StopServing was handled and the last job is gone; spins for a bounded time when idle, then sleeps.

@@ -1,5 +1,6 @@
 #include "memserver/server.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -51,6 +52,7 @@ struct Server::Rooms {
   EventQueue<SaveResult> saved;
   EventQueue<std::shared_ptr<const Snapshot>> snapshots;
   EventQueue<MainCommand> main_commands;
+  EventQueue<KeepStates> keeps;
   UniqueFd ended{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::unique_ptr<device::HostDevice> device;
   device::CopyTuning copy_tuning;
@@ -197,11 +199,12 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                     .replies = &r.replies,
                     .saves = &r.saves,
                     .saved = &r.saved,
-                    .tier = r.nvme != nullptr ? r.nvme->tier.get() : nullptr};
+                    .tier = r.nvme != nullptr ? r.nvme->tier.get() : nullptr,
+                    .keeps = &r.keeps};
   LoopOptions loop = LoopOptionsOf(options);
   TP_RETURN_IF_ERROR(TakeQuotas(options, r.kept, &loop));
   r.loop = std::make_unique<ServeLoop>(parts, loop);
-  TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents));
+  TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents, r.kept.states));
   r.team->SetTuning(TuningFor(options, *r.team, pool));
   const ControlOptions control{.socket_dir = options.socket_dir,
                                .access = options.access,
@@ -248,6 +251,11 @@ void Server::EndThreads() {
   // Its thread asks the loop for snapshots, so it goes first.
   rooms_->admin.reset();
   // The loop ends when the last job is down and says Stopped, which ends the control thread.
+  // Until then it may wait for memory of GPUs to be let go of.
+  for (std::array<pollfd, 2> entries{{{ended_fd(), POLLIN, 0}, {keeps_fd(), POLLIN, 0}}}; rooms_->loop_thread.joinable();) {
+    if (poll(entries.data(), entries.size(), -1) > 0 && entries[0].revents != 0) break;
+    KeepStatesAsAsked(nullptr);
+  }
   if (rooms_->loop_thread.joinable()) rooms_->loop_thread.join();
   if (rooms_->control_thread.joinable()) rooms_->control_thread.join();
   // Ends the preparation thread, which may still be zeroing pool memory, before the pool goes.
@@ -283,6 +291,29 @@ std::vector<MainCommand> Server::TakeMainCommands() {
   rooms_->main_commands.ClearEvent();
   rooms_->main_commands.TakeAll(&asked);
   return asked;
+}
+
+int Server::keeps_fd() const {
+  return rooms_->keeps.event_fd();
+}
+
+void Server::KeepStatesAsAsked(KeptHolder* keeper) {
+  std::vector<KeepStates> asked;
+  rooms_->keeps.ClearEvent();
+  rooms_->keeps.TakeAll(&asked);
+  std::vector<HeldMemory>& held = rooms_->kept.states;
+  for (KeepStates& keep : asked) {
+    std::erase_if(held, [&keep](const HeldMemory& one) { return one.slot == keep.slot; });
+    const bool let_go = !keep.exported.valid();
+    Status told = let_go && keeper != nullptr ? keeper->LetGo(keep.slot) : Status();
+    if (!let_go) {
+      held.push_back({keep.slot, std::move(keep.exported), 1});
+      if (keeper != nullptr) told = keeper->Hold({keep.slot, held.back().fd.get(), held.back().bytes});
+    }
+    // A keeper that died is replaced, and the new one is given all that is held.
+    if (!told.ok()) LogWarn(told.Line(), {{"slot", keep.slot}});
+    rooms_->events.Push(StatesKept{.job = keep.job, .rank = keep.rank, .let_go = let_go});
+  }
 }
 
 void Server::Command(AdminCommand command) {

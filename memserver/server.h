@@ -86,6 +86,10 @@ class Server {
   // Readable when somebody asks by the admin socket for the configuration to be read again.
   int main_commands_fd() const;
   std::vector<MainCommand> TakeMainCommands();
+  // Readable when the keeper is to hold memory of a GPU, or to let go of some: call KeepStatesAsAsked, also while stopping.
+  int keeps_fd() const;
+  // `keeper` may be null: nobody holds anything any more.
+  void KeepStatesAsAsked(KeptHolder* keeper);
   // Mails a change to the serve loop; its ticket is answered.
   void Command(AdminCommand command);
   // How long the serve loop has not answered; asks it, so that it can.

@@ -84,6 +84,7 @@ void StepDesk::EndWork(const WorkDone& done) {
       break;
     case WorkKind::kStage:
     case WorkKind::kUnstage: job->spills.EndWork(done); break;
+    case WorkKind::kNarrowStored: job->gpus.EndWork(done); break;
     case WorkKind::kMoveOut: tables_->demotion.EndWork(done, parts_.tier, job->states.get()); break;
     case WorkKind::kVerify: tables_->scrub.EndWork(done, parts_.tier, *job->states); break;
     case WorkKind::kWiden:
@@ -99,19 +100,22 @@ void StepDesk::NoteUpdated(Job* job, ChunkId id) {
   for (const ParameterRun& run : job->states->runs(chunk)) tables_->counters.parameters_updated += run.count;
 }
 
-bool StepDesk::TakeStoredAndUpdated(Job* job) {
-  SpillQueue::Finished finished;
-  bool worked = false;
-  while (job->spills.TakeFinished(&finished)) {
-    if (finished.updated) {
-      job->updates.EndSpilled(finished.chunk);
-      NoteUpdated(job, finished.chunk);
-    } else {
-      job->states->MarkLoaded(&job->states->chunk(finished.chunk));
-      ++job->changes;
-    }
-    worked = true;
+// Of a chunk whose states are not on the host: it was updated whole, or stored, and its weights are loaded.
+void StepDesk::TakeFinished(Job* job, ChunkId chunk, bool updated) {
+  if (updated) {
+    job->updates.EndAway(chunk);
+    return NoteUpdated(job, chunk);
   }
+  job->states->MarkLoaded(&job->states->chunk(chunk));
+  ++job->changes;
+}
+
+bool StepDesk::TakeStoredAndUpdated(Job* job) {
+  SpillQueue::Finished spilled;
+  GpuQueue::Finished on_gpu;
+  bool worked = false;
+  for (; job->spills.TakeFinished(&spilled); worked = true) TakeFinished(job, spilled.chunk, spilled.updated);
+  for (; job->gpus.TakeFinished(&on_gpu); worked = true) TakeFinished(job, on_gpu.chunk, on_gpu.updated);
   return worked;
 }
 
@@ -257,7 +261,8 @@ bool StepDesk::NextWork(Job* job, Work* work) {
     work->count = chunk.shard_elements;
     return true;
   }
-  if (job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->updates.NextWork(work)) return true;
+  if (job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->gpus.NextLoadWork(work)) return true;
+  if (job->updates.NextWork(work)) return true;
   return parts_.tier != nullptr && tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
 }
 

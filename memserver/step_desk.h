@@ -20,6 +20,8 @@ class StepDesk {
   bool TakeDone();
   // Moves spilled states on. True when something was done.
   bool TendTier();
+  // Moves states on GPUs on (step_gpus.cpp). True when something was done.
+  bool TendGpuStates();
   // Gives work to the team while it has room. True when some was given.
   bool FeedTeam();
   // The job has asked for something. With the priority `high` it has the workers for itself for a while, but for an item of others now and
@@ -38,6 +40,7 @@ class StepDesk {
   bool TendScrub();
   void TakeLate(const TierLate& late);
   bool TakeStoredAndUpdated(Job* job);
+  void TakeFinished(Job* job, ChunkId chunk, bool updated);
   Priority HighestPresent() const;
   bool GiveBesideHigh(const std::function<uint64_t(size_t)>& take);
   bool TeamHasEnoughBelow(Priority highest) const;
@@ -50,7 +53,7 @@ class StepDesk {
   const Parts parts_;
   Tables* const tables_;
   std::vector<WorkDone> done_;
-  FairShare workers_, drives_;
+  FairShare workers_, drives_, gpus_;
   int64_t held_until_ns_ = 0, next_beside_high_ns_ = 0;
   size_t last_beside_high_ = 0;  // of tables_->jobs
 };

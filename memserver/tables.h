@@ -58,6 +58,7 @@ struct Parts {
   EventQueue<SaveRequest>* saves = nullptr;     // to the checkpoint thread
   EventQueue<SaveResult>* saved = nullptr;      // from it
   StateTier* tier = nullptr;                    // null: no NVMe directory was given
+  EventQueue<KeepStates>* keeps = nullptr;      // to the main thread; null: nobody keeps anything
 };
 
 struct Counters {

@@ -110,6 +110,7 @@ struct ControlServer::Reactor {
   void On(CommandDone reply) { reply.ticket->Answer(std::move(reply.result)); }
   void On(SnapshotReady reply) { neighbours.snapshots->Push(std::move(reply.snapshot)); }
   void On(Discard) {}
+  void On(ImportStates reply) { preparer.Start({.grant = {}, .memory = {}, .protocol = 0, .import = std::move(reply)}); }
   void On(Stopped) { context.stop(); }
 
   ControlOptions options;
@@ -305,7 +306,9 @@ void ControlServer::Reactor::TakePrepared() {
   preparer.results().ClearEvent();
   std::vector<PreparedMemory> taken;
   preparer.results().TakeAll(&taken);
-  for (PreparedMemory& memory : taken) Attach(std::move(memory));
+  for (PreparedMemory& memory : taken) {
+    memory.imported ? neighbours.to_loop->Push(std::move(*memory.imported)) : Attach(std::move(memory));
+  }
 }
 
 void ControlServer::Reactor::TakeLostRanks() {

@@ -83,6 +83,19 @@ struct SaveWeights {
   Version version = 0;
 };
 struct SnapshotWanted {};
+// The share of a rank in the memory of a GPU that the server before this one left is mapped; or it is lost.
+struct StatesImported {
+  JobId job = 0;
+  Rank rank = 0;
+  Status result;
+  GpuStateMemory states = {};
+};
+// KeepStates was done: the keeper has the share's memory, or has let go of it.
+struct StatesKept {
+  JobId job = 0;
+  Rank rank = 0;
+  bool let_go = false;
+};
 
 // Settings that may change while memserver runs.
 struct LiveSettings {
@@ -154,6 +167,15 @@ struct MainCommand {
   What what = What::kReload;
 };
 
+// For the main thread: memory of a share for the keeper to hold in `slot`, or, where there is none, a slot that it is to let go of.
+// Answered with StatesKept.
+struct KeepStates {
+  JobId job = 0;
+  Rank rank = 0;
+  uint32_t slot = 0;
+  UniqueFd exported = {};
+};
+
 // Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are
 // in kept memory, and only the work in hand is finished.
 struct StopServing {
@@ -161,7 +183,7 @@ struct StopServing {
 };
 
 using ControlEvent = std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost, DeclareSchedule,
-                                  SaveWeights, SnapshotWanted, AdminCommand, StopServing>;
+                                  SaveWeights, SnapshotWanted, StatesImported, StatesKept, AdminCommand, StopServing>;
 
 struct ReserveGranted {
   ConnectionId connection = 0;
@@ -170,6 +192,15 @@ struct ReserveGranted {
   uint64_t rcache_bytes = 0;
   // Pool memory that the control side must zero before AttachSession (no byte of a former job is ever seen); only for a job's first rank.
   std::vector<std::span<std::byte>> to_zero;
+  uint64_t gpu_state_bytes = 0;  // memory of the rank's GPU that is to be made for states of the job; 0: none
+};
+// Memory of a GPU that the keeper gave back is to be mapped; answered with StatesImported.
+struct ImportStates {
+  JobId job = 0;
+  Rank rank = 0;
+  device::GpuUuid gpu = {};
+  UniqueFd exported;
+  uint64_t bytes = 0;
 };
 // A rank of a job found in kept memory: watch its process until it comes back; AwaitedRankLost when it ends.
 struct AwaitRank {
@@ -233,6 +264,6 @@ struct Discard {
 struct Stopped {};
 
 using ControlReply = std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver, PeerGone, SaveDone, CommandDone,
-                                  SnapshotReady, Discard, Stopped>;
+                                  SnapshotReady, Discard, ImportStates, Stopped>;
 
 }  // namespace tidepool::memserver

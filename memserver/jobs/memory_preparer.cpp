@@ -10,6 +10,7 @@
 #include "base/planted.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "memserver/traffic/gpu_states.h"
 #include "shm/flag_pages.h"
 #include "shm/frames.h"
 
@@ -92,6 +93,9 @@ Status MemoryPreparer::MakeMemory(const Task& task, PreparedMemory* prepared) {
   } else {
     TP_ASSIGN_OR_RETURN(prepared->brought, BroughtOf(task, &prepared->rcache_fd));
     TP_ASSIGN_OR_RETURN(prepared->rcache, prepared->brought.gpu->device().Import(task.memory.rcache, task.grant.rcache_bytes));
+    if (task.grant.gpu_state_bytes > 0) {
+      TP_ASSIGN_OR_RETURN(prepared->brought.states, MakeGpuStates(prepared->brought.gpu, task.grant.gpu_state_bytes));
+    }
   }
   TP_ASSIGN_OR_RETURN(prepared->port, shm::ServerPort::Create(task.grant.session, task.protocol));
   return Status();
@@ -107,8 +111,21 @@ void MemoryPreparer::Zero(const ReserveGranted& grant) const {
   }
 }
 
+StatesImported MemoryPreparer::Import(const ImportStates& asked) {
+  StatesImported imported{.job = asked.job, .rank = asked.rank, .result = {}};
+  auto gpu = gpus_ == nullptr ? Result<Gpu*>(Status(ErrorId::kCudaUnavailable, "this memserver uses no GPU")) : gpus_->Open(asked.gpu);
+  auto states = gpu.ok() ? ImportGpuStates(*gpu, asked.exported, asked.bytes) : Result<GpuStateMemory>(gpu.status());
+  imported.result = states.status();
+  if (states.ok()) imported.states = std::move(states).value();
+  return imported;
+}
+
 PreparedMemory MemoryPreparer::Prepare(const Task& task) {
   PreparedMemory prepared;
+  if (task.import) {
+    prepared.imported = Import(*task.import);
+    return prepared;
+  }
   prepared.connection = task.grant.connection;
   prepared.result = MakeMemory(task, &prepared);
   if (prepared.result.ok()) Zero(task.grant);

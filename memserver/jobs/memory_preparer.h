@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -31,6 +32,7 @@ struct PreparedMemory {
   std::unique_ptr<shm::ServerPort> port;
   std::unique_ptr<device::Memory> rcache;
   BroughtParts brought;
+  std::optional<StatesImported> imported = {};  // of ImportStates: this alone
   UniqueFd rcache_fd;  // to be sent to the client, or that of the flag pages in its place; invalid where it was the client's already
 };
 
@@ -48,8 +50,9 @@ class MemoryPreparer {
 
   struct Task {
     ReserveGranted grant;
-    ReturnedMemory memory;  // that the rank has
-    uint32_t protocol = 0;  // of the session
+    ReturnedMemory memory;                    // that the rank has
+    uint32_t protocol = 0;                    // of the session
+    std::optional<ImportStates> import = {};  // instead of all that
   };
   void Start(Task task) { tasks_.Push(std::move(task)); }
   // Results come out here, one for every Start.
@@ -62,6 +65,7 @@ class MemoryPreparer {
   Result<std::unique_ptr<device::Memory>> RcacheOf(const Task& task, UniqueFd* exported);
   // The GPU and the flags of a rank that brought its rCache; `exported` as above, of new flag pages.
   Result<BroughtParts> BroughtOf(const Task& task, UniqueFd* exported);
+  StatesImported Import(const ImportStates& asked);
   Status MakeMemory(const Task& task, PreparedMemory* prepared);
   void Zero(const ReserveGranted& grant) const;
 

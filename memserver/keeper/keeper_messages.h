@@ -27,7 +27,7 @@ enum class KeeperOp : uint32_t { kHold = 1, kTake, kForget, kPart, kEnd, kHello 
 
 struct KeeperMessage {
   KeeperOp op = KeeperOp::kTake;
-  uint32_t slot = 0;  // 0: the index of kept memory; 1 and up: pieces of the pool
+  uint32_t slot = 0;  // 0: the index of kept memory; 1 and up: pieces of the pool; kStateSlotsFirst and up: states on GPUs
   uint64_t value = 0;
 };
 static_assert(sizeof(KeeperMessage) == 16);
@@ -35,6 +35,9 @@ static_assert(sizeof(KeeperMessage) == 16);
 inline constexpr uint32_t kKeeperProtocol = 1;
 // So many answers fit into a socket whose reader has not started to read; with pieces of 64 GiB they name 8 TiB.
 inline constexpr uint32_t kKeptSlotsMax = 128;
+// Memory of GPUs (decision 026), whose descriptors are no memfds, one a share of a job. A slot that was let go of holds an empty memfd, for
+// keepers of every release know how to replace what a slot holds.
+inline constexpr uint32_t kStateSlotsFirst = 96;
 
 // One kept memfd and who owns its descriptor: the holder of this value.
 struct HeldMemory {

@@ -1,5 +1,6 @@
 #include "memserver/keeper/kept_holder.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <utility>
@@ -53,6 +54,14 @@ Status KeptHolder::Hold(const MemoryToHold& memory) {
   }
   if (!link_) TP_RETURN_IF_ERROR(FindOrStart(false));
   return link_->Hold(memory);
+}
+
+Status KeptHolder::LetGo(uint32_t slot) {
+  if (form_ == KeeperChoice::kSystemd && stored_.erase(slot) > 0) RemoveStored(slot);
+  if (!link_) return Status();
+  const UniqueFd nothing(memfd_create("tidepool-nothing", MFD_CLOEXEC));
+  if (!nothing.valid()) return Status(ErrorId::kKeeperFailed, "no descriptor in whose place the keeper could let go of memory");
+  return link_->Hold({slot, nothing.get(), 0});
 }
 
 Status KeptHolder::Forget() {

@@ -35,6 +35,8 @@ class KeptHolder {
   Result<std::vector<HeldMemory>> Take();
   // Replaces what the slot held. Errors: kKeeperFailed.
   Status Hold(const MemoryToHold& memory);
+  // Nothing of the slot is needed any more.
+  Status LetGo(uint32_t slot);
   // Nothing that was held until now is needed.
   Status Forget();
   // Hold everything for `lease_ms` after this process has ended, and start nothing. systemd holds for as long as its unit says.

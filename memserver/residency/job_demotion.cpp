@@ -9,7 +9,7 @@
 namespace tidepool::memserver {
 
 uint64_t JobStates::movable_bytes() const {
-  return MovableBytes(*spec_, chunks_on_host());
+  return uses_gpus() ? 0 : MovableBytes(*spec_, chunks_on_host());
 }
 
 void JobStates::SetRange(uint32_t directory, uint64_t offset, uint64_t first, uint64_t end) {

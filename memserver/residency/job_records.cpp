@@ -55,7 +55,8 @@ Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& lay
   const shm::JobSpec& spec = *kept->spec;
   const uint32_t count = DemotedCount(word);
   const auto* chunks = reinterpret_cast<const ChunkRecord*>(records.data() + layout.chunks);
-  if (count == 0 || count > spec.chunks.size() || !shm::MaySpill(spec) || DemotedWord(kept->nonce, {chunks, count}) != word) {
+  if (count == 0 || count > spec.chunks.size() || !shm::MaySpill(spec) || spec.states_on_gpu > 0 ||
+      DemotedWord(kept->nonce, {chunks, count}) != word) {
     return Bad(indexed, "its note of what was moved to NVMe does not fit its check");
   }
   kept->demoted = count;

@@ -11,6 +11,7 @@
 #include "base/crc32c.h"
 #include "base/planted.h"
 #include "base/units.h"
+#include "shm/gpu_states.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -19,6 +20,11 @@ namespace {
 uint64_t CountPlanes(const shm::JobSpec& spec) {
   const auto bytes = InOrder(shm::PlaneBytesOf(spec, 0));
   return static_cast<uint64_t>(std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) * spec.chunks.size();
+}
+
+// In a list of extents: a plane that has no place in the pool.
+bool IsElsewhere(uint64_t offset) {
+  return offset > kSpilledExtent - kNvmeDirectoriesMax || offset == kGpuExtent;
 }
 
 }  // namespace
@@ -44,13 +50,13 @@ std::vector<JobStates::Taking> JobStates::Takings() const {
   std::vector<Taking> takings;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
-    const bool spilled = i >= planes_at && placement_.IsSpilled(chunk);
+    const bool away = i >= planes_at && (placement_.IsSpilled(chunk) || shm::IsOnGpu(*spec_, chunk));
     if (sizes[i] == 0) {
-      takings.push_back({0, 0, placement_.DirectoryOf(chunk)});
+      takings.push_back({0, 0, shm::IsOnGpu(*spec_, chunk) ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(chunk)});
       continue;
     }
     // The 16-bit plane is the last but one, the gradient the last.
-    const bool joined = spilled && joins && (i - planes_at) % planes == planes - 2;
+    const bool joined = away && joins && (i - planes_at) % planes == planes - 2;
     takings.push_back({sizes[i], joined ? sizes[i + 1] : 0, 0});
     i += joined ? 1 : 0;
   }
@@ -60,7 +66,7 @@ std::vector<JobStates::Taking> JobStates::Takings() const {
 bool JobStates::TakeNewExtents() {
   for (const Taking& each : Takings()) {
     if (each.bytes == 0) {
-      extents_.push_back({nullptr, 0, kSpilledExtent - each.directory});
+      extents_.push_back({nullptr, 0, each.elsewhere});
       continue;
     }
     if (!pool_->Take(std::array{each.bytes + each.behind}, &extents_)) return false;
@@ -80,8 +86,7 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
   states->LayOut();
   for (const Chunk& chunk : states->chunks().subspan(kept.demoted)) {  // weights land nowhere any more in those that were demoted
     const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(kept.spec->dtype), kPageBytes);
-    if (chunk.spilled && states->LandsAcrossPlanes(chunk) && chunk.planes.gradient != chunk.planes.param16 + param16_bytes)
-      return misplaced;
+    if (chunk.away() && states->LandsAcrossPlanes(chunk) && chunk.planes.gradient != chunk.planes.param16 + param16_bytes) return misplaced;
   }
   TP_RETURN_IF_ERROR(states->ReadChunks(kept.sealed_version));
   return states;
@@ -95,7 +100,7 @@ bool JobStates::TakeExtents(std::span<const uint64_t> offsets) {
   const std::vector<uint64_t> sizes = ExtentSizes();
   if (sizes.size() != offsets.size()) return false;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if ((sizes[i] == 0) != (offsets[i] > kSpilledExtent - kNvmeDirectoriesMax)) return false;
+    if ((sizes[i] == 0) != IsElsewhere(offsets[i])) return false;
     if (sizes[i] == 0) {
       extents_.push_back({nullptr, 0, offsets[i]});
     } else if (!pool_->TakeAt(offsets[i], sizes[i], &extents_)) {
@@ -111,9 +116,11 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
   if (offsets.size() != ExtentSizes().size()) return false;
   std::span<const uint64_t> rest = offsets.last(CountPlanes(*spec_));
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id, rest = rest.subspan(planes)) {
-    const auto gone = std::find_if(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(planes),
-                                   [](uint64_t offset) { return offset > kSpilledExtent - kNvmeDirectoriesMax; });
-    if (gone == rest.begin() + static_cast<std::ptrdiff_t>(planes)) {
+    const auto gone = std::find_if(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(planes), IsElsewhere);
+    const bool is_gone = gone != rest.begin() + static_cast<std::ptrdiff_t>(planes);
+    if (shm::IsOnGpu(*spec_, id) != (is_gone && *gone == kGpuExtent)) return false;
+    if (shm::IsOnGpu(*spec_, id)) continue;
+    if (!is_gone) {
       if (placement_.spills()) return false;
       continue;
     }
@@ -214,6 +221,7 @@ void JobStates::LayOutChunks() {
     while (parameter < spec_->parameters.size() && spec_->parameters[parameter].chunk == id) ++parameter;
     chunk.parameters = parameter - chunk.first_parameter;
     chunk.spilled = placement_.IsSpilled(id);
+    chunk.on_gpu = shm::IsOnGpu(*spec_, id);
     if (chunk.spilled) chunk.spill = {placement_.DirectoryOf(id), 0, shm::SlotBytes(*spec_, id)};
   }
   intakes_.resize(intakes);

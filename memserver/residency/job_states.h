@@ -11,7 +11,8 @@
 //  but
 //     for the master of an fp32 job, which is a copy for fetches;
 //  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
-//  7. chunks on NVMe are the last ones; the first of them may have been demoted, which a job is once at most;
+//  7. chunks on NVMe are the last ones; the first of them may have been demoted, which a job is once at most; of a chunk on a GPU what 5.
+//  says of a spilled one is true (decision 026), and it is never demoted;
 //  8. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
 #pragma once
 
@@ -79,6 +80,7 @@ struct Chunk {
   ParameterId first_parameter = 0;
   uint32_t parameters = 0;
   bool spilled = false;
+  bool on_gpu = false;
   SpillPlace spill;  // where spilled
   ChunkPlanes planes;
   ChunkRecord* record = nullptr;
@@ -93,6 +95,9 @@ struct Chunk {
   uint64_t ranks_cached = 0;
   uint64_t fetches = 0;
   Version version = kNoVersion;  // as the record's stamp says
+
+  // Master, momentum and variance lie elsewhere.
+  bool away() const { return spilled || on_gpu; }
 };
 
 // A frozen chunk of the job's list, and what its ranks have of it.
@@ -136,10 +141,12 @@ class JobStates {
   // Of the host pool. What would lie there if it were not spilled has no bytes.
   std::span<const Extent> extents() const { return extents_; }
   bool spills() const { return placement_.spills(); }
+  bool uses_gpus() const { return spec_->states_on_gpu > 0; }
   // Bytes in each directory, two slots a chunk; empty where nothing is spilled.
   const std::vector<uint64_t>& nvme_bytes() const { return placement_.nvme_bytes; }
   uint64_t nvme_total() const { return placement_.nvme_total() + held_bytes_; }
-  // Demotion (job_demotion.cpp): the states of chunks on the host go to NVMe, all at once. Those chunks are the ones before this one.
+  // Demotion (job_demotion.cpp): the states of chunks on the host go to NVMe, all at once. Those chunks are the ones before this one, of a
+  // job that has none on GPUs.
   ChunkId chunks_on_host() const { return static_cast<ChunkId>(std::min<uint64_t>(placement_.first_spilled, spec_->chunks.size())); }
   // What the pool gets back then.
   uint64_t movable_bytes() const;
@@ -236,9 +243,9 @@ class JobStates {
  private:
   JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool);
   std::vector<uint64_t> ExtentSizes() const;
-  struct Taking {  // one run of the pool, for one plane or two; or a plane that spills
+  struct Taking {  // one run of the pool, for one plane or two; or a plane that has no place there
     uint64_t bytes = 0, behind = 0;
-    uint32_t directory = 0;
+    uint64_t elsewhere = 0;
   };
   std::vector<Taking> Takings() const;
   bool TakeNewExtents();

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -69,6 +70,18 @@ uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted) {
 
 uint32_t DemotedCount(uint64_t word) {
   return static_cast<uint32_t>(word >> 32);
+}
+
+uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot, const std::array<uint8_t, 16>& gpu) {
+  std::array<uint64_t, 5> name{job_nonce, rank, slot};
+  std::memcpy(&name[3], gpu.data(), gpu.size());
+  return uint64_t{Crc32c(std::as_bytes(std::span(name)))} << 32 | slot;
+}
+
+std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuShareRecord& record) {
+  const uint64_t word = record.held.load(std::memory_order_acquire);
+  const auto slot = static_cast<uint32_t>(Low(word, 32));
+  return slot != 0 && GpuShareWord(job_nonce, rank, slot, record.gpu) == word ? std::optional(slot) : std::nullopt;
 }
 
 uint32_t CrcOf(const StepRecord& record) {

@@ -10,7 +10,7 @@
 //   then               ShardRecord      one a chunk and member rank
 //   then               norm sums        one double a parameter, in order of ParameterId
 //   then               extent offsets   8 bytes an extent of the job, as JobStates takes them; the first is the records' own; of a
-//                                       plane that is spilled ~0 less the number of its NVMe directory
+//                                       plane that is spilled ~0 less the number of its NVMe directory, of one on a GPU kGpuExtent
 //   then               places of frozen chunks   8 bytes each, in the order in which the job lists them
 //   then               the encoded JobSpec
 //
@@ -20,6 +20,9 @@
 // Chunks that were demoted (decision 023) have lost planes since the extents were listed: JobRecord::demoted says which. Each chunk's
 // directory is noted first, then one 64-bit store makes all of them valid at once.
 //
+// The states of chunks that lie on GPUs (shm/gpu_states.h) are in memory whose descriptors the keeper holds: GpuShareRecord says in which
+// of its slots each rank's share is, and of which GPU it is.
+//
 // Beside them, in extents of their own that the chunk's record names: StandInRecord and a piece, for each place on NVMe that could not be
 // written (stand_ins.h).
 //
@@ -28,6 +31,7 @@
 // updated; it is published by one 64-bit store of its stamp. Any change of a struct here obliges a new kKeptLayout (kept_index.h).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -48,6 +52,8 @@ inline constexpr uint64_t kFrozenSealed = 0x4445'4c41'4553'5446;
 inline constexpr Version kNoVersion = ~Version{0};
 // In the list of extents: a plane that lies on NVMe, in directory 0; less one for each directory after it.
 inline constexpr uint64_t kSpilledExtent = ~uint64_t{0};
+// One that lies on a GPU.
+inline constexpr uint64_t kGpuExtent = kSpilledExtent - 64;
 // Versions are kept in 40 bits, and in 39 in progress words: at one step a millisecond, 17 years.
 inline constexpr Version kVersionLimit = (Version{1} << 39) - 1;
 
@@ -72,6 +78,12 @@ struct RankRecord {
   uint64_t process_start;
   int32_t pid;
   uint32_t reserved;
+};
+
+// Where a rank's share of states on GPUs is. The GPU is written before the word, and neither changes again.
+struct GpuShareRecord {
+  std::atomic<uint64_t> held;  // GpuShareWord; 0: it has no memory yet
+  std::array<uint8_t, 16> gpu;
 };
 
 // Of the run: the set of ranks from the first seat to the last.
@@ -99,6 +111,7 @@ struct JobRecord {
   std::atomic<uint64_t> demoted;    // DemotedWord of the chunks that were; 0: none was
   alignas(64) StepRecord steps[2];  // of version v at v % 2
   alignas(64) RankRecord ranks[shm::kRanksMax];
+  GpuShareRecord gpu_shares[shm::kRanksMax];  // by rank
 };
 
 // Names the chunk's planes; its stamp is the version with a check over the whole name, so that one store publishes both.
@@ -167,6 +180,9 @@ std::optional<Version> VersionOf(const ChunkRecord& record);
 // Of the chunks from the first on that were demoted: how many, with a check over where to.
 uint64_t DemotedWord(uint64_t job_nonce, std::span<const ChunkRecord> demoted);
 uint32_t DemotedCount(uint64_t word);
+// The keeper's slot of a share, with a check over whose it is and of which GPU. The slot of a word whose check fits; nothing of another.
+uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot, const std::array<uint8_t, 16>& gpu);
+std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuShareRecord& record);
 uint32_t CrcOf(const StepRecord& record);
 uint32_t CrcOf(const JobRecord& record);  // of the identity
 uint32_t CrcOf(const StandInRecord& record);

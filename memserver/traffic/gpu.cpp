@@ -30,10 +30,6 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
     : facts_(facts), opened_(std::move(opened)), root_complex_(root_complex.empty() ? device::Text(facts.uuid) : root_complex) {
   const SteadyClock clock;
   const int64_t begin = clock.NowNs();
-  const auto free_now = [this] {
-    Result<uint64_t> free = opened_.free_bytes ? opened_.free_bytes() : Result<uint64_t>(uint64_t{0});
-    return free.ok() ? *free : 0;
-  };
   const uint64_t free_before = opened_.free_before;
   for (const std::span<std::byte> piece : pool) {
     pool_bytes_ += piece.size();
@@ -53,7 +49,7 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
                                              {"s_per_gib", seconds * static_cast<double>(kGiB) / static_cast<double>(piece.size())}});
   }
   register_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
-  free_bytes_ = free_now();
+  free_bytes_ = FreeNow();
   if (free_before != 0) bytes_taken_ = free_before - std::min(free_before, free_bytes_);
   LogInfo("GPU opened", {{"gpu", opened_.device->name()},
                          {"name", facts_.name},
@@ -62,6 +58,11 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
                          {"note", opened_.form_note},
                          {"root_complex", root_complex_},
                          {"bytes_free", free_bytes_}});
+}
+
+uint64_t Gpu::FreeNow() const {
+  Result<uint64_t> free = opened_.free_bytes ? opened_.free_bytes() : Result<uint64_t>(uint64_t{0});
+  return free.ok() ? *free : 0;
 }
 
 bool Gpu::IsRegistered(const void* host) const {

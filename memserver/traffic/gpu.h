@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "device/device.h"
 #include "device/gpu_list.h"
 #include "device/places.h"
@@ -57,6 +58,7 @@ class Gpu {
   // Of the GPU's memory, for this server's context and what it keeps of the registered pool; 0: nobody can tell.
   uint64_t bytes_taken() const { return bytes_taken_; }
   uint64_t free_bytes() const { return free_bytes_; }  // when it was opened
+  uint64_t FreeNow() const;                            // of its memory; 0: nobody can tell
 
  private:
   struct Pinned {
@@ -91,12 +93,20 @@ class GpuTable {
   std::map<device::GpuUuid, std::unique_ptr<Gpu>> open_;
 };
 
+// Memory for a rank's share of states on a GPU (gpu_states.h), from the preparation thread.
+struct GpuStateMemory {
+  Gpu* gpu = nullptr;
+  std::unique_ptr<device::Memory> memory = nullptr;
+  UniqueFd exported = {};  // for the keeper
+};
+
 // What a session whose rank brought its rCache has besides. All null where the server made the rCache.
 struct BroughtParts {
   Gpu* gpu = nullptr;
   std::unique_ptr<device::Memory> flags;                  // the two pages (shm/flag_pages.h), in host memory
   std::unique_ptr<device::Registration> registered = {};  // of them; gone before them
   uint64_t flags_base = 0;
+  GpuStateMemory states = {};  // where it was made for this rank
 };
 
 }  // namespace tidepool::memserver

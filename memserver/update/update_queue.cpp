@@ -10,11 +10,12 @@
 
 namespace tidepool::memserver {
 
-UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills)
+UpdateQueue::UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills, GpuQueue* gpus)
     : states_(states),
       job_(job),
       pool_(pool),
       spills_(spills),
+      gpus_(gpus),
       order_(states->chunks().size()),
       factors_(states->spec().parameter_groups.size()) {
   std::iota(order_.begin(), order_.end(), ChunkId{0});
@@ -104,6 +105,8 @@ Status UpdateQueue::RestoreChunk(ChunkId id, std::span<const optim::UndoArea> ar
     const bool possible = begun ? at.begin <= work.planes.count
                                 : at.version < version_ && (at.state == optim::Progress::State::kFinished || at == optim::Progress{});
     if (!possible) return BadPiece(id, piece, "has an impossible progress word");
+    // Of a chunk on a GPU it counts nothing but that its weights were stored: its update begins again, too.
+    if (states_->chunk(id).on_gpu) continue;
     // What it counts was in the staging memory of the dead server: the update begins again from the slot before.
     if (states_->chunk(id).spilled) {
       work.progress->Store({version_ - 1, 0, optim::Progress::State::kFinished});
@@ -127,9 +130,10 @@ void UpdateQueue::Prepare(const StepRecord& record) {
   skipped_ = record.skipped != 0;
   cursor_ = piece_ = 0;
   chunks_left_ = static_cast<uint32_t>(order_.size());
-  if (!states_->spills() || skipped_) return;
+  if (skipped_) return;
   for (const ChunkId id : order_) {
     if (states_->chunk(id).spilled) spills_->Update(id, record.optimizer_step - 1);
+    if (states_->chunk(id).on_gpu) gpus_->Update(id, record.optimizer_step - 1);
   }
 }
 
@@ -155,7 +159,7 @@ bool UpdateQueue::NextWork(Work* work) {
   if (skipped_ || !active()) return false;
   // First, so that staging is free again.
   if (NextSpilledWork(work)) return true;
-  while (cursor_ < order_.size() && states_->chunk(order_[cursor_]).spilled) ++cursor_;
+  while (cursor_ < order_.size() && states_->chunk(order_[cursor_]).away()) ++cursor_;
   if (cursor_ >= order_.size()) return false;
   const ChunkId id = order_[cursor_];
   Chunk& chunk = states_->chunk(id);
@@ -191,7 +195,13 @@ void UpdateQueue::PublishNext(ChunkId id) {
   TP_POINT("server.chunk_published");
 }
 
-void UpdateQueue::EndSpilled(ChunkId id) {
+uint64_t UpdateQueue::BeginOnGpu() {
+  const GpuQueue::Begun begun = gpus_->BeginNext(holds_ == 0, factors_);
+  if (begun.update) BeginChunk(&states_->chunk(*begun.update));
+  return begun.bytes;
+}
+
+void UpdateQueue::EndAway(ChunkId id) {
   --chunks_updating_;
   PublishNext(id);
 }

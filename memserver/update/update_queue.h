@@ -2,7 +2,7 @@
 //
 // One thread (the serve loop) owns it. It names pieces for workers (NextWork), is told when one is done (EndWork), and publishes a chunk
 // when its last piece is done. It needs no session: a sealed step is finished by the server alone.
-// Spilled chunks go through a SpillQueue in the same order, beside those that lie on the host.
+// Spilled chunks go through a SpillQueue in the same order, chunks on GPUs through a GpuQueue, beside those that lie on the host.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "memserver/residency/job_states.h"
+#include "memserver/update/gpu_queue.h"
 #include "memserver/update/spill_queue.h"
 #include "memserver/update/work.h"
 #include "optim/update_rule.h"
@@ -18,7 +19,7 @@ namespace tidepool::memserver {
 
 class UpdateQueue {
  public:
-  UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr);
+  UpdateQueue(JobStates* states, JobId job, HostPool* pool, SpillQueue* spills = nullptr, GpuQueue* gpus = nullptr);
 
   // Order of the chunks' next uses, from the next step on: chunks that `declared` leaves out follow in default order.
   void SetOrder(std::span<const ChunkId> declared);
@@ -44,8 +45,10 @@ class UpdateQueue {
   bool NextWork(Work* work);
   // Publishes the chunk when it was its last piece; true then.
   bool EndWork(const WorkDone& done);
-  // A spilled chunk of the running step is updated and written whole: publishes it.
-  void EndSpilled(ChunkId chunk);
+  // A chunk of the running step whose states are not on the host is updated and written whole: publishes it.
+  void EndAway(ChunkId chunk);
+  // Begins the next unit of a chunk on a GPU, where there is one that may be begun; what it costs (GpuQueue::Begun), 0: nothing was begun.
+  uint64_t BeginOnGpu();
   // For a skipped step: publishes up to `chunks_max` chunks as they are; returns how many.
   uint32_t PublishSkipped(uint32_t chunks_max);
 
@@ -63,6 +66,7 @@ class UpdateQueue {
   const JobId job_;
   HostPool* const pool_;
   SpillQueue* const spills_;  // may be null where nothing is spilled
+  GpuQueue* const gpus_;      // may be null where nothing is on a GPU
   std::vector<ChunkId> order_, next_order_;
   std::vector<optim::StepFactors> factors_;  // of the running step, by parameter group
   Version version_ = 0;                      // that the running update makes

@@ -74,6 +74,7 @@ uint64_t BytesTouched(const Work& work) {
     // A piece in staging is read once more to be checked and once to be sealed.
     case WorkKind::kUpdate: return BytesTouchedBy(work.planes) + 2 * work.staged.payload.size();
     case WorkKind::kNarrow:
+    case WorkKind::kNarrowStored:
     case WorkKind::kWiden:
     case WorkKind::kUnstage: return work.count * kConvert;
     case WorkKind::kStage: return work.count * sizeof(float) + work.staged.payload.size();

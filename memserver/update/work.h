@@ -16,16 +16,17 @@
 namespace tidepool::memserver {
 
 enum class WorkKind : uint8_t {
-  kNarrow,      // fp32 -> 16 bit: param16 of a shard whose weights came
-  kWiden,       // 16 bit -> fp32: first micro-batch of a shard into its slot
-  kAccumulate,  // fp32 += dtype: a later micro-batch
-  kScan,        // sum of squares of each parameter of a chunk, and whether all gradients are finite
-  kUpdate,      // one piece of a chunk
-  kStage,       // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
-  kUnstage,     // a piece that was stored -> param16
-  kVerify,      // a piece that was read to be checked
-  kMoveOut,     // states of a piece that lie on the host -> its planes in staging
-  kHash,        // bytes of a frozen chunk that were put
+  kNarrow,        // fp32 -> 16 bit: param16 of a shard whose weights came
+  kWiden,         // 16 bit -> fp32: first micro-batch of a shard into its slot
+  kAccumulate,    // fp32 += dtype: a later micro-batch
+  kScan,          // sum of squares of each parameter of a chunk, and whether all gradients are finite
+  kUpdate,        // one piece of a chunk
+  kStage,         // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
+  kUnstage,       // a piece that was stored -> param16
+  kVerify,        // a piece that was read to be checked
+  kMoveOut,       // states of a piece that lie on the host -> its planes in staging
+  kHash,          // bytes of a frozen chunk that were put
+  kNarrowStored,  // weights that are stored on a GPU -> param16
 };
 
 struct WorkName {
@@ -33,13 +34,14 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  uint32_t index = 0;  // kUpdate, kStage, kUnstage, kVerify, kMoveOut: piece; kScan: 0; else rank
+  uint32_t index = 0;  // kUpdate, kStage, kUnstage, kVerify, kMoveOut: piece; kScan: 0; else rank (kNarrowStored: of the share)
 };
 
 struct Work {
   WorkName name;
   bool gives_way = false;  // to jobs of a higher priority, their trainers included: a thread does it below them (ThreadNice)
-  // kNarrow, kWiden, kAccumulate: `count` elements; dtype is of the 16-bit side, or of the addend. kScan: `from` is the chunk's gradient.
+  // kNarrow, kNarrowStored, kWiden, kAccumulate: `count` elements; dtype is of the 16-bit side, or of the addend. kScan: `from` is the
+  // chunk's gradient.
   void* to = nullptr;
   const void* from = nullptr;
   DType dtype = DType::kF32;

@@ -11,7 +11,8 @@ namespace tidepool::memserver {
 WorkDone Worker::Do(const Work& work) {
   WorkDone done{.name = work.name, .bytes = BytesTouched(work)};
   switch (work.name.kind) {
-    case WorkKind::kNarrow: kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count); break;
+    case WorkKind::kNarrow:
+    case WorkKind::kNarrowStored: kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count); break;
     case WorkKind::kWiden: kernels_.widen(static_cast<float*>(work.to), work.from, work.dtype, work.count); break;
     case WorkKind::kAccumulate:
       update_.Add({work.identity, work.version, static_cast<float*>(work.to), work.from, work.dtype, work.count, work.progress});

@@ -55,6 +55,7 @@ shm::JobSpec MakeSpec(const SpecOptions& options) {
 
 uint64_t FakeRank::Send(shm::Request request) {
   request.counter = ++counter_;
+  if (always_ready_) flags().ready(request.counter)->store(request.counter);
   TP_CHECK(port_->Push(request), "the test keeps to the size of the ring");
   return counter_;
 }
@@ -162,6 +163,7 @@ void ServeWorld::StartServing() {
   parts.replies = &replies_;
   parts.saves = &saves_;
   parts.saved = &saved_;
+  parts.keeps = &keeps_;
   loop_ = std::make_unique<ServeLoop>(parts, options_.loop);
 }
 
@@ -179,6 +181,8 @@ void ServeWorld::EndServing() {
   TakeSaves();
   std::vector<SaveResult> saved;
   saved_.TakeAll(&saved);
+  std::vector<KeepStates> keeps;
+  keeps_.TakeAll(&keeps);
 }
 
 void ServeWorld::StartOver() {
@@ -186,6 +190,7 @@ void ServeWorld::StartOver() {
   index_.reset();
   pool_.reset();
   ReserveMemory();
+  kept_states_.clear();
   StartServing();
   recovered_ = loop_->Recover({});
 }
@@ -206,7 +211,7 @@ void ServeWorld::Restart() {
   TP_CHECK(pool.ok() && contents.geometry.bytes == geometry.bytes, "the pool outlives its server");
   pool_ = std::move(pool).value();
   StartServing();
-  recovered_ = loop_->Recover(contents);
+  recovered_ = loop_->Recover(contents, kept_states_);
 }
 
 ConnectionId ServeWorld::AskToResume(const FakeRank& rank, const shm::JobSpec& spec, uint32_t uid) {
@@ -218,6 +223,7 @@ ConnectionId ServeWorld::AskToResume(const FakeRank& rank, const shm::JobSpec& s
   event.rcache_bytes = spec.rcache_bytes;
   event.uid = uid;
   event.pid = 4242;
+  event.brings_rcache = !gpus_.empty();
   Post(event);
   return last_connection_;
 }
@@ -229,8 +235,44 @@ void ServeWorld::AttachAgain(const ReserveGranted& granted, FakeRank* rank) {
   shm::ServerPort& rings = **port;
   auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
   TP_CHECK(client.ok(), "memory for one session");
-  Post(AttachSession{granted.connection, std::move(port).value(), std::move(server_side).value()});
+  AttachSession attach{granted.connection, std::move(port).value(), std::move(server_side).value()};
+  Bring(granted, rank->rank(), &attach, rank);
+  Post(std::move(attach));
   rank->Reconnect(granted.connection, std::move(client).value());
+}
+
+void ServeWorld::Bring(const ReserveGranted& granted, Rank rank, AttachSession* attach, FakeRank* to) {
+  Gpu* gpu = GpuFor(rank);
+  if (gpu == nullptr) return;
+  UniqueFd pages;
+  attach->brought.gpu = gpu;
+  attach->brought.flags = std::move(device_.CreateExportable(shm::kFlagBytes, &pages)).value();
+  to->SetFlags(std::move(device_.Import(pages, shm::kFlagBytes)).value());
+  if (always_ready_) to->SetAlwaysReady();
+  if (granted.gpu_state_bytes == 0) return;
+  auto states = MakeGpuStates(gpu, granted.gpu_state_bytes);
+  TP_CHECK(states.ok(), states.status().Line().c_str());
+  attach->brought.states = std::move(states).value();
+}
+
+void ServeWorld::TendShares() {
+  std::vector<KeepStates> keeps;
+  if (!keeper_held_back_) keeps_.TakeAll(&keeps);
+  for (KeepStates& keep : keeps) {
+    std::erase_if(kept_states_, [&keep](const HeldMemory& held) { return held.slot == keep.slot; });
+    const bool let_go = !keep.exported.valid();
+    if (!let_go) kept_states_.push_back({keep.slot, std::move(keep.exported), 1});
+    Post(StatesKept{.job = keep.job, .rank = keep.rank, .let_go = let_go});
+  }
+  while (auto asked = TakeReply<ImportStates>()) {
+    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&asked](const Gpu* one) { return one->facts().uuid == asked->gpu; });
+    StatesImported imported{.job = asked->job, .rank = asked->rank, .result = {}};
+    const Status missing(ErrorId::kCudaUnavailable, "the test has no such GPU");
+    auto states = gpu == gpus_.end() ? Result<GpuStateMemory>(missing) : ImportGpuStates(*gpu, asked->exported, asked->bytes);
+    imported.result = states.status();
+    if (states.ok()) imported.states = std::move(states).value();
+    Post(std::move(imported));
+  }
 }
 
 bool ServeWorld::Resume(FakeRank* rank, const shm::JobSpec& spec, uint32_t uid) {
@@ -249,14 +291,15 @@ void ServeWorld::AwaitRetry() {
 }
 
 void ServeWorld::AwaitWeights(const std::string& name) {
-  for (int turn = 0; has_tier() && turn < 1000000; ++turn) {
+  for (int turn = 0; turn < 1000000; ++turn) {
     const Job* job = tables().FindJob(name);
-    if (job == nullptr || job->states->weights_ready()) return;
+    if (job == nullptr || job->states->weights_ready() || (!has_tier() && !job->states->uses_gpus())) return;
     TurnOn();
   }
 }
 
 bool ServeWorld::TurnOn() {
+  TendShares();
   if (loop_->Turn()) return true;
   if (tier_ == nullptr || tier_->in_flight() == 0) return false;
   clock_.Advance(kNsPerMs);
@@ -290,7 +333,7 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
   event.pid = pid_ != 0 ? pid_ : static_cast<int32_t>(1000 + last_connection_);
   event.nonce = nonce != 0 ? nonce : NonceOf(last_connection_);
   event.may_wait = may_wait_;
-  event.brings_rcache = gpu_ != nullptr;
+  event.brings_rcache = !gpus_.empty();
   Post(std::move(event));
   return last_connection_;
 }
@@ -306,17 +349,10 @@ std::unique_ptr<FakeRank> ServeWorld::Attach(const ReserveGranted& granted, Rank
   auto client = shm::ClientPort::Map(Duplicate(rings.submission_fd()), Duplicate(rings.completion_fd()), Duplicate(rings.doorbell_fd()));
   TP_CHECK(client_side.ok() && client.ok(), "memory for one session");
   AttachSession attach{granted.connection, std::move(port).value(), std::move(server_side).value()};
-  std::unique_ptr<device::Memory> flags;
-  if (gpu_ != nullptr) {
-    UniqueFd pages;
-    attach.brought.gpu = gpu_;
-    attach.brought.flags = std::move(device_.CreateExportable(shm::kFlagBytes, &pages)).value();
-    flags = std::move(device_.Import(pages, shm::kFlagBytes)).value();
-  }
-  Post(std::move(attach));
   auto joined =
       std::make_unique<FakeRank>(granted.connection, rank, std::move(client).value(), std::move(client_side).value(), std::move(exported));
-  joined->SetFlags(std::move(flags));
+  Bring(granted, rank, &attach, joined.get());
+  Post(std::move(attach));
   joined->SetNames(NonceOf(granted.connection), index_->NonceOf(granted.job));
   return joined;
 }

@@ -13,6 +13,7 @@
 
 #include "device/host_device.h"
 #include "memserver/serve_loop.h"
+#include "memserver/traffic/gpu_states.h"
 #include "shm/port.h"
 #include "nvme/page_memory.h"
 #include "tests/fakes/fake_clock.h"
@@ -103,6 +104,8 @@ class FakeRank {
   static shm::Request EndStepRequestOf(Version version, float learning_rate, float loss_scale);
   // Sends the request with the next counter, which is returned.
   uint64_t Send(shm::Request request);
+  // Of a rank that brings its rCache: its flags say of every request that it may begin.
+  void SetAlwaysReady() { always_ready_ = true; }
   uint64_t Put(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset) { return Send(PutRequest(chunk, begin, count, offset)); }
   uint64_t Fetch(ChunkId chunk, uint64_t begin, uint64_t count, uint64_t offset, Version version) {
     return Send(FetchRequest(chunk, begin, count, offset, version));
@@ -124,6 +127,7 @@ class FakeRank {
   const std::unique_ptr<device::Memory> rcache_;
   const UniqueFd rcache_fd_;
   std::unique_ptr<device::Memory> flags_;
+  bool always_ready_ = false;
   uint64_t nonce_ = 0, job_nonce_ = 0;
   uint64_t counter_ = 0;
 };
@@ -184,7 +188,20 @@ class ServeWorld {
   // The process that later reservations come from; 0: each from one of its own.
   void ComeFrom(int32_t pid) { pid_ = pid; }
   // Later ranks bring their rCaches, as memory of this GPU (in truth the host's); null: no more.
-  void BringFrom(Gpu* gpu) { gpu_ = gpu; }
+  void BringFrom(Gpu* gpu) { gpus_ = gpu == nullptr ? std::vector<Gpu*>() : std::vector<Gpu*>{gpu}; }
+  // The same, rank r of the r-th of these; and their copies may begin at once.
+  void BringFromEach(std::vector<Gpu*> gpus) {
+    gpus_ = std::move(gpus);
+    always_ready_ = true;
+  }
+  // The part of the keeper, and of the preparation thread, in the life of memory of GPUs. Part of Settle.
+  void TendShares();
+  // Memory of GPUs that the keeper holds.
+  size_t shares_kept() const { return kept_states_.size(); }
+  // It answers later.
+  void HoldBackKeeper(bool held_back) { keeper_held_back_ = held_back; }
+  // The keeper loses it.
+  void LoseShares() { kept_states_.clear(); }
   // Whether later reservations wait for room.
   void MayWait(bool may_wait) { may_wait_ = may_wait; }
   // An admin changes something; the answer.
@@ -203,6 +220,8 @@ class ServeWorld {
 
  private:
   void TakeReplies();
+  // The rank's memory is that of its GPU.
+  void Bring(const ReserveGranted& granted, Rank rank, AttachSession* attach, FakeRank* to);
 
   FakeClock clock_;
   device::HostDevice device_;  // makes rCaches
@@ -221,7 +240,10 @@ class ServeWorld {
   uint64_t pool_nonce_ = 76;
   int32_t pid_ = 0;
   bool may_wait_ = false;
-  Gpu* gpu_ = nullptr;
+  Gpu* GpuFor(Rank rank) const { return gpus_.empty() ? nullptr : gpus_[rank % gpus_.size()]; }
+  std::vector<Gpu*> gpus_;
+  bool always_ready_ = false, keeper_held_back_ = false;
+  std::vector<HeldMemory> kept_states_;
   std::unique_ptr<HostPool> pool_;
   std::unique_ptr<KeptIndex> index_;
   std::unique_ptr<WorkerTeam> team_;
@@ -232,6 +254,7 @@ class ServeWorld {
   EventQueue<ControlReply> replies_;
   EventQueue<SaveRequest> saves_;
   EventQueue<SaveResult> saved_;
+  EventQueue<KeepStates> keeps_;
   std::unique_ptr<ServeLoop> loop_;
   std::vector<ControlReply> taken_replies_;
   ConnectionId last_connection_ = 0;

@@ -3,7 +3,7 @@
 
 namespace tidepool::memserver {
 
-const uint32_t kKeptLayout = 8;
-const uint32_t kKeptLayoutMin = 7;
+const uint32_t kKeptLayout = 9;
+const uint32_t kKeptLayoutMin = 8;
 
 }  // namespace tidepool::memserver

@@ -1,0 +1,83 @@
+// GpuShare: a rank's share of a job's states in memory of a GPU: where it is in its life, and the stream that its updates are on.
+//
+// The memory is the server's, and its descriptor is with the keeper, so that it outlives both the rank and this server (decision 026).
+//
+//   kNone --(a rank attaches with memory made for it)--> kHolding --(the keeper has it, the record says so)--> kReady
+//   kImporting (of the server before; the preparation thread maps it) ---------------------------------------> kReady
+//   kReady --(the job ends)--> kDropping --(the keeper has let go)--> kDropped
+//
+// MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share to the serve loop. The stream is the share's
+// own: what trainers fetch does not queue behind updates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "device/device.h"
+#include "memserver/residency/job_states.h"
+#include "memserver/traffic/gpu_streams.h"
+#include "shm/gpu_states.h"
+
+namespace tidepool::memserver {
+
+// New memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is not there, or the memory would not outlive
+// this process), kDeviceMemoryShort (asked and free), and those of Device::CreateExportable.
+Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes);
+// That of the server before. Errors: those of Device::Import; kCudaUnavailable (Adam is not there).
+Result<GpuStateMemory> ImportGpuStates(Gpu* gpu, const UniqueFd& exported, uint64_t bytes);
+
+struct GpuShare {
+  enum class Life : uint8_t { kNone, kImporting, kHolding, kReady, kDropping, kDropped };
+  Life life = Life::kNone;
+  uint32_t slot = 0;  // at the keeper
+  GpuStreams* gpu = nullptr;
+  std::unique_ptr<device::Memory> memory;
+  std::unique_ptr<device::Stream> stream;  // gone before the memory
+
+  bool ready() const { return life == Life::kReady; }
+  // Nothing more is done on it.
+  bool failed() const { return stream != nullptr && (!stream->status().ok() || gpu->failed()); }
+};
+
+// Where each chunk of a share lies in its memory.
+class GpuPlaces {
+ public:
+  explicit GpuPlaces(const shm::JobSpec& spec);
+
+  // Of the slot for states of `epoch`, from the start of the share's memory.
+  uint64_t SlotAt(ChunkId chunk, uint64_t epoch) const { return slots_[chunk] + epoch % 2 * sizes_[chunk]; }
+  // Of the n-th place for a unit.
+  uint64_t StagingAt(Rank share, uint32_t n) const { return staging_[share] + n * staging_sizes_[share]; }
+
+ private:
+  std::vector<uint64_t> slots_, sizes_;            // by chunk
+  std::vector<uint64_t> staging_, staging_sizes_;  // by rank
+};
+
+// Reads the master of chunks on GPUs for a save. One thread at a time, which blocks (the checkpoint thread). Requires that the chunks are
+// not updated meanwhile, and that the job stays: the serve loop holds both.
+class GpuStatesReader {
+ public:
+  GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares);
+
+  // fp32 weights from `element` of `chunk` on. Errors: kStatesLost.
+  Status Read(ChunkId chunk, uint64_t element, std::span<float> values);
+
+ private:
+  struct Source {
+    device::Device* device = nullptr;
+    const std::byte* memory = nullptr;
+    std::unique_ptr<device::Stream> stream = nullptr;  // opened by the first read
+  };
+  const std::shared_ptr<const shm::JobSpec> spec_;
+  const GpuPlaces places_;
+  const uint64_t epoch_;
+  std::vector<Source> sources_;  // by rank
+};
+
+}  // namespace tidepool::memserver

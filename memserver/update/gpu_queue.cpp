@@ -1,0 +1,245 @@
+#include "memserver/update/gpu_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/planted.h"
+#include "base/point.h"
+#include "optim/adam_stream.h"
+#include "optim/undo_tile.h"
+
+namespace tidepool::memserver {
+
+GpuQueue::GpuQueue(JobStates* states, JobId job)
+    : states_(states),
+      job_(job),
+      places_(states->spec()),
+      shares_(states->uses_gpus() ? states->spec().world : 0),
+      finished_(states->spec().states_on_gpu) {
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    lanes_.push_back({.tasks = FixedRing<Task>(states->spec().states_on_gpu),
+                      .next = 0,
+                      .units = FixedRing<Unit>(shm::kGpuUnitsInFlight),
+                      .staging = 0,
+                      .to_narrow = {},
+                      .at_worker = false});
+  }
+}
+
+void GpuQueue::Store(ChunkId id) {
+  const Chunk& chunk = states_->chunk(id);
+  bool stored = true;  // as the server before noted
+  for (uint32_t piece = 0; piece < chunk.pieces; ++piece)
+    stored &= ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
+  if (!stored) return LaneOf(id).tasks.Push({Kind::kStore, id, 0});
+  if (chunk.planes.param16 != nullptr) return LaneOf(id).tasks.Push({Kind::kNarrow, id, 0});
+  finished_.Push({id, false});
+}
+
+void GpuQueue::Update(ChunkId id, uint64_t epoch) {
+  LaneOf(id).tasks.Push({Kind::kUpdate, id, epoch});
+}
+
+uint64_t GpuQueue::NarrowElements(const Chunk& chunk) const {
+  const uint64_t room = chunk.elements * BytesOf(states_->gradient_type()) / sizeof(float);
+  return std::min(room, shm::kGpuUnitElements);
+}
+
+GpuQueue::Begun GpuQueue::BeginNext(bool may_update, std::span<const optim::StepFactors> factors) {
+  if (over_) return {};
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    const Rank rank = next_;
+    next_ = (next_ + 1) % static_cast<Rank>(shares_.size());
+    Lane& lane = lanes_[rank];
+    if (!shares_[rank].ready() || lane.tasks.empty() || lane.units.size() == shm::kGpuUnitsInFlight) continue;
+    const Task task = lane.tasks.Front();
+    const Chunk& chunk = states_->chunk(task.chunk);
+    const bool first = task.kind == Kind::kUpdate && lane.next == 0;
+    if (first && (!may_update || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile")))) continue;
+    if (task.kind == Kind::kNarrow && (!lane.units.empty() || lane.to_narrow || lane.at_worker)) continue;
+    Begun begun{.bytes = BeginUnit(rank, factors)};
+    if (first) begun.update = task.chunk;
+    return begun;
+  }
+  return {};
+}
+
+// The next one of the task in front.
+uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> factors) {
+  Lane& lane = lanes_[rank];
+  Unit unit{.task = lane.tasks.Front(), .begin = lane.next};
+  const Chunk& chunk = states_->chunk(unit.task.chunk);
+  const uint64_t most = unit.task.kind == Kind::kNarrow ? NarrowElements(chunk) : shm::kGpuUnitElements;
+  unit.count = std::min(chunk.elements - unit.begin, most);
+  const uint64_t bytes = Begin(rank, unit, factors);
+  unit.marker = shares_[rank].stream->Record();
+  lane.units.Push(unit);
+  ++units_;
+  lane.next += unit.count;
+  if (lane.next == chunk.elements) {
+    lane.tasks.Pop();
+    lane.next = 0;
+  }
+  TP_POINT("server.gpu_unit_begun");
+  return bytes;
+}
+
+// Returns what crosses the host's link.
+uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors) {
+  const Chunk& chunk = states_->chunk(unit.task.chunk);
+  device::Stream* const stream = shares_[rank].stream.get();
+  const uint64_t bytes = unit.count * sizeof(float);
+  std::byte* const master = shares_[rank].memory->data() + places_.SlotAt(unit.task.chunk, 0) + unit.begin * sizeof(float);
+  switch (unit.task.kind) {
+    case Kind::kStore: stream->Copy(master, states_->PutBytes(chunk, unit.begin), bytes); return bytes;
+    case Kind::kNarrow: stream->Copy(chunk.planes.gradient, master, bytes); return bytes;
+    case Kind::kUpdate: break;
+  }
+  BeginUpdate(rank, unit, factors);
+  const uint64_t fetched = chunk.planes.param16 != nullptr ? BytesOf(states_->spec().dtype) : sizeof(float);
+  return unit.count * (BytesOf(states_->gradient_type()) + fetched);
+}
+
+void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors) {
+  const shm::JobSpec& spec = states_->spec();
+  const Chunk& chunk = states_->chunk(unit.task.chunk);
+  const shm::GpuSlot slot = shm::GpuSlotOf(spec, unit.task.chunk);
+  const shm::GpuStaging staging = shm::GpuStagingOf(spec, rank);
+  device::Stream* const stream = shares_[rank].stream.get();
+  std::byte* const memory = shares_[rank].memory->data();
+  std::byte* const to = memory + places_.SlotAt(unit.task.chunk, unit.task.epoch + 1) + unit.begin * sizeof(float);
+  const std::byte* const from = memory + places_.SlotAt(unit.task.chunk, unit.task.epoch) + unit.begin * sizeof(float);
+  for (const uint64_t plane : {uint64_t{0}, slot.momentum, slot.variance})
+    stream->Copy(to + plane, from + plane, unit.count * sizeof(float));
+  std::byte* const gradients =
+      memory + places_.StagingAt(rank, std::exchange(lanes_[rank].staging, (lanes_[rank].staging + 1) % shm::kGpuUnitsInFlight));
+  std::byte* const copies = gradients + staging.copies;
+  const uint64_t gradient_bytes = BytesOf(states_->gradient_type());
+  stream->Copy(gradients, states_->GradientBytes(chunk, unit.begin), unit.count * gradient_bytes);
+  const bool narrows = chunk.planes.param16 != nullptr;
+  const uint64_t end = unit.begin + unit.count;
+  // What lies between parameters is nobody's, and stays as it is.
+  for (const ParameterRun& run : states_->runs(chunk)) {
+    const uint64_t first = std::max(run.begin, unit.begin), last = std::min(run.begin + run.count, end);
+    if (first >= last) continue;
+    const uint64_t at = first - unit.begin, count = last - first;
+    optim::UpdateSpan span;
+    span.master = to + at * sizeof(float);
+    span.momentum = to + slot.momentum + at * sizeof(float);
+    span.variance = to + slot.variance + at * sizeof(float);
+    span.gradient = gradients + at * gradient_bytes;
+    span.gradient_dtype = states_->gradient_type();
+    span.count = count;
+    if (narrows) {
+      span.param16 = copies + at * BytesOf(spec.dtype);
+      span.param16_dtype = spec.dtype;
+    }
+    (void)optim::EnqueueAdam(stream, factors[run.group], span);  // an error is the stream's
+    const uint64_t fetched_bytes = narrows ? BytesOf(spec.dtype) : sizeof(float);
+    std::byte* const fetched = narrows ? chunk.planes.param16 : chunk.planes.master;
+    stream->Copy(fetched + first * fetched_bytes, narrows ? span.param16 : span.master, count * fetched_bytes);
+  }
+}
+
+bool GpuQueue::Progress(uint64_t bytes_max) {
+  bool worked = false;
+  for (Rank rank = 0; rank < shares_.size(); ++rank) {
+    Lane& lane = lanes_[rank];
+    device::Stream* const stream = shares_[rank].stream.get();
+    if (lane.units.empty() || stream == nullptr) continue;
+    worked |= stream->Progress(bytes_max);
+    worked |= EndUnits(&lane, stream);
+    if (failure_.ok() && shares_[rank].failed()) {
+      const Status why = stream->status().ok() ? shares_[rank].gpu->status() : stream->status();
+      Fail(Status(ErrorId::kStatesLost, "the states of job " + states_->spec().name + " on " + shares_[rank].gpu->gpu().device().name() +
+                                            " are lost: the GPU failed")
+               .Why(why.what()));
+      worked = true;
+    }
+  }
+  return worked;
+}
+
+bool GpuQueue::EndUnits(Lane* lane, device::Stream* stream) {
+  bool ended = false;
+  while (!lane->units.empty() && stream->Passed(lane->units.Front().marker)) {
+    const Unit unit = lane->units.Front();
+    lane->units.Pop();
+    ended = true;
+    if (!over_) EndUnit(lane, unit);
+  }
+  return ended;
+}
+
+void GpuQueue::EndUnit(Lane* lane, const Unit& unit) {
+  const Chunk& chunk = states_->chunk(unit.task.chunk);
+  const bool last = unit.begin + unit.count == chunk.elements;
+  TP_POINT("server.gpu_unit_passed");
+  if (unit.task.kind == Kind::kNarrow) lane->to_narrow = unit;
+  if (unit.task.kind == Kind::kUpdate && last) finished_.Push({unit.task.chunk, true});
+  if (unit.task.kind != Kind::kStore || !last) return;
+  NoteStored(chunk);
+  if (chunk.planes.param16 == nullptr) return finished_.Push({unit.task.chunk, false});
+  lane->tasks.Push({Kind::kNarrow, unit.task.chunk, 0});
+}
+
+void GpuQueue::NoteStored(const Chunk& chunk) const {
+  for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
+    ProgressOf(chunk, piece)->Store({0, 0, optim::Progress::State::kFinished});
+    TP_POINT("server.gpu_piece_stored");
+  }
+}
+
+bool GpuQueue::NextLoadWork(Work* work) {
+  for (Rank rank = 0; rank < lanes_.size() && !over_; ++rank) {
+    Lane& lane = lanes_[rank];
+    if (!lane.to_narrow || lane.at_worker) continue;
+    const Unit& unit = *lane.to_narrow;
+    const Chunk& chunk = states_->chunk(unit.task.chunk);
+    lane.at_worker = true;
+    *work = Work{};
+    work->name = {WorkKind::kNarrowStored, job_, 0, unit.task.chunk, rank};
+    work->to = chunk.planes.param16 + unit.begin * BytesOf(states_->spec().dtype);
+    work->from = chunk.planes.gradient;
+    work->dtype = states_->spec().dtype;
+    work->count = unit.count;
+    return true;
+  }
+  return false;
+}
+
+void GpuQueue::EndWork(const WorkDone& done) {
+  Lane& lane = LaneOf(done.name.chunk);
+  TP_CHECK(lane.at_worker && lane.to_narrow, "work on a stored chunk ends once");
+  const Unit unit = *std::exchange(lane.to_narrow, std::nullopt);
+  lane.at_worker = false;
+  if (over_) return;
+  if (unit.begin + unit.count == states_->chunk(unit.task.chunk).elements) finished_.Push({unit.task.chunk, false});
+}
+
+bool GpuQueue::TakeFinished(Finished* finished) {
+  if (over_ || finished_.empty()) return false;
+  *finished = finished_.Front();
+  finished_.Pop();
+  return true;
+}
+
+void GpuQueue::Fail(const Status& why) {
+  if (failure_.ok()) failure_ = why;
+  Abandon();
+}
+
+bool GpuQueue::moving() const {
+  for (Rank rank = 0; rank < shares_.size(); ++rank) {
+    if (!lanes_[rank].units.empty() && shares_[rank].stream != nullptr && !shares_[rank].failed()) return true;
+  }
+  return false;
+}
+
+void GpuQueue::Abandon() {
+  over_ = true;
+  for (Lane& lane : lanes_) lane.tasks.Clear();
+}
+
+}  // namespace tidepool::memserver

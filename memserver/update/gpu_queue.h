@@ -1,0 +1,113 @@
+// GpuQueue: the chunks of one job whose states lie on GPUs: first stored when their weights are in, then updated with each sealed step.
+//
+// One thread (the serve loop) owns it. What is done is put on the streams of the shares (traffic/gpu_states.h) in *units* of at most
+// kGpuUnitElements of one chunk, kGpuUnitsInFlight of them on each stream, and looked at until its marker has passed; nothing blocks.
+//   store    weights where they landed in the pool -> master of slot 0; the moments there are zero since the memory was made
+//   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no use yet -> 16-bit plane (a worker): the
+//            weights may have landed where that lies
+//   update   slot of epoch e -> slot of epoch e + 1, gradients -> staging; Adam there; what trainers fetch -> pool
+// Invariants:
+//  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, which is when all units of it have passed: a server
+//     that comes after this one begins the update again, with the same result, whatever of it was done, and by whom;
+//  2. an update begins only when nobody reads the chunk's planes in the pool;
+//  3. a chunk's units go to one stream, in order; so do the chunks of a share;
+//  4. after a failure nothing new is begun.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "memserver/traffic/fixed_ring.h"
+#include "memserver/traffic/gpu_states.h"
+#include "memserver/update/work.h"
+#include "optim/update_rule.h"
+
+namespace tidepool::memserver {
+
+class GpuQueue {
+ public:
+  GpuQueue(JobStates* states, JobId job);
+
+  std::span<GpuShare> shares() { return shares_; }  // by rank; empty where the job has none on GPUs
+  std::span<const GpuShare> shares() const { return shares_; }
+
+  // All weights of the chunk are in. Also after a restart, wherever the server before stopped.
+  void Store(ChunkId chunk);
+  // The chunk is due for its update from `epoch`; chunks of a share are updated in the order of these calls.
+  void Update(ChunkId chunk, uint64_t epoch);
+
+  struct Begun {
+    uint64_t bytes = 0;                  // that are copied for it over the host's link; 0: nothing was begun
+    std::optional<ChunkId> update = {};  // the first unit of its update
+  };
+  // Puts the next unit on a stream, where one has room; updates where `may_update`, with these factors by parameter group.
+  Begun BeginNext(bool may_update, std::span<const optim::StepFactors> factors);
+  // Looks what has passed; true when something has. Copies at most about `bytes_max` where the loop's thread does the copying.
+  bool Progress(uint64_t bytes_max);
+  // Work of storing.
+  bool NextLoadWork(Work* work);
+  void EndWork(const WorkDone& done);
+  // A chunk that was stored or updated whole; false when there is none.
+  struct Finished {
+    ChunkId chunk = 0;
+    bool updated = false;  // else stored: its weights are loaded
+  };
+  bool TakeFinished(Finished* finished);
+
+  // The states are lost: the job must end.
+  void Fail(const Status& why);
+  const Status& failure() const { return failure_; }
+  // Something is on a stream that may still come to it.
+  bool moving() const;
+  // Nobody tells when a unit has passed.
+  bool MustBePolled() const { return moving(); }
+  uint64_t units() const { return units_; }  // ever begun
+  // The job goes away: nothing more is begun.
+  void Abandon();
+
+ private:
+  enum class Kind : uint8_t { kStore, kNarrow, kUpdate };
+  struct Task {
+    Kind kind = Kind::kStore;
+    ChunkId chunk = 0;
+    uint64_t epoch = 0;
+  };
+  struct Unit {
+    Task task;
+    uint64_t begin = 0, count = 0;  // elements of the chunk
+    device::Stream::Marker marker = 0;
+  };
+  // Of one share.
+  struct Lane {
+    FixedRing<Task> tasks;
+    uint64_t next = 0;  // element of the task in front
+    FixedRing<Unit> units;
+    uint32_t staging = 0;           // where the next unit of an update goes
+    std::optional<Unit> to_narrow;  // lies in the gradient plane
+    bool at_worker = false;
+  };
+  Lane& LaneOf(ChunkId chunk) { return lanes_[shm::GpuShareOf(states_->spec(), chunk)]; }
+  uint64_t BeginUnit(Rank rank, std::span<const optim::StepFactors> factors);
+  uint64_t NarrowElements(const Chunk& chunk) const;
+  uint64_t Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
+  void BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
+  bool EndUnits(Lane* lane, device::Stream* stream);
+  void EndUnit(Lane* lane, const Unit& unit);
+  void NoteStored(const Chunk& chunk) const;
+
+  JobStates* const states_;
+  const JobId job_;
+  const GpuPlaces places_;
+  std::vector<GpuShare> shares_;
+  std::vector<Lane> lanes_;  // of the shares
+  FixedRing<Finished> finished_;
+  Rank next_ = 0;  // whose turn it is
+  uint64_t units_ = 0;
+  bool over_ = false;
+  Status failure_;
+};
+
+}  // namespace tidepool::memserver
