@@ -16,6 +16,7 @@ using shm::GpuShareBytes;
 using shm::GpuStateBytes;
 using shm::HostStateBytesOf;
 using shm::JobSpec;
+using shm::kNoSpill;
 using shm::kRanksMax;
 using shm::MaySpill;
 using shm::NvmeBytesOf;

@@ -77,6 +77,11 @@ const char* WhyNotOnStream(const StepFactors& factors, const UpdateSpan& span) {
   return nullptr;
 }
 
+const char* WhyNoAdam() {
+  const char* const without = AdamImage().without;
+  return *without == '\0' ? nullptr : without;
+}
+
 Status PrepareAdam(device::Device* device) {
 #define TIDEPOOL_ADAM_PREPARE(kernel_name, ...) TP_RETURN_IF_ERROR(device->Prepare(*KernelOf<AdamShare<__VA_ARGS__>>()));
   TIDEPOOL_ADAM_FORMS(TIDEPOOL_ADAM_PREPARE)

@@ -15,6 +15,9 @@ namespace tidepool::optim {
 // Why EnqueueAdam cannot do this update on any device (rule, form of states, types, a plane that is missing); null when it can.
 const char* WhyNotOnStream(const StepFactors& factors, const UpdateSpan& span);
 
+// Why no GPU runs Adam by this program, whatever its driver (built without nvcc); null when it has the kernels.
+const char* WhyNoAdam();
+
 // Whether this device runs Adam, told before anything is built on it; makes its kernels ready, so that no later call waits for the GPU.
 // Errors: as device::Device::Prepare: kCudaUnavailable when the build has no kernel for this GPU (no nvcc), or its driver does not take it.
 Status PrepareAdam(device::Device* device);

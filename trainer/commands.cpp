@@ -37,20 +37,26 @@ std::optional<device::DeviceBytes> BytesNow(uint32_t ordinal) {
 }
 
 // As if all ranks were on this node, or on one with a GPU for each where none is here.
-Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, const RunPlan& plan) {
+Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* plan) {
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device));
-  if (wish.kind == DeviceWish::Kind::kCpu) return std::optional<GpuEstimate>();
+  const auto on_host = [&]() -> Result<std::optional<GpuEstimate>> {
+    TP_RETURN_IF_ERROR(PlaceGpuStates(options, 0, plan));
+    return std::optional<GpuEstimate>();
+  };
+  if (wish.kind == DeviceWish::Kind::kCpu) return on_host();
   RankPlace place;
-  place.world = place.local_world = plan.layout.world;
+  place.world = place.local_world = plan->layout.world;
   const auto gpus = device::ListGpus();
-  if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return std::optional<GpuEstimate>();
+  if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return on_host();
   if (!gpus.ok()) {
-    return std::optional(EstimateGpu(plan, wish.ordinal ? plan.layout.world : 1, std::nullopt, {.why_not = "no GPU is here"}));
+    TP_RETURN_IF_ERROR(PlaceGpuStates(options, wish.ordinal ? 1 : plan->layout.world, plan));
+    return std::optional(EstimateGpu(*plan, wish.ordinal ? plan->layout.world : 1, std::nullopt, {.why_not = "no GPU is here"}));
   }
   TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
-  if (!chosen.gpu) return std::optional<GpuEstimate>();
+  if (!chosen.gpu) return on_host();
+  TP_RETURN_IF_ERROR(PlaceGpuStates(options, chosen.gpus, plan));
   const auto server = client::AskGpus(options.socket_dir, kAskNs);
-  return std::optional(EstimateGpu(plan, chosen.sharers, BytesNow(static_cast<uint32_t>(chosen.gpu->ordinal)),
+  return std::optional(EstimateGpu(*plan, chosen.sharers, BytesNow(static_cast<uint32_t>(chosen.gpu->ordinal)),
                                    ServerContextOf(server, device::Text(chosen.gpu->uuid))));
 }
 
@@ -65,9 +71,10 @@ Status Estimate(const RunOptions& options) {
         .Where("--ranks")
         .Fix("give at most 64");
   }
-  TP_ASSIGN_OR_RETURN(const RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
-  TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, plan));
-  std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n" : DescribePlan(plan) + (gpu ? DescribeGpu(*gpu) : ""));
+  TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
+  TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
+  std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
+                             : DescribePlan(plan) + DescribeGpuStates(plan) + (gpu ? DescribeGpu(*gpu) : ""));
   return {};
 }
 

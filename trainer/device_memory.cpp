@@ -146,6 +146,7 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
   if (run.at != ShortAt::kStep) return BeforeSteps(run, plan, options).Take();
   const Need need = NeedOf(run, plan, options);
   Changes changes(need);
+  changes.Offer("--gpu-states off", run.shares.states);
   const uint64_t rcache = run.shares.rcache + run.shares.resident;
   if (run.rcache_smallest > 0 && run.rcache_smallest < rcache) {
     changes.Offer("--rcache " + std::to_string(run.rcache_smallest), rcache - run.rcache_smallest);
@@ -182,9 +183,9 @@ Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan, c
   return std::move(ended)
       .Where(WantedText(run, plan))
       .Why("of " + FormatBytes(s.total) + ": rCache " + FormatBytes(s.rcache) + ", resident chunks " + FormatBytes(s.resident) +
-           ", parameters outside " + FormatBytes(s.outside) + ", activations " + FormatBytes(s.activations()) +
-           ", held by LibTorch unused " + FormatBytes(s.unused()) + ", framework (contexts, kernels) and other processes " +
-           FormatBytes(s.framework()) + ", free " + FormatBytes(s.free))
+           (s.states > 0 ? ", optimizer states " + FormatBytes(s.states) : "") + ", parameters outside " + FormatBytes(s.outside) +
+           ", activations " + FormatBytes(s.activations()) + ", held by LibTorch unused " + FormatBytes(s.unused()) +
+           ", framework (contexts, kernels) and other processes " + FormatBytes(s.framework()) + ", free " + FormatBytes(s.free))
       .Fix(fix);
 }
 
@@ -205,7 +206,11 @@ uint64_t WantedBytes(const std::string& text) {
 }
 
 GpuEstimate EstimateGpu(const RunPlan& plan, uint32_t sharers, std::optional<device::DeviceBytes> now, ServerContext server) {
-  return {.rank_bytes = plan.rcache.bytes + SpareBytes(plan.layout), .sharers = sharers, .now = now, .server = std::move(server)};
+  return {.rank_bytes = plan.rcache.bytes + SpareBytes(plan.layout),
+          .sharers = sharers,
+          .states_bytes = plan.gpu_states.gpu_bytes,
+          .now = now,
+          .server = std::move(server)};
 }
 
 ServerContext ServerContextOf(const Result<std::vector<client::GpuView>>& gpus, const std::string& uuid) {
@@ -222,6 +227,7 @@ std::string DescribeGpu(const GpuEstimate& estimate) {
   std::string text = "gpu       " + FormatBytes(estimate.bytes()) + " of each GPU that is used, for " + std::to_string(estimate.sharers) +
                      (estimate.sharers == 1 ? " rank" : " ranks") +
                      ": rCache with resident chunks, and one chunk that stands in after a failure" +
+                     (estimate.states_bytes > 0 ? "; " + FormatBytes(estimate.states_bytes) + " of optimizer states" : "") +
                      (server.bytes > 0 ? "; and " + FormatBytes(server.bytes) + " that memserver has taken, as it measured" : "") +
                      "; beside it activations, and a context of the trainer for each rank (";
   if (!estimate.now) {

@@ -22,6 +22,7 @@ struct DeviceShares {
   uint64_t total = 0, free = 0;
   uint64_t rcache = 0, resident = 0;  // of this rank: blocks, and always resident chunks
   uint64_t outside = 0;               // parameters outside the rCache: the block that stands in after a failure
+  uint64_t states = 0;                // of the optimizer, which memserver has there for the ranks of this run
   uint64_t allocated = 0;             // tensors of LibTorch at their largest, `outside` among them
   uint64_t reserved = 0;              // what LibTorch holds for tensors, in use or not
 
@@ -29,7 +30,7 @@ struct DeviceShares {
   uint64_t unused() const { return reserved - std::min(reserved, allocated); }
   // Contexts of this process and of memserver, code of kernels, other processes.
   uint64_t framework() const {
-    const uint64_t known = free + rcache + resident + reserved;
+    const uint64_t known = free + rcache + resident + states + reserved;
     return total - std::min(total, known);
   }
 };
@@ -58,8 +59,9 @@ struct MemoryChange {
 // What stands in for chunks after a failure: as large as the largest (trainer/hooks/storage_binding.h).
 uint64_t SpareBytes(const ChunkLayout& layout);
 
-// At most three that would have fitted, in the order: rCache, batch, checkpointing, offloading, context. Before the first step, which has
-// not told yet what operators take: rCache, type of the elements, size of the chunks; each is weighed by the plan that it leads to.
+// At most three that would have fitted, in the order: states on GPUs, rCache, batch, checkpointing, offloading, context. Before the first
+// step, which has not told yet what operators take: rCache, type of the elements, size of the chunks; each is weighed by the plan that it
+// leads to.
 std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& plan, const RunOptions& options);
 // `ended` (kDeviceMemoryShort) with the shares and the changes.
 Status ExplainShortage(Status ended, const ShortRun& run, const RunPlan& plan, const RunOptions& options);

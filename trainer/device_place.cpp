@@ -1,5 +1,6 @@
 #include "trainer/device_place.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace tidepool::trainer {
@@ -25,7 +26,10 @@ Result<DevicePlace> ChooseGpu(const DeviceWish& wish, const RankPlace& place, co
     return Unavailable("there is no GPU " + std::to_string(ordinal) + ": the driver shows " + std::to_string(count))
         .Fix("give an ordinal below " + std::to_string(count) + ", counted among CUDA_VISIBLE_DEVICES, or --device cuda");
   }
-  DevicePlace chosen{.gpu = gpus[ordinal], .sharers = SharersOf(wish, place, ordinal, count), .why = {}};
+  DevicePlace chosen{.gpu = gpus[ordinal],
+                     .sharers = SharersOf(wish, place, ordinal, count),
+                     .gpus = wish.ordinal ? 1 : std::min(count, place.local_world),
+                     .why = {}};
   if (!gpus[ordinal].wait_value64) {
     return Unavailable("GPU " + std::to_string(ordinal) + " (" + gpus[ordinal].name + ") cannot wait for 64-bit flags in its streams")
         .Why("trainer and memserver order their copies by such flags");
@@ -58,7 +62,7 @@ Result<DeviceWish> ParseDeviceWish(const std::string& text) {
 }
 
 Result<DevicePlace> ChooseDevice(const DeviceWish& wish, const RankPlace& place, const Result<std::vector<device::Gpu>>& gpus) {
-  if (wish.kind == DeviceWish::Kind::kCpu) return DevicePlace{.gpu = {}, .sharers = 1, .why = "--device cpu"};
+  if (wish.kind == DeviceWish::Kind::kCpu) return DevicePlace{.gpu = {}, .sharers = 1, .gpus = 0, .why = "--device cpu"};
   Result<DevicePlace> chosen = gpus.ok() && !gpus.value().empty() ? ChooseGpu(wish, place, gpus.value())
                                : gpus.ok()                        ? Unavailable("the driver shows no GPU")
                                                                   : Status(gpus.status()).Where("--device");
@@ -67,7 +71,7 @@ Result<DevicePlace> ChooseDevice(const DeviceWish& wish, const RankPlace& place,
 }
 
 DevicePlace HostInstead(const Status& why_not) {
-  return {.gpu = {}, .sharers = 1, .why = "--device auto found no GPU that can be used: " + why_not.what()};
+  return {.gpu = {}, .sharers = 1, .gpus = 0, .why = "--device auto found no GPU that can be used: " + why_not.what()};
 }
 
 std::string Describe(const DevicePlace& place) {

@@ -28,6 +28,7 @@ Result<DeviceWish> ParseDeviceWish(const std::string& text);
 struct DevicePlace {
   std::optional<device::Gpu> gpu;  // none: the host
   uint32_t sharers = 1;            // ranks of this node on that GPU, this one included
+  uint32_t gpus = 0;               // that this node's ranks are spread over, as seen from here; 0: the host
   std::string why;                 // for the start lines
 };
 

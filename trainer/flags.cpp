@@ -71,6 +71,11 @@ void AddMemoryFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--chunk-size", o->chunk_size, "bytes of a chunk, or auto: least waste over a range of sizes")
       ->group("memory")
       ->capture_default_str();
+  app->add_option("--gpu-states", o->gpu_states,
+                  "of each GPU for states of Adam, which are updated there: off, a size, or auto: those of chunks that are always resident")
+      ->group("memory")
+      ->type_name("SIZE")
+      ->capture_default_str();
   app->add_option("--accumulate", o->micro_batches, "micro-batches of one step (gradient accumulation)")
       ->group("memory")
       ->check(CLI::Range(1u, 65536u))

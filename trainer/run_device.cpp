@@ -76,6 +76,7 @@ Result<std::unique_ptr<RunDevice>> RunDevice::Open(const RunOptions& options, co
   std::unique_ptr<RunDevice> device(new RunDevice(Describe(chosen)));
   if (!chosen.gpu) return device;
   device->shared_ = chosen.sharers > 1;
+  device->gpus_ = chosen.gpus;
   if (options.deterministic) (void)setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS begins
   Status opened;
   const Status thrown = CatchTorch([&] {

@@ -43,6 +43,8 @@ class RunDevice {
   ~RunDevice();
 
   bool is_gpu() const { return cuda_ != nullptr; }
+  // That the ranks of this node are spread over; 0 on the host.
+  uint32_t gpus() const { return gpus_; }
   // One line for the start of a run: which device, and why.
   const std::string& description() const { return description_; }
 
@@ -82,6 +84,7 @@ class RunDevice {
   std::optional<c10::StreamGuard> current_;
   std::unique_ptr<device::Stream> compute_, recycle_, group_;
   bool shared_ = false;
+  uint32_t gpus_ = 0;
   UniqueFd rcache_fd_;
   std::unique_ptr<device::Memory> rcache_;
   std::unique_ptr<device::Registration> flags_;

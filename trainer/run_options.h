@@ -45,6 +45,7 @@ struct RunOptions {
   // memory
   std::string rcache = "25%";  // of the non-resident parameters, or a size
   std::string chunk_size = "auto";
+  std::string gpu_states = "auto";  // off, auto, or bytes of each GPU for optimizer states
   bool prefetch = true;
   // place
   std::string device = "cpu";  // cpu, cuda, cuda:N, auto

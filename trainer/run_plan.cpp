@@ -6,6 +6,7 @@
 
 #include "base/json_writer.h"
 #include "base/units.h"
+#include "optim/adam_stream.h"
 #include "trainer/model_config.h"
 
 namespace tidepool::trainer {
@@ -82,6 +83,7 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   RunPlan plan;
   plan.shape = shape;
   TP_RETURN_IF_ERROR(CheckOptimizer(options));
+  TP_RETURN_IF_ERROR(ParseGpuStatesWish(options.gpu_states).status());
   TP_ASSIGN_OR_RETURN(plan.lora, LoraOf(shape, options));
   TP_ASSIGN_OR_RETURN(plan.layout, LayoutOf(plan.shape, plan.lora, options, world));
   if (!options.base.empty()) {
@@ -93,6 +95,24 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   plan.memory = EstimateMemory(
       plan.layout, {.micro_batches = options.micro_batches, .rcache_bytes = plan.rcache.bytes, .optimizer = plan.spec.optimizer});
   return plan;
+}
+
+Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan) {
+  TP_ASSIGN_OR_RETURN(const GpuStatesWish wish, ParseGpuStatesWish(options.gpu_states));
+  TP_ASSIGN_OR_RETURN(plan->gpu_states, PlanGpuStates(wish, plan->layout, plan->spec, {.gpus = gpus, .why_no_kernel = optim::WhyNoAdam()}));
+  plan->spec.states_on_gpu = plan->gpu_states.chunks;
+  return {};
+}
+
+std::string DescribeGpuStates(const RunPlan& plan) {
+  const GpuStatesPlan& on_gpu = plan.gpu_states;
+  if (on_gpu.why.empty()) return {};
+  if (on_gpu.chunks == 0) return "states    all on the host: " + on_gpu.why + "\n";
+  const uint64_t less = client::StateBytesOf(plan.spec).total() - client::HostStateBytesOf(plan.spec, client::kNoSpill).total();
+  const std::string first = on_gpu.chunks == 1 ? "the first" : "the first " + std::to_string(on_gpu.chunks);
+  return "states    those of " + first + " of " + std::to_string(plan.spec.chunks.size()) + " chunks on GPUs, up to " +
+         FormatBytes(on_gpu.gpu_bytes) + " of each, which memserver takes (two slots a chunk): " + on_gpu.why + "; the pool needs " +
+         FormatBytes(less) + " less\n";
 }
 
 Status NameFrozenChunks(RunPlan* plan) {
@@ -170,8 +190,13 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
     json.Key("states_on_nvme").BeginObject().Field("pool_bytes", RoundUp(client::HostStateBytesOf(plan.spec, 0).total(), kMiB));
     json.Field("nvme_bytes", RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB)).EndObject();
   }
+  if (plan.gpu_states.chunks > 0) {
+    json.Key("states_on_gpu").BeginObject().Field("chunks", plan.gpu_states.chunks).Field("gpu_bytes", plan.gpu_states.gpu_bytes);
+    json.Field("pool_bytes", RoundUp(client::HostStateBytesOf(plan.spec, client::kNoSpill).total() + m.frozen, kMiB)).EndObject();
+  }
   if (gpu != nullptr) {
     json.Key("gpu").BeginObject().Field("rank_bytes", gpu->rank_bytes).Field("ranks", gpu->sharers);
+    if (gpu->states_bytes > 0) json.Field("states_bytes", gpu->states_bytes);
     if (gpu->server.bytes > 0) json.Field("server_bytes", gpu->server.bytes);
     json.Field("bytes", gpu->bytes());
     if (gpu->now) json.Field("total_bytes", gpu->now->total).Field("used_bytes_with_a_context", gpu->now->total - gpu->now->free);

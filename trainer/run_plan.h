@@ -12,6 +12,7 @@
 #include "client/job_spec.h"
 #include "device/cuda_device.h"
 #include "trainer/frozen_base.h"
+#include "trainer/gpu_states.h"
 #include "trainer/job.h"
 #include "trainer/layout/chunk_layout.h"
 #include "trainer/model/gpt_shape.h"
@@ -28,6 +29,7 @@ struct RunPlan {
   RcachePlan rcache;
   client::JobSpec spec;
   MemoryEstimate memory;
+  GpuStatesPlan gpu_states;                // as PlaceGpuStates decided
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
 };
 
@@ -41,10 +43,11 @@ struct ServerContext {
 struct GpuEstimate {
   uint64_t rank_bytes = 0;  // rCache with resident chunks, and the block that stands in after a failure
   uint32_t sharers = 1;
+  uint64_t states_bytes = 0;               // optimizer states of the ranks that share it, which memserver takes
   std::optional<device::DeviceBytes> now;  // of the GPU of this machine, with a context on it
   ServerContext server = {};
 
-  uint64_t bytes() const { return rank_bytes * sharers + server.bytes; }  // that are known
+  uint64_t bytes() const { return rank_bytes * sharers + states_bytes + server.bytes; }  // that are known
 };
 
 // `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the shape is the preset's.
@@ -53,6 +56,12 @@ struct GpuEstimate {
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
 // The same for a shape that is no preset.
 Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
+
+// Decides how many chunks have their states on GPUs, and writes it into the specification. `gpus`: that the ranks are spread over; 0: the
+// run is on the host. Errors: as PlanGpuStates, ParseGpuStatesWish.
+Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan);
+// One line for people; empty where there was nothing to decide.
+std::string DescribeGpuStates(const RunPlan& plan);
 
 // Names the frozen chunks in the specification by their content, which takes a pass over the base. Errors: kUsageError (adapters without a
 // base), kSafetensorsBad.

@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "trainer/comm/nccl_collective.h"
 #include "trainer/comm/staged_collective.h"
+#include "trainer/gpu_states.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/stop_flag.h"
 
@@ -145,6 +146,10 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
       client_ = std::move(made).value();
       return task_.device.take_flags ? task_.device.take_flags(client_->attachment()) : Status();
     }
+    if (GivesUpGpuStates(made.status())) continue;
+    if (made.status().id() == ErrorId::kJobMismatch && !no_gpu_states_.ok() && no_gpu_states_.id() != ErrorId::kJobMismatch) {
+      return Status(no_gpu_states_).Fix("give --gpu-states off: other ranks have states there, and this one cannot");
+    }
     const bool taken = made.status().id() == ErrorId::kRankTaken;
     if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) {
       return made.status().where().empty() ? Status(made.status()).Where("memserver at " + options.socket_dir) : made.status();
@@ -155,6 +160,14 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
     }
     clock.SleepNs(kSeatPauseNs);
   }
+}
+
+bool RunSession::GivesUpGpuStates(const Status& refused) {
+  if (!task_.states_may_stay_on_host || task_.spec.states_on_gpu == 0 || !IsAboutGpuStates(refused.id())) return false;
+  task_.spec.states_on_gpu = 0;
+  no_gpu_states_ = refused;
+  if (task_.say) task_.say("all states stay on the host: " + refused.what());
+  return true;
 }
 
 Status RunSession::Interrupted() {

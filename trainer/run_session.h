@@ -50,6 +50,8 @@ struct SessionTask {
   // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server that is away; the other ranks for
   // --rejoin-timeout.
   bool resumes = false;
+  // A server that refuses the states on GPUs is asked again with all of them on the host.
+  bool states_may_stay_on_host = false;
   std::function<void(const std::string&)> say = nullptr;  // one line when a wait begins, one when it is over
   std::function<void(const Status&)> stuck = nullptr;     // see Rendezvous::stuck
   std::function<Status()> interrupted = nullptr;          // asked while other ranks are waited for; an error ends the wait
@@ -90,6 +92,8 @@ class RunSession {
   std::vector<Collective*> groups() const;
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
+  // As the server took the job: without states on GPUs where it refused them.
+  const client::JobSpec& spec() const { return task_.spec; }
   // What a private server logged last; empty without one.
   std::string ServerLogTail() const { return server_ ? server_->LogTail() : std::string(); }
 
@@ -101,6 +105,8 @@ class RunSession {
   Status LaunchServer();
   Status ShareSocketDir();
   Status TakeSeat(const client::ClientOptions& options);
+  // True when the server that refused is to be asked again, with all states on the host.
+  bool GivesUpGpuStates(const Status& refused);
   Status MeetWorld();
   // True when the ranks of this run exchange blocks by NCCL; all ranks say the same.
   Result<bool> AgreeOnNccl();
@@ -113,7 +119,8 @@ class RunSession {
   Status SeatLost();
 
   const RankPlace place_;
-  const SessionTask task_;
+  SessionTask task_;
+  Status no_gpu_states_;  // why the server refused them; ok: it did not
   SteadyClock clock_;
   std::optional<uint64_t> pool_bytes_;  // as asked for
   int64_t server_timeout_ns_ = 0, rejoin_timeout_ns_ = 0, queue_timeout_ns_ = 0;

@@ -97,6 +97,8 @@ Status TrainingRun::OpenDevice() {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() + "\n" << std::flush;
   }
   Say("device    " + device_->description() + "\n");
+  TP_RETURN_IF_ERROR(PlaceGpuStates(options_, device_->gpus(), &plan_));
+  Say(DescribeGpuStates(plan_));
   return {};
 }
 
@@ -113,6 +115,7 @@ Status TrainingRun::NameBase() {
 Status TrainingRun::MakeSession() {
   SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
   task.resumes = resume_;
+  task.states_may_stay_on_host = plan_.gpu_states.may_stay_on_host;
   task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
   task.say = [this](const std::string& line) { SayWait(line); };
   // Before LibTorch takes any memory of the device.
@@ -340,6 +343,7 @@ Status TrainingRun::WithShares(Status ended, ShortAt at) const {
   if (!shares.ok()) return ended;
   if (at != ShortAt::kRcache) {
     shares->resident = plan_.rcache.resident_bytes;
+    shares->states = GpuStateBytesOfOne(session_->spec(), device_->gpus());
     shares->rcache = plan_.rcache.bytes - std::min(plan_.rcache.bytes, plan_.rcache.resident_bytes);
   }
   if (at == ShortAt::kStep) shares->outside = SpareBytes(plan_.layout);

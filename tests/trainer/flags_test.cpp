@@ -90,6 +90,14 @@ TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
   EXPECT_FALSE(Parse({"run", "--states", "int4"}));
 }
 
+TEST_F(FlagsTest, RunAndEstimateTakeBytesForStatesOnGpus) {
+  for (const char* command : {"run", "estimate"}) {
+    EXPECT_EQ(Parse({command})->options.gpu_states, "auto");
+    EXPECT_EQ(Parse({command, "--gpu-states", "off"})->options.gpu_states, "off");
+    EXPECT_EQ(Parse({command, "--gpu-states", "4GiB"})->options.gpu_states, "4GiB") << "what is no size is found where the plan is made";
+  }
+}
+
 TEST_F(FlagsTest, WithoutFlagsTheDefaultsHold) {
   const auto line = Parse({"run"});
   ASSERT_TRUE(line) << err_;

@@ -56,6 +56,17 @@ TEST_F(DeviceMemory, ChangesThatFitComeWithTheirPredictions) {
   EXPECT_LT(changes[2].bytes, 40 * kGiB);
 }
 
+TEST_F(DeviceMemory, StatesOnTheGpuAreAShareThatCanGo) {
+  run_.shares.states = 6 * kGiB;
+  EXPECT_EQ(run_.shares.framework(), 2 * kGiB) << "they were memserver's all the time";
+  const std::vector<MemoryChange> changes = ChangesThatFit(run_, plan_, options_);
+  ASSERT_FALSE(changes.empty());
+  EXPECT_EQ(changes[0].flags, "--gpu-states off");
+  EXPECT_EQ(changes[0].bytes, (79 + 4 - 6) * kGiB);
+  const std::string text = ExplainShortage(Status(ErrorId::kDeviceMemoryShort, "out of memory"), run_, plan_, options_).Format();
+  EXPECT_NE(text.find("resident chunks 1.00 GiB, optimizer states 6.00 GiB, parameters outside"), std::string::npos) << text;
+}
+
 TEST_F(DeviceMemory, WhatWouldNotFitIsNotOffered) {
   run_.rcache_smallest = 8 * kGiB;  // 1 GiB less, where 3 are missing
   options_.activation_checkpointing = true;

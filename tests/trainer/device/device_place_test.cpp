@@ -48,9 +48,13 @@ TEST(DevicePlace, ASharedGpuIsSaidToBe) {
   const DevicePlace third = Choose("cuda", Local(2, 3), Gpus(2)).value();
   EXPECT_EQ(third.gpu->ordinal, 0);
   EXPECT_EQ(third.sharers, 2U);
+  EXPECT_EQ(third.gpus, 2U);
   EXPECT_NE(Describe(third).find("shared by 2 ranks of this node"), std::string::npos) << Describe(third);
   EXPECT_EQ(Choose("cuda", Local(1, 3), Gpus(2)).value().sharers, 1U);
   EXPECT_EQ(Choose("cuda:1", Local(0, 3), Gpus(2)).value().sharers, 3U);
+  EXPECT_EQ(Choose("cuda:1", Local(0, 3), Gpus(2)).value().gpus, 1U);
+  EXPECT_EQ(Choose("cuda", Local(0, 3), Gpus(8)).value().gpus, 3U) << "those that have a rank";
+  EXPECT_EQ(Choose("cpu", Local(0, 3), Gpus(8)).value().gpus, 0U);
 }
 
 TEST(DevicePlace, AGpuThatIsNotThereIsAnErrorOrTheHost) {
