@@ -223,12 +223,13 @@ class BenchGpu(unittest.TestCase):
         return subprocess.run([os.path.join(PROGRAMS, "bench_gpu"), *words], env=environment, capture_output=True, text=True, check=False)
 
     def test_runs_to_its_end(self):
-        ended = self.start("--rounds", "1", "--copy-mebibytes", "8", "--pool-mebibytes", "8", "--trips", "20", driver=FAKE_DRIVER)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
+        words = "--rounds 1 --copy-mebibytes 8 --pool-mebibytes 8 --trips 20 --adam-mebi-elements 1"
+        ended = self.start(*words.split(), driver=FAKE_DRIVER)
+        self.assertIn(ended.returncode, (0, 3), ended.stderr)  # 3: a target is missed, as a GPU's by its stand-in
         import bench_report  # pylint: disable=import-outside-toplevel
 
         rows = bench_report.parse_rows(ended.stdout)[0]
-        for part in ("copies of 4 MiB both ways", "pool registered", "host memory changed", "import of 8 MiB by an IPC", "flags, round trip: processor",
+        for part in ("copies of 4 MiB both ways", "pool registered", "host memory changed", "import of 8 MiB by an IPC", "flags, round trip: processor", "AdamW kernel",
                      "push of 4 MiB chunks through memserver, both ways"):
             self.assertTrue(any(row["row"].startswith(part) for row in rows), part)
         unregistered = [row["value"] for row in rows if row["row"] == "copies of memory that was not registered"]
