@@ -173,5 +173,100 @@ TEST_F(GpuProcesses, AFailedGpuEndsItsSessionsByNameAndOthersGoOn) {
   EXPECT_FALSE(server->Wait(0).has_value()) << server->Output();
 }
 
+// --- states that lie on the GPU ---
+
+const Strings kStatesThere{"--states-on-gpu", "2"};
+
+Strings With(Strings words, const Strings& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST_F(GpuProcesses, StatesOnTheGpuGiveTheBitsOfTheHostAndAllOfItsMemoryBack) {
+  const Process server = Serve({"--pool", "16MiB"}, WithGpu({"FAKE_CUDA_GPUS=2"}));
+  const Process warm = TrainOnGpu(With(kStatesThere, {"--name", "warm", "--steps", "2"}));
+  ASSERT_EQ(warm->Wait(kLimit)->exit_code, 0) << warm->Output();
+  ASSERT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+  const OpenDescriptors before = SettledDescriptorsOf(directory_.path());
+  const Process fp32 = TrainOnGpu(With(kStatesThere, {"--pause-ms", "0"}));
+  ExpectDone(fp32.get(), UndisturbedHash());
+  const Strings accumulating{"--bf16", "--micro-batches", "3", "--pause-ms", "0"};
+  const Process on_host = Train(accumulating);
+  ASSERT_EQ(on_host->Wait(kLimit)->exit_code, 0) << on_host->Output();
+  const Process bf16 = TrainOnGpu(With(accumulating, kStatesThere));
+  ExpectDone(bf16.get(), HashIn(on_host->Output()));
+  EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+  const OpenDescriptors after = WaitForDescriptors(directory_.path(), before, kLimit);
+  EXPECT_EQ(after, before) << "the keeper has let go: " << before.Text() << "\nand then\n" << after.Text();
+}
+
+#ifdef TIDEPOOL_SANITIZED
+const Strings kStatesPoints{"server.gpu_unit_passed:20"};  // the others are the same code, and no faster
+#else
+const Strings kStatesPoints{"server.gpu_share_ready",   "server.gpu_unit_begun:1",   "server.gpu_unit_begun:20",
+                            "server.gpu_unit_passed:2", "server.gpu_unit_passed:21", "server.gpu_piece_stored"};
+#endif
+
+TEST_F(GpuProcesses, AServerKilledAtAnyPointOfTheWayOfStatesOnTheGpuChangesNoBits) {
+  const std::string expected = UndisturbedHash();
+  for (const std::string& point : kStatesPoints) {
+    const Process first = Serve({}, WithGpu({"TIDEPOOL_KILL_AT=" + point}));
+    const Process trainer = TrainOnGpu(With(kStatesThere, {"--pause-ms", "1", "--persistent"}));
+    const auto killed = first->Wait(kLimit);
+    ASSERT_TRUE(killed.has_value()) << "nobody passed " << point << trainer->Output();
+    EXPECT_EQ(killed->signal, SIGKILL);
+    ExpectDone(trainer.get(), expected);
+    EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing) << point;
+    ASSERT_EQ(kill(ServerPid(), SIGINT), 0);
+    ASSERT_TRUE(WaitForFilesToGo());
+  }
+}
+
+// A detached job: nobody but the keeper holds its states while there is no server.
+TEST_F(GpuProcesses, StatesOnTheGpuOutliveTrainerAndServerTogether) {
+  const std::string expected = UndisturbedHash();
+  Process server = Serve({"--no-respawn"}, WithGpu());
+  {
+    const Process killed = TrainOnGpu(With(kStatesThere, {"--norms", "--persistent"}));
+    ASSERT_TRUE(killed->WaitForOutput("norm 10 ", kLimit)) << killed->Output();
+    killed->Signal(SIGKILL);
+    ASSERT_TRUE(killed->Wait(kLimit).has_value());
+  }
+  server->Signal(SIGKILL);
+  ASSERT_TRUE(server->Wait(kLimit).has_value());
+  server = Serve({"--no-respawn"}, WithGpu({"TIDEPOOL_KILL_AT=server.gpu_share_imported"}));
+  ASSERT_TRUE(server->Wait(kLimit).has_value()) << server->Output();
+  server = Serve({"--no-respawn"}, WithGpu());
+  const Process next = TrainOnGpu(With(kStatesThere, {"--persistent"}));
+  ExpectDone(next.get(), expected);
+  EXPECT_EQ(next->Output().find("from 0\n"), std::string::npos) << next->Output();
+}
+
+TEST_F(GpuProcesses, AServerKilledAsItMakesAShareLeavesARankThatBeginsAnew) {
+  const Process first = Serve({}, WithGpu({"TIDEPOOL_KILL_AT=server.gpu_share_made"}));
+  const Process trainer = TrainOnGpu(With(kStatesThere, {"--pause-ms", "0"}));
+  ASSERT_TRUE(first->Wait(kLimit).has_value());
+  ASSERT_TRUE(trainer->Wait(kLimit).has_value());
+  const Process again = TrainOnGpu(With(kStatesThere, {"--pause-ms", "0", "--persistent"}));
+  ExpectDone(again.get(), UndisturbedHash());
+}
+
+TEST_F(GpuProcesses, StatesThatCannotLieOnTheGpuAreRefusedByName) {
+  const Process server = Serve({}, WithGpu({"FAKE_CUDA_WITHOUT=vmm"}));
+  ExpectRefused(TrainOnGpu(kStatesThere, {"FAKE_CUDA_WITHOUT=vmm"}).get(), 9, "TP2301");
+  ExpectRefused(Train(kStatesThere).get(), 1, "they bring none");
+}
+
+TEST_F(GpuProcesses, AFailedGpuEndsTheJobWhoseStatesLayThereByNameAndOthersGoOn) {
+  const std::string expected = UndisturbedHash();
+  const Process server = Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:400:700"}));
+  const Process on_host = Train({"--name", "host"});
+  const Process on_gpu = TrainOnGpu(With(kStatesThere, {"--name", "gpu", "--steps", "100000"}));
+  ExpectRefused(on_gpu.get(), 7, "TP3014");
+  ASSERT_EQ(on_host->Wait(kLimit)->exit_code, 0) << on_host->Output();
+  EXPECT_EQ(HashIn(on_host->Output()), expected);
+  EXPECT_EQ(WaitForHoldings(directory_.path(), kNothing, kLimit), kNothing);
+}
+
 }  // namespace gpu_test
 }  // namespace tidepool::testing

@@ -216,6 +216,7 @@ shm::JobSpec SpecOf(const ThinOptions& options) {
   spec.optimizer = options.optimizer;
   spec.max_grad_norm = 1.0F;
   spec.micro_batches = options.micro_batches;
+  spec.states_on_gpu = options.states_on_gpu;
   spec.rcache_bytes = RoundUp((options.frozen_chunks > 0 ? 3 : 2) * options.chunk_elements * 4, kPageBytes);
   spec.parameter_groups = {{1.0F, 0.1F}, {1.0F, 0.0F}};
   spec.data_groups = {{options.world == 64 ? ~uint64_t{0} : (uint64_t{1} << options.world) - 1}};

@@ -28,6 +28,7 @@ struct ThinOptions {
   uint32_t micro_batches = 1;
   uint32_t frozen_chunks = 0;   // of chunk_elements each; each step looks at one of them
   uint64_t frozen_seed = 1;     // what is in them
+  uint32_t states_on_gpu = 0;   // chunks, from the first on
   bool frozen_wrong = false;    // other bytes are put than those that are named
   bool frozen_written = false;  // tries to write to one that is there, which is to be refused
   DType dtype = DType::kF32;

@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunks", options.chunks);
   app.add_option("--elements", options.chunk_elements);
   app.add_option("--micro-batches", options.micro_batches);
+  app.add_option("--states-on-gpu", options.states_on_gpu);
   app.add_option("--pause-ms", pause_ms);
   AddFrozen(&app, &options);
   app.add_option("--save", options.save_dir);

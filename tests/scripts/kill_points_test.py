@@ -9,6 +9,7 @@ ROOMS = ["base", "client", "device", "memserver", "nvme", "optim", "shm", "train
 TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp"]
 FROZEN = "only with frozen chunks: frozen_base_test.cpp"
 ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
+ON_GPU = "only with states on a GPU: gpu_test.cpp"
 DEMOTED = "only when states leave the host: demotion_test.cpp"
 ELSEWHERE = {
     "server.demotion_begun": DEMOTED,
@@ -21,6 +22,12 @@ ELSEWHERE = {
     "server.frozen_put": FROZEN,
     "server.frozen_sealed": FROZEN,
     "nvme.writes_out": ON_NVME,
+    "server.gpu_piece_stored": ON_GPU,
+    "server.gpu_share_imported": ON_GPU,
+    "server.gpu_share_made": ON_GPU,
+    "server.gpu_share_ready": ON_GPU,
+    "server.gpu_unit_begun": ON_GPU,
+    "server.gpu_unit_passed": ON_GPU,
     "server.piece_staged": ON_NVME,
     "server.piece_stored": ON_NVME,
     "server.piece_written": ON_NVME,
