@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "shm/gpu_states.h"
 #include "shm/spill.h"
 
 namespace tidepool::memserver {
@@ -33,6 +34,13 @@ SessionRow RowOf(Seat& seat) {
   return row;
 }
 
+// Of a share of the job; on this GPU, or on any. Memory that the keeper alone still holds counts.
+uint64_t BytesOn(const Job& job, Rank rank, const GpuStreams* gpu) {
+  const GpuShare& share = job.gpus.shares()[rank];
+  const bool none = share.life == GpuShare::Life::kNone || share.life == GpuShare::Life::kDropped;
+  return none || (gpu != nullptr && share.gpu != gpu) ? 0 : shm::GpuShareBytes(job.spec(), rank);
+}
+
 ChunkRow RowOf(const Job& job, ChunkId id) {
   const Chunk& chunk = job.states->chunk(id);
   ChunkRow row;
@@ -41,6 +49,7 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   row.elements = chunk.elements;
   row.bytes = job.states->plane_bytes(id);
   row.spilled = chunk.spilled;
+  row.on_gpu = chunk.on_gpu;
   const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
   row.version = version == kNoVersion ? 0 : version;
   row.ranks_cached = chunk.ranks_cached;
@@ -129,6 +138,8 @@ JobRow RowOf(const Job& job, bool demoting) {
   row.nvme_bytes = job.states->nvme_total();
   for (const Chunk& chunk : job.states->chunks()) row.chunks_spilled += chunk.spilled ? 1 : 0;
   row.chunks_demoted = job.states->demoted();
+  for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank) row.gpu_bytes += BytesOn(job, rank, nullptr);
+  row.chunks_on_gpu = spec.states_on_gpu;
   row.rcache_bytes = RcacheOf(job);
   row.account = job.account;
   row.quota = job.quota;
@@ -320,7 +331,12 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
       snapshot->bytes_d2h += session.bytes_d2h;
     }
   }
-  for (const auto& gpu : tables.gpus) snapshot->gpus.push_back(RowOf(*gpu));
+  for (const auto& gpu : tables.gpus) {
+    snapshot->gpus.push_back(RowOf(*gpu));
+    for (const auto& job : tables.jobs) {
+      for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank) snapshot->gpus.back().state_bytes += BytesOn(*job, rank, gpu.get());
+    }
+  }
   for (const WaitingRank& rank : tables.waiting) snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
   for (const Mute& mute : tables.mutes) {
     if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0) snapshot->mutes.push_back({mute.code, left});

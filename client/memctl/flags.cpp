@@ -92,7 +92,7 @@ void AddCommand(CLI::App* app, const CommandFlags& command, Invocation* invocati
     sub->add_option("--state", invocation->state, "Only chunks in this state")
         ->type_name("empty|resident|gradients|complete|update-due|updating|frozen");
     sub->add_option("--tier", invocation->tier, "Only chunks that some rank holds, or whose states lie on the host or on NVMe")
-        ->check(CLI::IsMember({"rcache", "host", "nvme"}))
+        ->check(CLI::IsMember({"rcache", "host", "nvme", "gpu"}))
         ->type_name("rcache|host|nvme");
     sub->add_option("--limit", invocation->limit, "Rows of one page, up to 10000")->type_name("N")->check(CLI::Range(1, 10'000));
     sub->add_option("--cursor", invocation->cursor, "Go on where the page before ended")->type_name("CURSOR");

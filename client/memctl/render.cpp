@@ -208,7 +208,10 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   for (const ChunkView& chunk : chunks.chunks) {
     table.Add({std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state, std::to_string(chunk.data_group),
                FormatCount(chunk.elements), FormatBytes(chunk.bytes), std::to_string(chunk.version), std::to_string(chunk.fetches),
-               chunk.states_on_nvme ? "nvme" : "host", Ranks(chunk.ranks_cached)},
+               chunk.states_on_gpu    ? "gpu"
+               : chunk.states_on_nvme ? "nvme"
+                                      : "host",
+               Ranks(chunk.ranks_cached)},
               chunk.node);
   }
   return table.Lines(style.header);
@@ -229,8 +232,11 @@ Lines RenderTensors(const TensorsView& tensors, const Style& style) {
     std::string dims;
     for (const uint64_t dim : tensor.dims) dims += (dims.empty() ? "" : "x") + std::to_string(dim);
     table.Add({std::to_string(tensor.job), std::to_string(tensor.chunk), std::to_string(tensor.element_begin), FormatCount(tensor.elements),
-               tensor.state, tensor.states_on_nvme ? "nvme" : "host", std::to_string(tensor.version), Ranks(tensor.ranks_cached),
-               dims.empty() ? "-" : dims, Printable(tensor.name)},
+               tensor.state,
+               tensor.states_on_gpu    ? "gpu"
+               : tensor.states_on_nvme ? "nvme"
+                                       : "host",
+               std::to_string(tensor.version), Ranks(tensor.ranks_cached), dims.empty() ? "-" : dims, Printable(tensor.name)},
               tensor.node);
   }
   return table.Lines(style.header);

@@ -25,7 +25,8 @@ const char* ColorOf(char letter) {
     case 'G': return "\033[33m";  // yellow: gradients
     case 'O':
     case 'A': return "\033[35m";  // magenta: the optimizer's
-    case 'N': return "\033[36m";  // cyan: on NVMe
+    case 'U':
+    case 'N': return "\033[36m";  // cyan: on a GPU, on NVMe
     case '-':
     case '=': return "\033[34m";  // blue: read only
     case '_': return "\033[2m";   // dim: nothing there yet

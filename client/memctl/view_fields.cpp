@@ -76,6 +76,11 @@ Fields& Fields::ReadIfThere(const char* key, std::string* out) {
   return *this;
 }
 
+Fields& Fields::ReadIfThere(const char* key, bool* out) {
+  if (Has(key)) Read(key, out);
+  return *this;
+}
+
 bool Fields::Has(const char* key) const {
   return object_ != nullptr && object_->if_contains(key) != nullptr;
 }

@@ -29,8 +29,9 @@ class Fields {
   // null is an empty text.
   Fields& Read(const char* key, std::string* out);
   Fields& Read(const char* key, bool* out);
-  // A text that may be left out.
+  // What may be left out.
   Fields& ReadIfThere(const char* key, std::string* out);
+  Fields& ReadIfThere(const char* key, bool* out);
   bool Has(const char* key) const;
   Fields Object(const char* key);
   // Calls `each` with every element; an empty loop when it is no array.

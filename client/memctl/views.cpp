@@ -24,7 +24,9 @@ void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
   Fields fields(value, wrong);
   fields.Read("job", &chunk->job).Read("chunk", &chunk->chunk).Read("state", &chunk->state).Read("data_group", &chunk->data_group);
   fields.Read("elements", &chunk->elements).Read("bytes", &chunk->bytes).Read("version", &chunk->version).Read("fetches", &chunk->fetches);
-  fields.Read("states_on_nvme", &chunk->states_on_nvme).ReadIfThere("node", &chunk->node);
+  fields.Read("states_on_nvme", &chunk->states_on_nvme)
+      .ReadIfThere("states_on_gpu", &chunk->states_on_gpu)
+      .ReadIfThere("node", &chunk->node);
   ReadNumbers(&fields, "ranks_cached", &chunk->ranks_cached);
 }
 
@@ -45,7 +47,7 @@ void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow
   std::string kind;
   Fields fields(value, wrong);
   fields.Read("kind", &kind).Read("bytes_limit", &row->bytes_limit);
-  row->place = kind == "host_pool" ? "host pool" : kind == "nvme" ? "NVMe" : "";
+  row->place = kind == "host_pool" ? "host pool" : kind == "nvme" ? "NVMe" : kind == "gpu" ? "GPU" : "";
   if (!row->place.empty()) {
     fields.Read("bytes_used", &row->bytes_used);
   } else {
@@ -107,7 +109,9 @@ Result<TensorsView> ReadTensors(std::string_view text) {
       Fields row(value, fields.wrong());
       row.Read("job", &tensor.job).Read("name", &tensor.name).Read("elements", &tensor.elements).Read("chunk", &tensor.chunk);
       row.Read("element_begin", &tensor.element_begin).Read("state", &tensor.state).Read("version", &tensor.version);
-      row.Read("states_on_nvme", &tensor.states_on_nvme).ReadIfThere("node", &tensor.node);
+      row.Read("states_on_nvme", &tensor.states_on_nvme)
+          .ReadIfThere("states_on_gpu", &tensor.states_on_gpu)
+          .ReadIfThere("node", &tensor.node);
       ReadNumbers(&row, "dims", &tensor.dims);
       ReadNumbers(&row, "ranks_cached", &tensor.ranks_cached);
     });

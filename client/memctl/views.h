@@ -74,7 +74,7 @@ struct JobView {
 struct ChunkView {
   uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, bytes = 0, version = 0, fetches = 0;
   std::string state;
-  bool states_on_nvme = false;
+  bool states_on_nvme = false, states_on_gpu = false;
   std::vector<uint64_t> ranks_cached;
   std::string node = {};
 };
@@ -87,7 +87,7 @@ struct ChunksView {
 struct TensorView {
   uint64_t job = 0, elements = 0, chunk = 0, element_begin = 0, version = 0;
   std::string name, state;
-  bool states_on_nvme = false;
+  bool states_on_nvme = false, states_on_gpu = false;
   std::vector<uint64_t> dims, ranks_cached;
   std::string node = {};
 };

@@ -168,7 +168,7 @@ Status ReadTier(const RequestTarget& target, std::string* tier) {
   const std::string* name = target.Find("tier");
   if (name == nullptr) return {};
   *tier = *name;
-  if (*name == "rcache" || *name == "host" || *name == "nvme") return {};
+  if (*name == "rcache" || *name == "host" || *name == "nvme" || *name == "gpu") return {};
   return Status(ErrorId::kAdminBadRequest, "no tier is called '" + *name + "'").Fix("tiers are: rcache, host, nvme");
 }
 

@@ -126,6 +126,7 @@ void WriteJobs(const Snapshot& now, Exposition* out) {
     to->Sample(job.pool_bytes, {name, {"tier", "host"}});
     to->Sample(job.frozen_bytes, {name, {"tier", "frozen"}});
     to->Sample(job.nvme_bytes, {name, {"tier", "nvme"}});
+    if (job.chunks_on_gpu > 0) to->Sample(job.gpu_bytes, {name, {"tier", "gpu"}});
     to->Sample(job.rcache_bytes, {name, {"tier", "rcache"}});
   });
   out->Gauge("tidepool_job_suspended", "1 while an admin keeps it from being served");

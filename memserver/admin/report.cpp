@@ -35,6 +35,7 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("dtype", NameOf(job.dtype)).Field("version", job.version).Field("parameters", job.parameters);
   json->Field("pool_bytes", job.pool_bytes).Field("frozen_bytes", job.frozen_bytes);
   json->Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled).Field("chunks_demoted", job.chunks_demoted);
+  if (job.chunks_on_gpu > 0) json->Field("gpu_bytes", job.gpu_bytes).Field("chunks_on_gpu", job.chunks_on_gpu);
   json->Field("rcache_bytes", job.rcache_bytes).Field("suspended", job.suspended);
   json->Field("optimizer_bytes", job.optimizer_bytes).Field("account", job.account).Key("quota").BeginObject();
   WriteQuota(job.quota, json);
@@ -49,6 +50,7 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
 
 void WriteGpu(const GpuRow& gpu, JsonWriter* json) {
   json->BeginObject().Field("name", gpu.name).Field("model", gpu.model).Field("uuid", gpu.uuid).Field("form", gpu.form);
+  if (gpu.state_bytes > 0) json->Field("state_bytes", gpu.state_bytes);
   json->Field("note", gpu.note).Field("bytes", gpu.bytes).Field("bytes_free", gpu.bytes_free).Field("bytes_taken", gpu.bytes_taken);
   json->Field("pool_bytes", gpu.pool_bytes).Field("pinned_bytes", gpu.pinned_bytes).Field("pin_seconds", gpu.pin_seconds);
   json->Field("pin_failure", gpu.pin_failure).Field("failure", gpu.failure).Field("sessions", gpu.sessions);
@@ -68,7 +70,9 @@ void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
   json->BeginObject().Field("job", job.job).Field("chunk", id).Field("state", NameOf(chunk.state));
   json->Field("data_group", chunk.data_group).Field("elements", chunk.elements).Field("bytes", chunk.bytes);
   json->Field("version", chunk.version).Field("fetches", chunk.fetches);
-  json->Field("states_on_nvme", chunk.spilled).Key("ranks_cached").BeginArray();
+  json->Field("states_on_nvme", chunk.spilled);
+  if (chunk.on_gpu) json->Field("states_on_gpu", true);
+  json->Key("ranks_cached").BeginArray();
   for (Rank rank = 0; rank < 64; ++rank) {
     if ((chunk.ranks_cached >> rank & 1) != 0) json->Uint(rank);
   }
@@ -78,7 +82,8 @@ void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
 bool Fits(const ChunkRow& chunk, const ChunkPage& page) {
   if (page.state != nullptr && chunk.state != *page.state) return false;
   if (page.tier == "rcache") return chunk.ranks_cached != 0;
-  return page.tier.empty() || chunk.spilled == (page.tier == "nvme");
+  if (page.tier == "gpu") return chunk.on_gpu;
+  return page.tier.empty() || (page.tier == "nvme" ? chunk.spilled : !chunk.spilled && !chunk.on_gpu);
 }
 
 }  // namespace

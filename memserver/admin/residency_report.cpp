@@ -104,6 +104,12 @@ class Picture {
       json_.BeginObject().Field("kind", "nvme").Field("bytes_used", job.nvme_bytes).Field("bytes_limit", snapshot_.nvme.bytes);
       WriteLetters(job, [](const ChunkRow& chunk) { return chunk.spilled ? 'N' : '-'; });
     }
+    if (job.chunks_on_gpu > 0) {
+      uint64_t memory = 0;
+      for (const GpuRow& gpu : snapshot_.gpus) memory += gpu.bytes;
+      json_.BeginObject().Field("kind", "gpu").Field("bytes_used", job.gpu_bytes).Field("bytes_limit", memory);
+      WriteLetters(job, [](const ChunkRow& chunk) { return chunk.on_gpu ? 'U' : '-'; });
+    }
     json_.EndArray().EndObject();
   }
   void WriteLegend() {
@@ -114,6 +120,9 @@ class Picture {
       if (state != ChunkState::kFrozen || snapshot_.frozen_chunks > 0) json_.Field(std::string(1, LetterOf(state)), NameOf(state));
     }
     if (snapshot_.nvme.bytes > 0) json_.Field("N", "states on NVMe").Field("-", "not there");
+    const bool on_gpus = std::any_of(snapshot_.jobs.begin(), snapshot_.jobs.end(), [](const JobRow& job) { return job.chunks_on_gpu > 0; });
+    if (on_gpus && snapshot_.nvme.bytes == 0) json_.Field("-", "not there");
+    if (on_gpus) json_.Field("U", "states on a GPU");
     json_.EndObject();
   }
   JsonWriter& json() { return json_; }

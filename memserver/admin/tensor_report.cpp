@@ -16,6 +16,7 @@ void WriteTensor(const JobRow& job, const shm::ParameterSpec& tensor, JsonWriter
   for (const uint64_t dim : tensor.dims) json->Uint(dim);
   json->EndArray().Field("elements", tensor.element_count).Field("chunk", tensor.chunk).Field("element_begin", tensor.element_begin);
   json->Field("state", NameOf(chunk.state)).Field("version", chunk.version).Field("states_on_nvme", chunk.spilled);
+  if (chunk.on_gpu) json->Field("states_on_gpu", true);
   json->Key("ranks_cached").BeginArray();
   for (Rank rank = 0; rank < shm::kRanksMax; ++rank) {
     if ((chunk.ranks_cached >> rank & 1) != 0) json->Uint(rank);

@@ -47,7 +47,8 @@ std::string LineOf(const JobRow& job) {
   if (job.step_seconds > 0) text += std::string(", ") + seconds.data();
   text +=
       ", " + std::to_string(job.sessions.size()) + " of " + std::to_string(job.world) + " ranks, " + FormatBytes(job.pool_bytes) + " host";
-  return job.nvme_bytes == 0 ? text : text + ", " + FormatBytes(job.nvme_bytes) + " nvme";
+  if (job.nvme_bytes > 0) text += ", " + FormatBytes(job.nvme_bytes) + " nvme";
+  return job.gpu_bytes == 0 ? text : text + ", " + FormatBytes(job.gpu_bytes) + " gpu";
 }
 
 }  // namespace
@@ -58,6 +59,10 @@ std::string TiersReport(const Snapshot& snapshot) {
   WriteTier(snapshot, {"rcache", snapshot.rcache_used, snapshot.rcache_limit, &JobRow::rcache_bytes}, &json);
   WriteTier(snapshot, {"host", snapshot.pool_used, snapshot.pool_bytes, &JobRow::pool_bytes}, &json);
   WriteTier(snapshot, {"nvme", snapshot.nvme.bytes_used, snapshot.nvme.bytes, &JobRow::nvme_bytes}, &json);
+  Tier gpus{"gpu", 0, 0, &JobRow::gpu_bytes};
+  for (const GpuRow& gpu : snapshot.gpus) gpus.bytes += gpu.bytes;
+  for (const JobRow& job : snapshot.jobs) gpus.used += job.gpu_bytes;
+  if (gpus.used > 0) WriteTier(snapshot, gpus, &json);
   return json.EndArray().EndObject().Take();
 }
 

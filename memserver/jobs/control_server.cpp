@@ -306,9 +306,7 @@ void ControlServer::Reactor::TakePrepared() {
   preparer.results().ClearEvent();
   std::vector<PreparedMemory> taken;
   preparer.results().TakeAll(&taken);
-  for (PreparedMemory& memory : taken) {
-    memory.imported ? neighbours.to_loop->Push(std::move(*memory.imported)) : Attach(std::move(memory));
-  }
+  for (PreparedMemory& memory : taken) Attach(std::move(memory));
 }
 
 void ControlServer::Reactor::TakeLostRanks() {
@@ -316,6 +314,7 @@ void ControlServer::Reactor::TakeLostRanks() {
 }
 
 void ControlServer::Reactor::Attach(PreparedMemory memory) {
+  if (memory.imported) return neighbours.to_loop->Push(std::move(*memory.imported));
   const ConnectionId id = memory.connection;
   if (const auto lost = lost_in_preparation.extract(id)) {
     neighbours.to_loop->Push(ConnectionLost{id, lost.mapped()});

@@ -36,6 +36,7 @@ struct ChunkRow {
   uint64_t elements = 0;
   uint64_t bytes = 0;    // of all its planes; of a frozen one, of its content
   bool spilled = false;  // master, momentum and variance lie on NVMe
+  bool on_gpu = false;   // they lie on a GPU
   Version version = 0;
   uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version, and nothing was fetched over it since
   // Bit r: rank r has asked for it, or has sent a gradient (or first weights) of it, and has no answer yet.
@@ -76,6 +77,8 @@ struct JobRow {
   uint64_t nvme_bytes = 0;    // two slots for each chunk that is spilled
   uint64_t chunks_spilled = 0;
   uint64_t chunks_demoted = 0;  // of them: whose states were on the host before others needed the room
+  uint64_t gpu_bytes = 0;       // of GPUs, for states: two slots a chunk, and staging
+  uint64_t chunks_on_gpu = 0;
   std::string account;
   Quota quota;
   bool suspended = false;
@@ -223,6 +226,7 @@ struct GpuRow {
   std::string note;                           // why so
   uint64_t bytes = 0, bytes_free = 0;         // of its memory; free when it was opened, and 0 where nobody can tell
   uint64_t bytes_taken = 0;                   // of it by this server, for its context; 0: nobody can tell
+  uint64_t state_bytes = 0;                   // of it by states of jobs
   uint64_t pool_bytes = 0, pinned_bytes = 0;  // of the host pool, and of it registered with the GPU
   double pin_seconds = 0;
   std::string pin_failure;  // empty: none

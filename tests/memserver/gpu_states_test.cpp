@@ -12,6 +12,7 @@
 
 #include "base/point.h"
 #include "device/host_device.h"
+#include "memserver/admin/report.h"
 #include "memserver/traffic/gpu_states.h"
 #include "shm/gpu_states.h"
 #include "shm/spill.h"
@@ -415,6 +416,27 @@ TEST(GpuStates, AReleasedJobAndOneWhoseLeaseEndsGiveAllOfItBack) {
     EXPECT_EQ(world->shares_kept(), 0U);
     EXPECT_EQ(world->pool().free_bytes(), world->pool().total_bytes());
   }
+}
+
+TEST(GpuStates, WhatIsWhereIsCountedExactlyAndReported) {
+  const shm::JobSpec spec = SpecOf({.world = 2, .on_gpu = 3});
+  GpuWorld world;
+  SmallTrainer trainer(&*world, spec);
+  ASSERT_TRUE(trainer.JoinAll());
+  world->Post(SnapshotWanted{});
+  world->Settle();
+  const auto ready = world->TakeReply<SnapshotReady>();
+  ASSERT_TRUE(ready.has_value());
+  const Snapshot& now = *ready->snapshot;
+  EXPECT_EQ(now.pool_used, shm::HostStateBytesOf(spec, shm::kNoSpill).total());
+  ASSERT_EQ(now.jobs.size(), 1U);
+  EXPECT_EQ(now.jobs[0].pool_bytes, now.pool_used);
+  EXPECT_EQ(now.jobs[0].gpu_bytes, shm::GpuStateBytes(spec));
+  EXPECT_EQ(now.jobs[0].chunks_on_gpu, 3U);
+  for (ChunkId id = 0; id < 4; ++id) EXPECT_EQ(now.jobs[0].chunks[id].on_gpu, id < 3) << id;
+  ASSERT_EQ(now.gpus.size(), 2U);
+  for (Rank rank = 0; rank < 2; ++rank) EXPECT_EQ(now.gpus[rank].state_bytes, shm::GpuShareBytes(spec, rank)) << rank;
+  EXPECT_NE(TiersReport(now).find(R"({"kind":"gpu","bytes":0,"bytes_used":4194304)"), std::string::npos) << TiersReport(now);
 }
 
 TEST(GpuStates, ASuspendedJobBeginsNothingAndGoesOnAfterwards) {
