@@ -19,29 +19,40 @@ bool IsView(std::string_view name) {
 }
 
 // Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors are looked into.
-void Collect(const StorageBinding& binding, const at::Tensor& tensor, std::vector<ParameterId>* parameters) {
-  const uint32_t parameter = binding.ParameterOf(tensor);
+template <typename Find>
+void Collect(const Find& find, const at::Tensor& tensor, std::vector<ParameterId>* parameters) {
+  const uint32_t parameter = find(tensor);
   if (parameter == StorageBinding::kNoParameter) return;
   if (std::find(parameters->begin(), parameters->end(), parameter) == parameters->end()) parameters->push_back(parameter);
 }
 
-void Collect(const StorageBinding& binding, const c10::IValue& value, std::vector<ParameterId>* parameters) {
+template <typename Find>
+void Collect(const Find& find, const c10::IValue& value, std::vector<ParameterId>* parameters) {
   if (value.isTensor()) {
-    Collect(binding, value.toTensor(), parameters);
+    Collect(find, value.toTensor(), parameters);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) Collect(binding, tensor, parameters);
+    for (const at::Tensor& tensor : value.toTensorVector()) Collect(find, tensor, parameters);
   } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) Collect(binding, item, parameters);
+    for (const c10::IValue& item : value.toListRef()) Collect(find, item, parameters);
   }
+}
+
+template <typename Find>
+std::vector<ParameterId> Read(const Find& find, const at::RecordFunction& function) {
+  std::vector<ParameterId> parameters;
+  for (const c10::IValue& value : function.inputs()) Collect(find, value, &parameters);
+  if (!parameters.empty() && IsView(function.name())) parameters.clear();
+  return parameters;
 }
 
 }  // namespace
 
 std::vector<ParameterId> ParametersRead(const StorageBinding& binding, const at::RecordFunction& function) {
-  std::vector<ParameterId> parameters;
-  for (const c10::IValue& value : function.inputs()) Collect(binding, value, &parameters);
-  if (!parameters.empty() && IsView(function.name())) parameters.clear();
-  return parameters;
+  return Read([&binding](const at::Tensor& tensor) { return binding.ParameterOf(tensor); }, function);
+}
+
+std::vector<ParameterId> ParametersRead(const FindParameter& find, const at::RecordFunction& function) {
+  return Read(find, function);
 }
 
 }  // namespace tidepool::trainer

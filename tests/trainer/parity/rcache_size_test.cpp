@@ -8,6 +8,7 @@
 
 #include "tests/trainer/parity/rig.h"
 #include "tests/trainer/plan/exhaustive.h"
+#include "trainer/profile/step_profile.h"
 #include "trainer/run_plan.h"
 
 namespace tidepool::trainer {
@@ -90,6 +91,38 @@ TEST(FetchesOfAGpt, AreTheFewestOnEachOfTwoRanks) {
   RigOptions options = SmallRig("40%");
   options.world = 2;
   ExpectFewestFetches(options);
+}
+
+// What a profile without any weight says of the order, against what the first step recorded; and of the bytes, against what was counted.
+void ExpectToBeForeseen(const RigOptions& options) {
+  const RigResult run = TrainThroughServer(options);
+  const RunPlan plan = MakeRunPlan(options.shape, options.run, options.world, 0, "foreseen").value();
+  const Result<StepProfile> profile = ProfileStep({.shape = plan.shape,
+                                                   .lora = plan.lora,
+                                                   .dtype = plan.layout.dtype,
+                                                   .sequences = options.run.batch / options.world,
+                                                   .tokens = options.run.context,
+                                                   .checkpointing = options.run.activation_checkpointing});
+  ASSERT_TRUE(profile.ok()) << profile.status().Format();
+  const AccessSchedule order = ForeseeOrder(profile.value().trace, plan.layout, 0, options.run.micro_batches);
+  EXPECT_GT(order.moments.size(), 30U);
+  EXPECT_TRUE(order == run.order) << order.moments.size() << " moments foreseen, " << run.order.moments.size() << " recorded";
+  const Plan replayed = BeladySimulate(order, {EvictableMask(plan.layout), run.blocks, {}}).value();
+  const StepTraffic traffic = TrafficOf(replayed, plan.layout);
+  EXPECT_EQ(traffic.bytes_h2d, run.moved.back().bytes_h2d);
+  EXPECT_EQ(traffic.bytes_d2h, run.moved.back().bytes_d2h);
+}
+
+TEST(TheOrderOfAGpt, IsForeseen) {
+  ExpectToBeForeseen(SmallRig("40%"));
+  RigOptions options = SmallRig("60%");
+  options.run.activation_checkpointing = true;
+  options.run.dtype = "bf16";
+  ExpectToBeForeseen(options);
+  options.world = 2;
+  options.run.micro_batches = 2;
+  options.separate_while_recording = true;
+  ExpectToBeForeseen(options);
 }
 
 // "... at least N" at the end of the error.
