@@ -1,11 +1,11 @@
 // The subcommands that start no training: estimate, launch, version.
 #include <iostream>
 #include <optional>
+#include <utility>
 
 #include "base/clock.h"
 #include "client/job_spec.h"
 #include "client/memctl/ask_gpus.h"
-#include "device/cuda_device.h"
 #include "device/gpu_list.h"
 #include "trainer/device_memory.h"
 #include "trainer/device_place.h"
@@ -14,6 +14,7 @@
 #include "trainer/launch/spawn_ranks.h"
 #include "trainer/run.h"
 #include "trainer/run_plan.h"
+#include "trainer/settle_rcache.h"
 
 #include <unistd.h>
 
@@ -26,14 +27,6 @@ int Ended(const Status& status) {
   if (status.ok()) return kExitOk;
   std::cerr << status.Format() << "\n";
   return status.exit_code();
-}
-
-// Bytes of the GPU with a context of ours on it; none where there is no GPU.
-std::optional<device::DeviceBytes> BytesNow(uint32_t ordinal) {
-  const auto cuda = device::CudaDevice::Open({.ordinal = static_cast<int>(ordinal)});
-  if (!cuda.ok()) return std::nullopt;
-  const auto bytes = cuda.value()->MemoryBytes();
-  return bytes.ok() ? std::optional(bytes.value()) : std::nullopt;
 }
 
 // As if all ranks were on this node, or on one with a GPU for each where none is here.
@@ -56,22 +49,26 @@ Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* pla
   if (!chosen.gpu) return on_host();
   TP_RETURN_IF_ERROR(PlaceGpuStates(options, chosen.gpus, plan));
   const auto server = client::AskGpus(options.socket_dir, kAskNs);
-  return std::optional(EstimateGpu(*plan, chosen.sharers, BytesNow(static_cast<uint32_t>(chosen.gpu->ordinal)),
-                                   ServerContextOf(server, device::Text(chosen.gpu->uuid))));
+  return std::optional(
+      EstimateGpu(*plan, chosen.sharers, BytesNow(chosen.gpu->ordinal), ServerContextOf(server, device::Text(chosen.gpu->uuid))));
 }
 
-Status Estimate(const RunOptions& options) {
+Status Estimate(RunOptions options) {
   uint32_t world = options.ranks;
   if (world == 0) {
-    TP_ASSIGN_OR_RETURN(const RankPlace place, DetectRank(ReadEnvironment(), getppid()));
-    world = place.world;
+    TP_ASSIGN_OR_RETURN(const RankPlace here, DetectRank(ReadEnvironment(), getppid()));
+    world = here.world;
   }
   if (world > client::kRanksMax) {
     return Status(ErrorId::kUsageError, std::to_string(world) + " ranks are more than one node can have")
         .Where("--ranks")
         .Fix("give at most 64");
   }
+  RankPlace place;  // as if all ranks were on this node
+  place.world = place.local_world = world;
+  TP_ASSIGN_OR_RETURN(std::optional<RcacheChoice> choice, SettleRcache(&options, place));
   TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
+  plan.choice = std::move(choice);
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
   std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
                              : DescribePlan(plan) + DescribeGpuStates(plan) + (gpu ? DescribeGpu(*gpu) : ""));

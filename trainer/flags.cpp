@@ -22,6 +22,8 @@ constexpr const char* kExamples = R"(examples:
   torchrun --standalone --nproc-per-node 2 --no-python trainer run --preset quickstart
   trainer run --base OUT --lora-rank 8 --job r8 --save R8  train adapters over saved weights, which all such jobs share
   trainer estimate --preset gpt2-10b --ranks 4             memory by tier; no weights are made
+  trainer estimate --preset gpt2-4b --dtype bf16 --checkpoint-activations --rcache auto --device-memory 24GiB
+                                                           the rCache that such a device has room for, and why
   trainer sample OUT "Permission is hereby granted"        generate text from saved weights
 )";
 
@@ -65,9 +67,17 @@ void AddDeviceFlag(CLI::App* app, RunOptions* o) {
 }
 
 void AddMemoryFlags(CLI::App* app, RunOptions* o) {
-  app->add_option("--rcache", o->rcache, "rCache of each rank: a share of the non-resident parameters (25%) or a size (64MiB)")
+  app->add_option(
+         "--rcache", o->rcache,
+         "rCache of each rank: a share of the non-resident parameters (25%), a size (64MiB), or auto: what the device has room for")
       ->group("memory")
       ->capture_default_str();
+  app->add_option("--device-memory", o->device_memory, "with --rcache auto: memory that one rank may use; default: that of the GPU here")
+      ->group("memory")
+      ->type_name("SIZE");
+  app->add_option("--rates", o->rates_file, "with --rcache auto: measured rates of copies and updates (docs/planning.md)")
+      ->group("memory")
+      ->type_name("FILE");
   app->add_option("--chunk-size", o->chunk_size, "bytes of a chunk, or auto: least waste over a range of sizes")
       ->group("memory")
       ->capture_default_str();

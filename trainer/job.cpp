@@ -15,7 +15,9 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
   const bool is_share = !rcache.empty() && rcache.back() == '%';
   Result<uint64_t> wanted = ParseSizeOrShare(rcache, plan.evictable_bytes);
   if (!wanted.ok())
-    return Status(ErrorId::kConfigBadValue, wanted.status().what()).Where("--rcache").Fix("write a share like 25% or a size like 64MiB");
+    return Status(ErrorId::kConfigBadValue, wanted.status().what())
+        .Where("--rcache")
+        .Fix("write a share like 25%, a size like 64MiB, or auto");
   // A share is met by the nearest number of blocks; a size is never exceeded.
   const uint64_t for_blocks =
       is_share ? wanted.value() + plan.block_bytes / 2 : wanted.value() - std::min(wanted.value(), plan.resident_bytes);

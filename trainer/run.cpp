@@ -9,6 +9,7 @@
 #include "base/point.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
+#include "trainer/settle_rcache.h"
 #include "trainer/training_run.h"
 
 namespace tidepool::trainer {
@@ -19,6 +20,7 @@ Status Train(const RunOptions& options) {
   setup.options = options;
   setup.begin_anew = BeginAnew;
   TP_ASSIGN_OR_RETURN(setup.place, DetectRank(ReadEnvironment(), getppid()));
+  TP_ASSIGN_OR_RETURN(setup.choice, SettleRcache(&setup.options, setup.place));
   return TrainingRun(std::move(setup)).All();
 }
 

@@ -43,7 +43,9 @@ struct RunOptions {
   uint64_t eval_every = 50;
   uint64_t eval_batches = 4;
   // memory
-  std::string rcache = "25%";  // of the non-resident parameters, or a size
+  std::string rcache = "25%";  // of the non-resident parameters, or a size; auto: what SettleRcache makes of it
+  std::string device_memory;   // with auto: what one rank may use; empty: what the GPU has
+  std::string rates_file;      // with auto: how fast copies and updates are; empty: not known
   std::string chunk_size = "auto";
   std::string gpu_states = "auto";  // off, auto, or bytes of each GPU for optimizer states
   bool prefetch = true;

@@ -146,6 +146,7 @@ std::string DescribePlan(const RunPlan& plan) {
   line("rcache", FormatBytes(plan.rcache.bytes) + " a rank: " + std::to_string(plan.rcache.blocks) +
                      " blocks = " + Percent(plan.rcache.fraction()) + " of the non-resident parameters, beside " +
                      FormatBytes(plan.rcache.resident_bytes) + " always resident (" + Percent(m.resident_share) + " of all)");
+  if (plan.choice) text += DescribeChoice(*plan.choice);
   line("optimizer", std::string(NameOf(plan.spec.optimizer.rule)) + ", states " + NameOf(plan.spec.optimizer.states) + ": " +
                         PerParameter(states, m.trained_parameters) + " bytes of the pool a parameter");
   line("host", FormatBytes(states.total()) + " of the pool: master " + FormatBytes(states.master) + ", moments " +
@@ -186,6 +187,10 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   json.Key("rcache").BeginObject().Field("bytes", plan.rcache.bytes).Field("blocks", plan.rcache.blocks);
   json.Field("block_bytes", plan.rcache.block_bytes).Field("resident_bytes", plan.rcache.resident_bytes);
   json.Field("fraction", plan.rcache.fraction()).Field("resident_share", m.resident_share).EndObject();
+  if (plan.choice) {
+    json.Key("choice");
+    WriteChoice(*plan.choice, &json);
+  }
   if (client::MaySpill(plan.spec)) {
     json.Key("states_on_nvme").BeginObject().Field("pool_bytes", RoundUp(client::HostStateBytesOf(plan.spec, 0).total(), kMiB));
     json.Field("nvme_bytes", RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB)).EndObject();

@@ -18,6 +18,7 @@
 #include "trainer/model/gpt_shape.h"
 #include "trainer/model/lora.h"
 #include "trainer/plan/estimate.h"
+#include "trainer/rcache_choice.h"
 #include "trainer/run_options.h"
 
 namespace tidepool::trainer {
@@ -30,6 +31,7 @@ struct RunPlan {
   client::JobSpec spec;
   MemoryEstimate memory;
   GpuStatesPlan gpu_states;                // as PlaceGpuStates decided
+  std::optional<RcacheChoice> choice;      // how --rcache auto came to the rCache
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
 };
 

@@ -83,6 +83,7 @@ Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_, place_));
   UseThreads(options_, place_);
   TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_, place_.world, place_.rank, JobNameOf(options_, place_)));
+  plan_.choice = setup_.choice;
   TP_ASSIGN_OR_RETURN(corpus_, OpenData(options_.data.empty() ? kDefaultData : options_.data, plan_.shape.vocab));
   Say("tidepool trainer  job " + plan_.spec.name + ", " + std::to_string(place_.world) + (place_.world == 1 ? " rank" : " ranks") +
       " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + corpus_->description + "\n");

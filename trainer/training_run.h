@@ -36,6 +36,7 @@ inline constexpr uint32_t kFruitlessAttempts = 5;
 struct RunSetup {
   RunOptions options;
   RankPlace place;
+  std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
   optim::LossScalerSpec scaler;
   std::function<void()> begin_anew = nullptr;           // replaces this program by itself; must not return. Null: never asked for
   std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the run as a death would

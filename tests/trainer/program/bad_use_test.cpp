@@ -64,6 +64,15 @@ TEST_F(TrainerBadUse, ValuesThatDoNotFitAreNamedWithWhatWouldDo) {
   Expect({{"run", "--preset", "tiny", "--resume", "auto"}, kExitUsage, {"TP1001", "--job NAME"}});
 }
 
+TEST_F(TrainerBadUse, AnRcacheThatCannotBeChosenSaysWhatIsMissing) {
+  Expect(
+      {{"run", "--preset", "tiny", "--rcache", "auto", "--standalone"}, kExitUsage, {"TP1001", "--rcache auto", "--device-memory SIZE"}});
+  Expect({{"run", "--preset", "tiny", "--rcache", "auto", "--device-memory", "500KiB"},
+          kExitDeviceMemory,
+          {"TP4001", "--rcache auto", "activations", "tokens", "--checkpoint-activations"}});
+  Expect({{"estimate", "--preset", "tiny", "--rates", "r.json"}, kExitUsage, {"TP1001", "--rates says nothing without --rcache auto"}});
+}
+
 TEST_F(TrainerBadUse, AdaptersThatHaveNoBaseOrNoSizeAreNamed) {
   Expect({{"run", "--lora-rank", "8", "--preset", "tiny", "--standalone"},
           kExitUsage,

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -152,6 +154,32 @@ TEST_F(DryRun, FindsWhatTheRunWouldEndWith) {
     EXPECT_THAT(trainer->Output(), HasSubstr(bad.flag));
     EXPECT_THAT(trainer->Output(), Not(HasSubstr("dry run   ")));
   }
+}
+
+// The number behind `key` in a line of JSON; the last one where there are several lines.
+uint64_t NumberOf(const std::string& text, const std::string& key) {
+  const size_t at = text.rfind("\"" + key + "\":");
+  EXPECT_NE(at, std::string::npos) << key << " is missing in:\n" << text;
+  return at == std::string::npos ? 0 : std::stoull(text.substr(at + key.size() + 3));
+}
+
+// The whole way: a profile without weights, a choice, a run; and what that run moves.
+TEST_F(DryRun, OfAChosenRcacheForeseesWhatTheRunMoves) {
+  const Flags chosen{{"--rcache", "auto"}, {"--device-memory", "2250KiB"}, {"--standalone", ""}, {"--accumulate", "2"}};
+  Flags dry = chosen;
+  dry.insert({{"--json", ""}, {"--quiet", ""}});
+  const std::string plan = DryOutput(dry);
+  EXPECT_GT(NumberOf(plan, "blocks"), NumberOf(plan, "smallest_blocks"));
+  EXPECT_LT(NumberOf(plan, "blocks"), NumberOf(plan, "most_blocks"));
+  Flags run = chosen;
+  run.insert({{"--steps", "3"}, {"--eval-every", "0"}});
+  const auto trainer = Start(Words("chosen", run), {"TMPDIR=" + place_.path()});
+  ExpectDone(trainer.get());
+  EXPECT_THAT(trainer->Output(), HasSubstr("chosen    "));
+  std::ifstream file(Out("chosen") + "/metrics.jsonl");
+  const std::string metrics{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(NumberOf(metrics, "bytes_h2d"), NumberOf(plan, "step_bytes_to_rank"));
+  EXPECT_EQ(NumberOf(metrics, "bytes_d2h"), NumberOf(plan, "step_bytes_from_rank"));
 }
 
 }  // namespace private_server_test

@@ -1,0 +1,183 @@
+// What --rcache auto decides and says, and the file of rates that it may read.
+#include "trainer/rcache_choice.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "base/units.h"
+#include "trainer/layout/build_layout.h"
+#include "trainer/plan/replay.h"
+#include "trainer/run_plan.h"
+
+namespace tidepool::trainer {
+namespace rcache_choice_test {
+
+constexpr uint64_t kChunk = 64 * 1024;  // elements
+
+// 20 linear layers of a chunk each, used in turn; backward in reverse.
+class Choice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<ParameterNote> notes;
+    for (uint32_t i = 0; i < 20; ++i) notes.push_back({"p" + std::to_string(i), {256, 256}, 0, 0, false});
+    LayoutOptions options;
+    options.dtype = DType::kBF16;
+    options.world = 2;
+    options.chunk_bytes = kChunk * 2;
+    layout_ = BuildLayout(notes, options).value();
+    const auto use = [this](uint32_t note) {
+      profile_.trace.events.push_back({UseEvent::Kind::kBegin, {note}});
+      profile_.trace.events.push_back({UseEvent::Kind::kEnd, {}});
+    };
+    for (uint32_t i = 0; i < 20; ++i) use(i);
+    for (uint32_t i = 20; i-- > 0;) {
+      use(i);
+      profile_.trace.events.push_back({UseEvent::Kind::kGradient, {i}});
+    }
+    profile_.activation_bytes = 400'000;
+    profile_.buffer_bytes = 10'000;
+    task_.layout = &layout_;
+    task_.profile = &profile_;
+    task_.room.capacity = 2'000'000;
+    task_.room.spare = kChunk * 2;
+    task_.room_origin = "--device-memory";
+  }
+
+  // 2 GPUs of Elixir v2's table 4: states come first there.
+  void GiveRates() {
+    task_.device_updates = true;
+    task_.rates = RatesOfFile{{50, 40, 6.5, 100}, "two.json", "Elixir v2, table 4"};
+  }
+
+  ChunkLayout layout_;
+  StepProfile profile_;
+  ChoiceTask task_;
+};
+
+TEST_F(Choice, IsAllBlocksThatFitAndSaysWhereTheRestGoes) {
+  const RcacheChoice choice = ChooseRcache(task_).value();
+  const uint64_t allowed = (2'000'000 - kChunk * 2 - 10'000 - 500'000) / 20 * 19;
+  EXPECT_EQ(choice.allowed_bytes, allowed);
+  EXPECT_EQ(choice.share.blocks, allowed / (kChunk * 2));
+  EXPECT_EQ(choice.smallest_blocks, 1U);
+  EXPECT_EQ(choice.most_blocks, 20U);
+  EXPECT_EQ(choice.left_bytes, allowed % (kChunk * 2));
+  EXPECT_FALSE(choice.with_states);
+  // Half of each chunk goes to each of two ranks: 20 fetches in forward, and those that the blocks do not keep in backward.
+  EXPECT_EQ(choice.bytes_up(), (20 + 20 - choice.share.blocks) * kChunk);
+  EXPECT_EQ(choice.bytes_down(), 20 * kChunk);
+  const std::string text = DescribeChoice(choice);
+  for (const char* part : {"chosen    9 blocks", "--device-memory", "activations 391 KiB, counted x 1.25", "5 % are kept back", "at least",
+                           "are not weighed: the host is the device"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
+  }
+}
+
+TEST_F(Choice, CountsWhatIsMovedAsAReplayDoes) {
+  task_.micro_batches = 3;
+  const RcacheChoice choice = ChooseRcache(task_).value();
+  const AccessSchedule order = ForeseeOrder(profile_.trace, layout_, 0, 3);
+  const StepTraffic traffic = TrafficOf(BeladySimulate(order, {EvictableMask(layout_), choice.share.blocks, {}}).value(), layout_);
+  EXPECT_EQ(choice.bytes_up(), traffic.bytes_h2d);
+  EXPECT_EQ(choice.bytes_down(), traffic.bytes_d2h);
+}
+
+TEST_F(Choice, TakesNoMoreThanSavesAnything) {
+  task_.room.capacity = 100'000'000;
+  EXPECT_EQ(ChooseRcache(task_).value().share.blocks, 20U);
+}
+
+TEST_F(Choice, NamesWhatStatesOnTheDeviceWouldSaveWithoutApplyingIt) {
+  GiveRates();
+  const RcacheChoice choice = ChooseRcache(task_).value();
+  ASSERT_TRUE(choice.with_states);
+  EXPECT_GT(choice.with_states->states_gain, choice.with_states->blocks_gain);
+  EXPECT_GT(choice.with_states->best.uploads, 0U);
+  EXPECT_LT(choice.with_states->best.blocks, choice.share.blocks);
+  EXPECT_LT(choice.with_states->best.seconds, choice.share.seconds);
+  EXPECT_EQ(choice.share.uploads, 0U);
+  // Master and two moments of 4 bytes, copy and gradient of 2: half of a chunk's.
+  EXPECT_EQ(choice.with_states->best.states_bytes, choice.with_states->best.uploads * 16 * kChunk / 2);
+  EXPECT_NE(DescribeChoice(choice).find("not applied: this trainer keeps all states in host memory"), std::string::npos);
+  task_.rates->rates.device_update = 0;
+  EXPECT_NE(DescribeChoice(ChooseRcache(task_).value()).find("two.json has no rates of updates"), std::string::npos);
+}
+
+TEST_F(Choice, IsToldInThePlanAndItsJson) {
+  GiveRates();
+  RunOptions options;
+  options.preset = "tiny";
+  RunPlan plan = MakeRunPlan(options, 1, 0, "told").value();
+  EXPECT_EQ(PlanJson(plan).find("\"choice\""), std::string::npos);
+  plan.choice = ChooseRcache(task_).value();
+  EXPECT_NE(DescribePlan(plan).find("\nchosen    9 blocks: of "), std::string::npos) << DescribePlan(plan);
+  const std::string json = PlanJson(plan);
+  for (const char* part : {"\"choice\":{\"blocks\":9,", "\"activation_bytes\":400000", "\"origin\":\"Elixir v2, table 4\"",
+                           "\"states_on_device\":{\"weighed\":true,\"applied\":false,\"chunks\":"}) {
+    EXPECT_NE(json.find(part), std::string::npos) << part << " is missing in:\n" << json;
+  }
+}
+
+TEST_F(Choice, ThatHasNoRoomSaysWhoHasIt) {
+  for (const uint64_t capacity : {100'000U, 640'000U}) {
+    task_.room.capacity = capacity;
+    const Status status = ChooseRcache(task_).status();
+    EXPECT_EQ(status.id(), ErrorId::kRcacheTooSmall);
+    const std::string text = status.Format();
+    for (const char* part : {"--rcache auto", "activations 391 KiB", "one chunk that stands in after a failure 128 KiB",
+                             "--checkpoint-activations", "--rcache 131072"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in:\n" << text;
+    }
+  }
+}
+
+class RatesFile : public ::testing::Test {
+ protected:
+  Result<RatesOfFile> Read(const std::string& text, uint32_t ranks) const {
+    std::ofstream(path_) << text;
+    return ReadRates(path_, ranks);
+  }
+  void ExpectBad(const std::string& text, const std::string& why) const {
+    const Status status = Read(text, 1).status();
+    EXPECT_EQ(status.id(), ErrorId::kConfigBadValue) << text;
+    EXPECT_NE(status.Format().find(why), std::string::npos) << status.Format();
+  }
+
+  ~RatesFile() override { std::remove(path_.c_str()); }
+
+  const std::string path_ = ::testing::TempDir() + "rates." + std::to_string(getpid()) + ".json";
+};
+
+constexpr const char* kTwo = R"({"origin": "measured by hand", "rates": [
+  {"ranks": 1, "to_device_gb_per_s": 22, "from_device_gb_per_s": 16.5, "host_update_g_elements_per_s": 5, "device_update_g_elements_per_s": 50},
+  {"ranks": 2, "to_device_gb_per_s": 50, "from_device_gb_per_s": 40}]})";
+
+TEST_F(RatesFile, HasRatesByNumberOfRanks) {
+  const RatesOfFile one = Read(kTwo, 1).value();
+  EXPECT_EQ(one.origin, "measured by hand");
+  EXPECT_EQ(one.rates.to_device, 22);
+  EXPECT_EQ(one.rates.from_device, 16.5);
+  EXPECT_EQ(one.rates.host_update, 5);
+  EXPECT_EQ(one.rates.device_update, 50);
+  const RatesOfFile two = Read(kTwo, 2).value();
+  EXPECT_EQ(two.rates.to_device, 50);
+  EXPECT_EQ(two.rates.device_update, 0) << "nothing is guessed";
+}
+
+TEST_F(RatesFile, WithoutWhatIsAskedForSaysSo) {
+  const Status four = Read(kTwo, 4).status();
+  EXPECT_NE(four.what().find("no rates for 4 ranks, only for 1, 2"), std::string::npos) << four.what();
+  EXPECT_EQ(ReadRates(path_ + ".none", 1).status().id(), ErrorId::kConfigUnreadable);
+  ExpectBad("{", "not a JSON object");
+  ExpectBad(R"({"origin": "x"})", "no array \"rates\"");
+  ExpectBad(R"({"origin": "x", "rates": [{}]})", "no number of \"ranks\"");
+  ExpectBad(R"({"origin": "x", "rates": [{"ranks": 1, "to_device_gb_per_s": 0}]})", "to_device_gb_per_s must be a number above 0");
+  ExpectBad(R"({"origin": "x", "rates": [{"ranks": 1, "to_device_gb_per_s": 1}]})", "missing");
+  ExpectBad(R"({"rates": [{"ranks": 1, "to_device_gb_per_s": 1, "from_device_gb_per_s": 1}]})", "\"origin\" does not say");
+}
+
+}  // namespace rcache_choice_test
+}  // namespace tidepool::trainer
