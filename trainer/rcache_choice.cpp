@@ -103,9 +103,8 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
         .Where("--rcache auto")
         .Why("of " + RoomText(choice))
         .Fix(
-            "give --checkpoint-activations, a smaller --batch or --chunk-size, or a larger --device-memory; or try the smallest size "
-            "itself: "
-            "--rcache " +
+            "take --checkpoint-activations where it is off, a smaller --batch or --chunk-size; or try the smallest size itself, with less "
+            "kept back: --rcache " +
             std::to_string(layout.RcacheBytes(task.rank, choice.smallest_blocks)));
   }
   if (all.value().states_weighed && task.device_updates) {

@@ -120,6 +120,10 @@ TEST_F(TrainerBadUse, AGpuThatLibTorchCannotUseIsNamed) {
   const std::string driver = "LD_LIBRARY_PATH=" + fake_cuda::FakeCuda::Folder();
   Expect({{"run", "--preset", "tiny", "--device", "gpu"}, kExitUsage, {"TP1001", "--device \"gpu\"", "cuda:0"}});
   Expect({{"run", "--preset", "tiny", "--device", "cuda"}, kExitHostUnfit, {"TP2301", "LibTorch's CUDA part cannot be used"}, {driver}});
+  Expect({{"estimate", "--preset", "gpt2-774m", "--device", "cuda", "--rcache", "auto"},
+          kExitDeviceMemory,
+          {"TP4001", "of 1.00 GiB (as the driver says): activations ", "one chunk that stands in"},
+          {driver}});
   Expect({{"doctor", "--device", "cuda"}, kExitHostUnfit, {"TP2301", "Fake GPU", "LibTorch's CUDA part cannot be used"}, {driver}});
 }
 
