@@ -4,6 +4,8 @@
 #include <array>
 #include <optional>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>

@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
