@@ -49,7 +49,7 @@ std::string RoomText(const RcacheChoice& c) {
     return bytes == 0 ? std::string() : std::string(", ") + what + " " + FormatBytes(bytes);
   };
   return FormatBytes(c.room.capacity) + " (" + c.room_origin + "): activations " + FormatBytes(c.room.activations) + ", counted x 1.25" +
-         part("tokens", c.room.buffers) + part("resident chunks", c.room.resident) +
+         part("tokens", c.room.buffers) + part("resident chunks", c.room.resident) + part("states of first chunks", c.room.states) +
          part("one chunk that stands in after a failure", c.room.spare) + part("taken before", c.room.taken) +
          "; of the rest 5 % are kept back";
 }
@@ -69,12 +69,16 @@ std::string StatesText(const RcacheChoice& c) {
   if (w.best.uploads == 0) return gains + "; no states there would do better";
   return gains + "; " + std::to_string(w.best.blocks) + " blocks beside the states of the first " +
          (w.best.uploads == 1 ? std::string("chunk") : std::to_string(w.best.uploads) + " chunks") + " would take " + ms(w.best.seconds) +
-         " of copies and updates instead of " + ms(c.share.seconds) + "; not applied: this trainer keeps all states in host memory";
+         " of copies and updates instead of " + ms(c.share.seconds) +
+         "; not applied: --gpu-states puts states there, but their gradients and weights still pass through the host";
 }
 
 void WriteRoom(const RcacheChoice& c, JsonWriter* json) {
   json->Key("room").BeginObject().Field("origin", c.room_origin).Field("capacity_bytes", c.room.capacity);
-  json->Field("taken_bytes", c.room.taken).Field("spare_bytes", c.room.spare).Field("resident_bytes", c.room.resident);
+  json->Field("taken_bytes", c.room.taken)
+      .Field("spare_bytes", c.room.spare)
+      .Field("resident_bytes", c.room.resident)
+      .Field("states_bytes", c.room.states);
   json->Field("buffer_bytes", c.room.buffers).Field("activation_bytes", c.room.activations);
   json->Field("allowed_bytes", c.allowed_bytes).Field("left_bytes", c.left_bytes).EndObject();
 }

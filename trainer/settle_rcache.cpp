@@ -30,6 +30,7 @@ Status NoMemoryKnown(const std::string& why) {
 struct Found {
   uint64_t capacity = 0, taken = 0;
   std::string origin;
+  uint32_t gpus = 1, sharers = 1;  // that the ranks are spread over; ranks on one
 };
 
 // What the driver says of the GPU that this rank would have.
@@ -40,13 +41,14 @@ Result<Found> AskGpu(const DeviceWish& wish, const RankPlace& place) {
   if (!chosen.gpu) return NoMemoryKnown("no GPU can be used");
   const std::optional<device::DeviceBytes> now = BytesNow(chosen.gpu->ordinal);
   if (!now) return NoMemoryKnown("the GPU cannot be opened");
-  return Found{now->total / chosen.sharers, (now->total - std::min(now->total, now->free)) / chosen.sharers, "as the driver says"};
+  return Found{now->total / chosen.sharers, (now->total - std::min(now->total, now->free)) / chosen.sharers, "as the driver says",
+               chosen.gpus, chosen.sharers};
 }
 
 Result<Found> MemoryOf(const RunOptions& options, const DeviceWish& wish, const RankPlace& place) {
   if (!options.device_memory.empty()) {
     const Result<uint64_t> bytes = ParseSize(options.device_memory);
-    if (bytes.ok() && bytes.value() > 0) return Found{bytes.value(), 0, "--device-memory"};
+    if (bytes.ok() && bytes.value() > 0) return Found{bytes.value(), 0, "--device-memory", place.world};
     return Status(ErrorId::kConfigBadValue, bytes.ok() ? "0 bytes are no memory" : bytes.status().what())
         .Where("--device-memory " + options.device_memory)
         .Fix("write a size like 80GiB");
@@ -86,7 +88,7 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
   }
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options->device));
   options->rcache = kWhole;
-  TP_ASSIGN_OR_RETURN(const RunPlan whole, MakeRunPlan(*options, place.world, place.rank, "auto"));
+  TP_ASSIGN_OR_RETURN(RunPlan whole, MakeRunPlan(*options, place.world, place.rank, "auto"));
   TP_ASSIGN_OR_RETURN(const Found memory, MemoryOf(*options, wish, place));
   TP_ASSIGN_OR_RETURN(const StepProfile profile, Profile(whole, *options));
   ChoiceTask task;
@@ -99,6 +101,8 @@ Result<std::optional<RcacheChoice>> SettleRcache(RunOptions* options, const Rank
   task.room.capacity = memory.capacity;
   task.room.taken = memory.taken;
   task.room.spare = task.device_updates ? SpareBytes(whole.layout) : 0;  // the host's takes no memory
+  TP_RETURN_IF_ERROR(PlaceGpuStates(*options, task.device_updates ? memory.gpus : 0, &whole));
+  task.room.states = whole.gpu_states.gpu_bytes / memory.sharers;
   task.room_origin = memory.origin;
   if (!options->rates_file.empty()) {
     TP_ASSIGN_OR_RETURN(task.rates, ReadRates(options->rates_file, place.world));

@@ -151,7 +151,7 @@ double GainOfStates(CostModel model, const Rates& rates, const ElementBytes& byt
 }
 
 uint64_t AllowedBytes(const DeviceRoom& room) {
-  const uint64_t others = room.taken + room.spare + room.resident + room.buffers + room.activations + room.activations / 4;
+  const uint64_t others = room.taken + room.spare + room.resident + room.states + room.buffers + room.activations + room.activations / 4;
   return (room.capacity - std::min(room.capacity, others)) / 20 * 19;
 }
 

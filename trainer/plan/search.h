@@ -48,10 +48,11 @@ struct DeviceRoom {
   uint64_t taken = 0;        // before the plan: contexts and code of this and other processes
   uint64_t spare = 0;        // what stands in for a chunk after a failure
   uint64_t resident = 0;     // chunks that have fixed room in the rCache
+  uint64_t states = 0;       // of chunks whose states lie there whatever is chosen
   uint64_t buffers = 0;      // there through the whole step: inputs and targets
   uint64_t activations = 0;  // the most that operators have at one time beside all that
 };
-// 0.95 (capacity - taken - spare - resident - buffers - 1.25 activations); 0 where that is negative.
+// 0.95 (capacity - taken - spare - resident - states - buffers - 1.25 activations); 0 where that is negative.
 uint64_t AllowedBytes(const DeviceRoom& room);
 
 struct SearchChunk {
