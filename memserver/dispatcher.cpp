@@ -48,7 +48,10 @@ void EndPutRequest(Seat* seat, const Copy& copy) {
 }
 
 const char* CheckFetchRequest(Seat* seat, const Request& request) {
-  return CheckFetch(*seat->job->states, request);
+  JobStates& states = *seat->job->states;
+  const char* why = CheckFetch(states, request);
+  if (why == nullptr && states.window().Covers(request.chunk)) states.window().uses().Note(seat->rank, request.chunk, request.version);
+  return why;
 }
 
 void CountFetch(Job* job, const Request& request) {

@@ -24,6 +24,7 @@ Job::Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, St
       spills(states.get(), job_id, tier),
       gpus(states.get(), job_id),
       updates(states.get(), job_id, pool, &spills, &gpus),
+      fill(states.get(), job_id, tier),
       narrows(ShardCount(states.get())),
       seats(states->spec().world, nullptr) {}
 
@@ -60,8 +61,8 @@ bool Job::HasRanks() const {
 }
 
 bool Job::AtRest() const {
-  return IsRecorded() && states->weights_ready() && !HasRanks() && !updates.active() && work_at_team == 0 && !spills.moving() &&
-         !gpus.moving() && waiting_saves.empty() && running_saves.empty();
+  return IsRecorded() && states->weights_ready() && !HasRanks() && !updates.active() && work_at_team == 0 && !IsMoving() &&
+         waiting_saves.empty() && running_saves.empty();
 }
 
 Rank Job::FirstMissing() const {

@@ -27,6 +27,7 @@
 #include "memserver/update/gradient_intake.h"
 #include "memserver/update/step_tracker.h"
 #include "memserver/update/update_queue.h"
+#include "memserver/update/weight_fill.h"
 #include "shm/job_spec.h"
 #include "shm/port.h"
 
@@ -114,6 +115,7 @@ struct Job {
   SpillQueue spills;
   GpuQueue gpus;  // chunks whose states lie there
   UpdateQueue updates;
+  WeightFill fill;
   FixedRing<NarrowTask> narrows;
   // Life.
   JobPhase phase = JobPhase::kZeroing;
@@ -131,7 +133,9 @@ struct Job {
   uint64_t bytes_at_team = 0;  // that it touches
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;
-  uint64_t changes = 0;  // grows when a parked request may go on; see Changes
+  size_t next_filled = 0;   // whose request for weights on NVMe goes first, among the job's ranks
+  uint64_t ahead_seen = 0;  // of WeightDesk: when there was nothing to read ahead
+  uint64_t changes = 0;     // grows when a parked request may go on; see Changes
   // Figures for the snapshot.
   int64_t last_seal_ns = 0;
   double step_seconds = 0;
@@ -140,6 +144,8 @@ struct Job {
   uint64_t parameters_updated = 0;
 
   const shm::JobSpec& spec() const { return states->spec(); }
+  // Something of it is in a transfer or at a worker, as its NVMe goes.
+  bool IsMoving() const { return spills.moving() || fill.moving() || gpus.moving(); }
   // The 16-bit copy of the weights is made by workers, of the master plane.
   bool HasNarrows() const { return spec().dtype != DType::kF32 && !states->is_split(); }
   bool HasSeats() const;

@@ -19,7 +19,7 @@ constexpr uint32_t kViolationLinesPerWindow = 60;
 
 // Nobody but the table knows the job any more.
 bool IsUnused(const Job& job) {
-  const bool at_work = job.work_at_team > 0 || job.spills.moving() || job.gpus.moving();
+  const bool at_work = job.work_at_team > 0 || job.IsMoving();
   return !job.HasSeats() && (!at_work || TP_PLANTED("jobs.removed_under_work")) && job.running_saves.empty();
 }
 
@@ -165,6 +165,7 @@ void JobDesk::BeginRemoval(Job* job) {
   job->phase = JobPhase::kRemoving;
   job->spills.Abandon();
   job->gpus.Abandon();
+  job->fill.Abandon();
   job->waiting_saves.clear();
 }
 
@@ -226,7 +227,9 @@ bool JobDesk::TendAwaited(Job* job) {
 // on.
 bool JobDesk::EndFailed(Job* job) {
   if (!job->states->spills() && !job->states->uses_gpus()) return false;
-  Status why = job->gpus.failure().ok() ? job->spills.failure() : job->gpus.failure();
+  Status why = job->gpus.failure();
+  if (why.ok()) why = job->spills.failure();
+  if (why.ok()) why = job->fill.failure();
   const bool waits = job->phase == JobPhase::kZeroing && job->states->spills();
   const TierDirectory* poisoned = waits ? parts_.tier->PoisonedOf(*job->states) : nullptr;
   if (poisoned != nullptr) why = Status(ErrorId::kNvmeIoFailed, "a flush of the NVMe directory failed").Where(poisoned->path);
@@ -242,8 +245,8 @@ bool JobDesk::EndFailed(Job* job) {
 
 // Another server takes over: the loop ends as soon as the workers have put down what they hold.
 bool JobDesk::EndHandOver() {
-  const bool at_work = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
-                                   [](const auto& job) { return job->work_at_team > 0 || job->spills.moving() || job->gpus.moving(); });
+  const bool at_work =
+      std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [](const auto& job) { return job->work_at_team > 0 || job->IsMoving(); });
   const bool copying = std::any_of(tables_->seats.begin(), tables_->seats.end(),
                                    [](const auto& seat) { return seat->session != nullptr && seat->session->MustDrain(); });
   if (tables_->stopped || at_work || copying || tables_->scrub.moving() || tables_->demotion.moving()) return false;

@@ -22,6 +22,8 @@ bool StepDesk::FinishSteps() {
     if (TP_BUGGIFY("step.seal_later")) continue;
     // A save of the sealed version comes before the next seal, or it could never be done.
     if (!job->step.AllEnded() || !job->intake.AllScanned() || !job->waiting_saves.empty()) continue;
+    // Nor does it pass over a fetch that has only to be read.
+    if (WeightDesk::IsAwaited(*job)) continue;
     FinishStep(job.get());
     worked = true;
   }
@@ -85,6 +87,9 @@ void StepDesk::EndWork(const WorkDone& done) {
     case WorkKind::kStage:
     case WorkKind::kUnstage: job->spills.EndWork(done); break;
     case WorkKind::kNarrowStored: job->gpus.EndWork(done); break;
+    case WorkKind::kFillWindow:
+      if (job->fill.EndWork(done)) ++job->changes;
+      break;
     case WorkKind::kMoveOut: tables_->demotion.EndWork(done, parts_.tier, job->states.get()); break;
     case WorkKind::kVerify: tables_->scrub.EndWork(done, parts_.tier, *job->states); break;
     case WorkKind::kWiden:
@@ -119,6 +124,14 @@ bool StepDesk::TakeStoredAndUpdated(Job* job) {
   return worked;
 }
 
+void StepDesk::EndTransfer(const TierDone& done) {
+  if (tables_->scrub.Owns(done.staging)) return tables_->scrub.EndTransfer(done);
+  if (tables_->demotion.Owns(done.staging)) return tables_->demotion.EndTransfer(done, parts_.tier);
+  Job* job = tables_->FindJob(done.job);
+  TP_CHECK(job != nullptr, "a job stays while its states move");
+  job->fill.Owns(done.staging) ? job->fill.EndTransfer(done) : job->spills.EndTransfer(done);
+}
+
 bool StepDesk::TendTier() {
   if (parts_.tier == nullptr) return false;
   bool worked = parts_.tier->Progress();
@@ -127,17 +140,7 @@ bool StepDesk::TendTier() {
   TierDone done;
   while (parts_.tier->Next(&done)) {
     worked = true;
-    if (tables_->scrub.Owns(done.staging)) {
-      tables_->scrub.EndTransfer(done);
-      continue;
-    }
-    if (tables_->demotion.Owns(done.staging)) {
-      tables_->demotion.EndTransfer(done, parts_.tier);
-      continue;
-    }
-    Job* job = tables_->FindJob(done.job);
-    TP_CHECK(job != nullptr, "a job stays while its states move");
-    job->spills.EndTransfer(done);
+    EndTransfer(done);
   }
   worked |= TendScrub();
   for (const auto& job : tables_->jobs) {
@@ -145,6 +148,7 @@ bool StepDesk::TendTier() {
     worked |= TakeStoredAndUpdated(job.get());
     if (MayMove(*job)) worked |= job->spills.BeginPutOff(parts_.clock->NowNs());
   }
+  worked |= weights_.Tend();
   worked |= FillStaging();
   return ReadAhead() || worked;
 }
@@ -159,14 +163,19 @@ bool StepDesk::MayMove(const Job& job) const {
 bool StepDesk::FillStaging() {
   const auto riding = [this] {
     uint32_t all = 0;
-    for (const auto& job : tables_->jobs) all += job->spills.riding();
+    for (const auto& job : tables_->jobs) all += job->spills.riding() + job->fill.riding();
     return all;
   };
   uint32_t wanting = 0;
-  for (const auto& job : tables_->jobs) wanting += MayMove(*job) && job->spills.wants_to_move() ? 1 : 0;
+  for (const auto& job : tables_->jobs) wanting += (MayMove(*job) && job->spills.wants_to_move()) || job->fill.wants_to_move() ? 1 : 0;
   const uint32_t most = wanting > 1 ? SpillQueue::kRidesMax : StateTier::kStagingSlots;
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->drive_share; };
-  const auto take = [this](size_t i) -> uint64_t { return MayMove(*tables_->jobs[i]) ? tables_->jobs[i]->spills.BeginNext() : 0; };
+  const auto take = [this](size_t i) -> uint64_t {
+    Job& job = *tables_->jobs[i];
+    // A rank waits for weights; for states it does so only when the step before is not done.
+    const uint64_t bytes = tables_->handing_over ? 0 : job.fill.BeginNext();
+    return bytes == 0 && MayMove(job) ? job.spills.BeginNext() : bytes;
+  };
   bool begun = false;
   while (wanting > 0 && riding() < most && parts_.tier->staging_free() > 0 && drives_.Serve(tables_->jobs.size(), share, take))
     begun = true;
@@ -180,8 +189,9 @@ bool StepDesk::MayReadAhead(const Job& job) const {
 
 // Whatever is due goes before: while a job lacks staging, nobody has pieces there that are not.
 bool StepDesk::ReadAhead() {
-  const bool lacking = std::any_of(tables_->jobs.begin(), tables_->jobs.end(),
-                                   [this](const auto& job) { return MayMove(*job) && job->spills.lacks_staging(); });
+  const bool lacking = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [this](const auto& job) {
+    return (MayMove(*job) && job->spills.lacks_staging()) || job->fill.lacks_staging();
+  });
   bool worked = false;
   for (const auto& job : tables_->jobs) {
     if (!job->states->spills()) continue;
@@ -214,7 +224,7 @@ void StepDesk::TakeLate(const TierLate& late) {
   if (!late.lost || late.of_tables) return;
   if (tables_->scrub.Owns(late.transfer.staging)) return tables_->scrub.GiveUp(parts_.tier, job != nullptr ? job->states.get() : nullptr);
   TP_CHECK(job != nullptr, "a job stays while its states move");
-  job->spills.GiveUp(late);
+  job->fill.Owns(late.transfer.staging) ? job->fill.GiveUp(late) : job->spills.GiveUp(late);
 }
 
 bool StepDesk::TendScrub() {
@@ -246,6 +256,8 @@ bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen) return false;
   // Also of a job that is suspended: others wait for its room.
   if (tables_->demotion.job() == job->id && tables_->demotion.NextWork(*parts_.tier, job->states.get(), work)) return true;
+  // It holds staging that others may need.
+  if (job->fill.NextWork(work)) return true;
   if (job->suspended) return false;
   if (NextHash(job, work)) return true;
   if (!job->narrows.empty()) {

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "memserver/tables.h"
+#include "memserver/weight_desk.h"
 
 namespace tidepool::memserver {
 
 class StepDesk {
  public:
-  StepDesk(const Parts& parts, Tables* tables) : parts_(parts), tables_(tables) {}
+  StepDesk(const Parts& parts, Tables* tables) : parts_(parts), tables_(tables), weights_(tables) {}
 
   // Seals the open step of every job whose ranks have all ended it and whose gradients are all scanned. True when there was one.
   bool FinishSteps();
@@ -45,6 +46,7 @@ class StepDesk {
   bool GiveBesideHigh(const std::function<uint64_t(size_t)>& take);
   bool TeamHasEnoughBelow(Priority highest) const;
   bool MayMove(const Job& job) const;
+  void EndTransfer(const TierDone& done);
   bool MayReadAhead(const Job& job) const;
   bool FillStaging();
   bool ReadAhead();
@@ -52,6 +54,7 @@ class StepDesk {
 
   const Parts parts_;
   Tables* const tables_;
+  WeightDesk weights_;
   std::vector<WorkDone> done_;
   FairShare workers_, drives_, gpus_;
   int64_t held_until_ns_ = 0, next_beside_high_ns_ = 0;

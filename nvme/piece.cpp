@@ -39,12 +39,17 @@ void SealPiece(const PieceName& name, std::span<const std::byte> payload, PieceH
 }
 
 PieceVerdict VerifyPiece(const PieceHeader& header, const PieceName& expected, std::span<const std::byte> payload) {
+  return VerifyFront(header, expected, payload, payload.size());
+}
+
+PieceVerdict VerifyFront(const PieceHeader& header, const PieceName& expected, std::span<const std::byte> payload, uint64_t payload_bytes) {
+  TP_CHECK(payload.size() == payload_bytes || payload.size() % kBlockBytes == 0, "a block is checked whole");
   const uint32_t crc = CrcOf(header);
   if (header.magic != kPieceMagic || header.format != kPieceFormat || header.crc != crc) {
     return {PieceState::kNotAPiece, 0, header.crc, crc};
   }
   const bool named = header.name == expected || TP_PLANTED("nvme.name_unchecked");
-  if (!named || header.payload_bytes != payload.size()) return {PieceState::kOther, 0, 0, 0};
+  if (!named || header.payload_bytes != payload_bytes) return {PieceState::kOther, 0, 0, 0};
   for (uint64_t i = 0; i < DivideUp(payload.size(), kBlockBytes) && !TP_PLANTED("nvme.crc_unchecked"); ++i) {
     const uint32_t found = Crc32c(Block(payload, i));
     if (found != header.crcs[i]) return {PieceState::kPayloadDamaged, kPieceHeaderBytes + i * kBlockBytes, header.crcs[i], found};

@@ -62,6 +62,8 @@ struct PieceVerdict {
   bool ok() const { return state == PieceState::kWhole; }
 };
 PieceVerdict VerifyPiece(const PieceHeader& header, const PieceName& expected, std::span<const std::byte> payload);
+// The same of the first blocks of a payload of `payload_bytes` in all: the rest was not read.
+PieceVerdict VerifyFront(const PieceHeader& header, const PieceName& expected, std::span<const std::byte> front, uint64_t payload_bytes);
 // "block at 1 MiB: CRC 0x... instead of 0x..." with what the header says it is.
 std::string TextOf(const PieceVerdict& verdict, const PieceHeader& header, const PieceName& expected);
 

@@ -51,7 +51,15 @@ PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled) {
   return bytes;
 }
 
-StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled) {
+uint64_t WeightSlotBytes(const JobSpec& spec, ChunkId first) {
+  uint64_t largest = 0;
+  for (uint64_t id = first; id < spec.chunks.size(); ++id) {
+    largest = std::max(largest, RoundUp(spec.chunks[id].elements * BytesOf(spec.dtype), kPageBytes));
+  }
+  return largest;
+}
+
+StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights) {
   StateBytes sum = StateBytesOf(spec);
   for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
     if (chunk < first_spilled && !IsOnGpu(spec, chunk)) continue;
@@ -60,7 +68,40 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled) {
     sum.momentum -= RoundUp(all.momentum, kPageBytes);
     sum.variance -= RoundUp(all.variance, kPageBytes);
   }
+  if (!weights.any()) return sum;
+  for (uint64_t id = weights.first; id < spec.chunks.size(); ++id) {
+    sum.param16 -= RoundUp(PlaneBytesOf(spec, static_cast<ChunkId>(id)).param16, kPageBytes);
+  }
+  sum.param16 += weights.areas * WeightAreaBytes(spec, weights.first);
   return sum;
+}
+
+WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes) {
+  const auto chunks = static_cast<ChunkId>(spec.chunks.size());
+  const uint64_t all = HostStateBytesOf(spec, first_spilled).total();
+  const ChunkId from = std::max(first_spilled, spec.states_on_gpu);
+  if (from >= chunks || spec.dtype == DType::kF32 || all <= pool_bytes) return {};
+  WeightSpill least;
+  uint64_t least_bytes = all;
+  for (uint32_t areas = kWeightAreasMax; areas > 0; --areas) {
+    uint64_t host = all, slot = 0;  // without the window
+    for (ChunkId first = chunks; first > from;) {
+      const uint64_t plane = RoundUp(PlaneBytesOf(spec, --first).param16, kPageBytes);
+      host -= plane;
+      slot = std::max(slot, plane);
+      const uint64_t with_window = host + 2 * areas * slot;
+      if (chunks - first <= 2 * areas || with_window >= least_bytes) continue;
+      least = {.first = first, .areas = areas};
+      if (with_window <= pool_bytes) return least;
+      least_bytes = with_window;
+    }
+  }
+  return least;
+}
+
+uint64_t LeastHostBytesOf(const JobSpec& spec) {
+  if (!MaySpill(spec)) return HostStateBytesOf(spec, kNoSpill).total();
+  return HostStateBytesOf(spec, 0, WeightsSpilledFor(spec, 0, 0)).total();
 }
 
 uint64_t NvmeBytesOf(const JobSpec& spec, ChunkId first_spilled) {

@@ -92,7 +92,7 @@ void JobStates::MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets)
   NoteDemoted(count);
   for (ChunkId id = 0; id < count; ++id) LeaveHost(id, plan.directories[id]);
   for (uint32_t d = 0; d < offsets.size(); ++d) SetDemotedRange(d, offsets[d]);
-  TP_CHECK(pool_bytes_ == shm::HostStateBytesOf(*spec_, 0).total(), "admission counts exactly what a job takes");
+  TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
 }
 
 }  // namespace tidepool::memserver

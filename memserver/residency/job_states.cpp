@@ -33,8 +33,7 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
   std::unique_ptr<JobStates> states(new JobStates(std::move(spec), pool));
   states->placement_ = placement;
   if (!states->TakeNewExtents()) {
-    const shm::StateBytes bytes = shm::HostStateBytesOf(states->spec(), placement.first_spilled);
-    return Status(ErrorId::kPoolFull, "job " + states->spec().name + " needs " + FormatBytes(bytes.total()) +
+    return Status(ErrorId::kPoolFull, "job " + states->spec().name + " needs " + FormatBytes(states->BytesToTake()) +
                                           " of host memory; that much is free, but in runs of at most " +
                                           FormatBytes(pool->largest_free_bytes()));
   }
@@ -50,7 +49,7 @@ std::vector<JobStates::Taking> JobStates::Takings() const {
   std::vector<Taking> takings;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
-    const bool away = i >= planes_at && (placement_.IsSpilled(chunk) || shm::IsOnGpu(*spec_, chunk));
+    const bool away = i >= planes_at && ((placement_.IsSpilled(chunk) && !placement_.IsWindowed(chunk)) || shm::IsOnGpu(*spec_, chunk));
     if (sizes[i] == 0) {
       takings.push_back({0, 0, shm::IsOnGpu(*spec_, chunk) ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(chunk)});
       continue;
@@ -84,16 +83,17 @@ Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostP
   if (!states->ReadPlacement(kept.extent_offsets) || !states->TakeExtents(kept.extent_offsets)) return misplaced;
   states->NoteDemoted(kept.demoted);
   states->LayOut();
-  for (const Chunk& chunk : states->chunks().subspan(kept.demoted)) {  // weights land nowhere any more in those that were demoted
+  for (ChunkId id = kept.demoted; id < states->chunks().size(); ++id) {  // weights land nowhere any more in those that were demoted
+    const Chunk& chunk = states->chunk(id);
     const uint64_t param16_bytes = RoundUp(chunk.elements * BytesOf(kept.spec->dtype), kPageBytes);
-    if (chunk.away() && states->LandsAcrossPlanes(chunk) && chunk.planes.gradient != chunk.planes.param16 + param16_bytes) return misplaced;
+    if (chunk.away() && states->LandsAcrossPlanes(id) && chunk.planes.gradient != chunk.planes.param16 + param16_bytes) return misplaced;
   }
   TP_RETURN_IF_ERROR(states->ReadChunks(kept.sealed_version));
   return states;
 }
 
-bool JobStates::LandsAcrossPlanes(const Chunk& chunk) const {
-  return chunk.planes.master == nullptr && spec_->micro_batches == 1 && !is_split();
+bool JobStates::LandsAcrossPlanes(ChunkId id) const {
+  return chunks_[id].planes.master == nullptr && spec_->micro_batches == 1 && !is_split() && !window_.Covers(id);
 }
 
 bool JobStates::TakeExtents(std::span<const uint64_t> offsets) {
@@ -115,7 +115,9 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
   const uint64_t planes = CountPlanes(*spec_) / spec_->chunks.size();
   if (offsets.size() != ExtentSizes().size()) return false;
   std::span<const uint64_t> rest = offsets.last(CountPlanes(*spec_));
+  std::vector<uint64_t> weights;
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id, rest = rest.subspan(planes)) {
+    if (spec_->dtype != DType::kF32) weights.push_back(rest[planes - 2]);
     const auto gone = std::find_if(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(planes), IsElsewhere);
     const bool is_gone = gone != rest.begin() + static_cast<std::ptrdiff_t>(planes);
     if (shm::IsOnGpu(*spec_, id) != (is_gone && *gone == kGpuExtent)) return false;
@@ -131,12 +133,12 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
     placement_.nvme_bytes.resize(std::max<size_t>(placement_.nvme_bytes.size(), directory + size_t{1}));
     placement_.nvme_bytes[directory] += shm::SpilledChunkBytes(*spec_, id);
   }
-  return true;
+  return ReadWeightPlacement(weights);
 }
 
 void JobStates::LayOut() {
   for (const Extent& extent : extents_) pool_bytes_ += extent.bytes;
-  TP_CHECK(pool_bytes_ == shm::HostStateBytesOf(*spec_, placement_.first_spilled).total(), "admission counts exactly what a job takes");
+  TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
   LayOutChunks();
   LayOutPlanes();
   LayOutRecords();
@@ -191,7 +193,9 @@ std::vector<uint64_t> JobStates::ExtentSizes() const {
   }
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
     const auto all = InOrder(shm::PlaneBytesOf(*spec_, id));
-    const auto host = InOrder(shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id)));
+    shm::PlaneBytes left = shm::HostPlaneBytesOf(*spec_, id, placement_.IsSpilled(id));
+    left.param16 = WeightBytesListed(id, left.param16);
+    const auto host = InOrder(left);
     for (size_t i = 0; i < all.size(); ++i) {
       if (all[i] > 0) sizes.push_back(RoundUp(host[i], kPageBytes));
     }
@@ -246,6 +250,7 @@ void JobStates::LayOutPlanes() {
     }
   }
   TP_CHECK(next == extents_.size(), "each extent has one use");
+  LayOutWindow();
 }
 
 void JobStates::LayOutRecords() {
@@ -351,9 +356,10 @@ uint64_t JobStates::plane_bytes(ChunkId id) const {
   return sum;
 }
 
-std::byte* JobStates::PutBytes(const Chunk& chunk, uint64_t element) const {
-  std::byte* plane = chunk.planes.master;
-  if (plane == nullptr) plane = LandsAcrossPlanes(chunk) ? chunk.planes.param16 : chunk.planes.gradient;
+std::byte* JobStates::PutBytes(ChunkId id, uint64_t element) const {
+  const ChunkPlanes& planes = chunks_[id].planes;
+  std::byte* plane = window_.Covers(id) ? window_.LandingOf(id) : planes.master;
+  if (plane == nullptr) plane = LandsAcrossPlanes(id) ? planes.param16 : planes.gradient;
   return plane + MasterBytes(spec_->optimizer.states, element);
 }
 

@@ -13,7 +13,8 @@
 //  6. frozen chunks are shared: the job holds them from HoldFrozen on, to its end;
 //  7. chunks on NVMe are the last ones; the first of them may have been demoted, which a job is once at most; of a chunk on a GPU what 5.
 //  says of a spilled one is true (decision 026), and it is never demoted;
-//  8. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
+//  8. the 16-bit plane of a chunk whose weights are on NVMe alone is null, or a slot of the window (weight_window.h) that it holds;
+//  9. what a later server needs is in kept memory before anybody is told of it (kept_records.h); Recover makes the same table from it.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +33,7 @@
 #include "memserver/residency/placement.h"
 #include "memserver/residency/snapshot.h"
 #include "memserver/residency/stand_ins.h"
+#include "memserver/residency/weight_window.h"
 #include "shm/job_spec.h"
 
 namespace tidepool::memserver {
@@ -184,6 +186,23 @@ class JobStates {
   // Of all frozen chunks; null where the job has none.
   FrozenTable* frozen_table() const { return frozen_.empty() ? nullptr : frozen_hold_.table(); }
   uint64_t frozen_changes() const { return frozen_.empty() ? 0 : frozen_hold_.table()->changes(); }
+  // Weights that are on NVMe alone (job_weights.cpp): the window through which they come; empty where there are none.
+  WeightWindow& window() { return window_; }
+  const WeightWindow& window() const { return window_; }
+  // Has the place where weights of the chunk land been left by the one that had it before?
+  bool MayLand(ChunkId id) const;
+  // Else the rank waits for a place that only its own later requests would set free.
+  bool IsPutInOrder(ChunkId id, Rank rank);
+  // Can they be copied now? Always true of chunks with a plane of their own.
+  bool HoldsWeights(ChunkId id) const;
+  // May they be read into the window, where they are not? Not while an update is due that changes them.
+  bool MayFill(ChunkId id) const;
+  // Gives the chunk the slot of one that may go and has a next use behind `until_next`; WeightWindow::kNone: none has.
+  uint32_t GiveSlot(ChunkId id, uint64_t until_next, bool filling);
+  // The weights of `epoch` are in the slot: they are the chunk's plane from here on. False: they have passed.
+  bool EndFill(uint32_t slot, uint64_t epoch);
+  // The first piece of the chunk's update begins: it may leave the new weights in the window, where they are wanted soon.
+  void HoldForUpdate(ChunkId id);
   // A parked request names the chunk. Of frozen ones the table counts the changes.
   void Await(ChunkId id) {
     if (!spec_->IsFrozen(id)) chunks_[id].awaited = true;
@@ -200,7 +219,8 @@ class JobStates {
   std::byte* GradientBytes(const Chunk& chunk, uint64_t element) const;
   // Where fp32 weights land when they are put: in the master, or, where that is spilled, in planes that have no use before the first step.
   // Of a split master: where the rests land; the upper halves land where they are fetched.
-  std::byte* PutBytes(const Chunk& chunk, uint64_t element) const;
+  std::byte* PutBytes(ChunkId id, uint64_t element) const;
+  std::byte* PutHighBytes(ChunkId id, uint64_t element) const;
   std::byte* staging(Rank rank) const { return staging_[rank]; }  // null where nothing is staged
   bool is_split() const { return IsSplit(spec_->optimizer.states); }
   uint64_t plane_bytes(ChunkId id) const;  // of all planes of a chunk
@@ -251,7 +271,11 @@ class JobStates {
   bool TakeNewExtents();
   bool TakeExtents(std::span<const uint64_t> offsets);
   bool ReadPlacement(std::span<const uint64_t> offsets);
-  bool LandsAcrossPlanes(const Chunk& chunk) const;
+  bool ReadWeightPlacement(std::span<const uint64_t> offsets);
+  uint64_t WeightBytesListed(ChunkId id, uint64_t plane_bytes) const;
+  uint64_t BytesToTake() const { return shm::HostStateBytesOf(*spec_, placement_.first_spilled, placement_.weights).total(); }
+  void LayOutWindow();
+  bool LandsAcrossPlanes(ChunkId id) const;
   void LayOut();
   void LayOutChunks();
   void LayOutPlanes();
@@ -282,6 +306,8 @@ class JobStates {
   StagingRecord* staging_records_ = nullptr;
   std::span<double> norm_sums_;
   StandIns stand_ins_;
+  WeightWindow window_;
+  std::vector<ChunkId> put_behind_;  // by rank: of the chunks of the window, those before it are put
   FrozenHold frozen_hold_;
   std::vector<FrozenUse> frozen_;
   uint32_t chunks_loaded_ = 0;

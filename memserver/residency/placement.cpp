@@ -63,7 +63,8 @@ ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space
 Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
   Placement placement;
   placement.first_spilled = FirstSpilledOf(spec, states_on, space);
-  placement.host_bytes = shm::HostStateBytesOf(spec, placement.first_spilled).total();
+  placement.weights = shm::WeightsSpilledFor(spec, placement.first_spilled, space.pool_free);
+  placement.host_bytes = shm::HostStateBytesOf(spec, placement.first_spilled, placement.weights).total();
   MovePlan plan;
   if (!placement.spills() || Stripe(spec, placement.first_spilled, spec.chunks.size(), space.nvme_free, &plan)) {
     placement.directories = std::move(plan.directories);

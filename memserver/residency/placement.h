@@ -1,4 +1,5 @@
-// PlaceStates: which chunks of a new job keep their states on the host and which spill to NVMe, and into which directory.
+// PlaceStates: which chunks of a new job keep their states on the host and which spill to NVMe, and into which directory; and, where all
+// that is not enough, whose 16-bit weights are there alone.
 //
 // A pure function, any thread. A placement is exact: host_bytes and nvme_bytes are what the job takes, to the byte, and all it ever takes.
 #pragma once
@@ -32,9 +33,11 @@ struct Placement {
   std::vector<uint8_t> directories;       // of the spilled chunks, from first_spilled on
   uint64_t host_bytes = 0;
   std::vector<uint64_t> nvme_bytes;  // by directory
+  shm::WeightSpill weights;          // that are on NVMe alone
 
   bool spills() const { return first_spilled != shm::kNoSpill; }
   bool IsSpilled(ChunkId chunk) const { return chunk >= first_spilled; }
+  bool IsWindowed(ChunkId chunk) const { return chunk >= weights.first; }
   uint8_t DirectoryOf(ChunkId chunk) const { return directories[chunk - first_spilled]; }
   uint64_t nvme_total() const;
 };

@@ -4,12 +4,20 @@
 
 namespace tidepool::memserver {
 
+namespace {
+
+nvme::PieceVerdict Verify(const StagedPiece& piece) {
+  return nvme::VerifyFront(*piece.header, piece.is, piece.payload, piece.front_of == 0 ? piece.payload.size() : piece.front_of);
+}
+
+}  // namespace
+
 bool IsIntact(const StagedPiece& piece) {
-  return nvme::VerifyPiece(*piece.header, piece.is, piece.payload).ok() || TP_PLANTED("update.staged_unchecked");
+  return Verify(piece).ok() || TP_PLANTED("update.staged_unchecked");
 }
 
 std::string WhyNotIntact(const StagedPiece& piece) {
-  return nvme::TextOf(nvme::VerifyPiece(*piece.header, piece.is, piece.payload), *piece.header, piece.is);
+  return nvme::TextOf(Verify(piece), *piece.header, piece.is);
 }
 
 void Seal(const StagedPiece& piece) {

@@ -15,6 +15,7 @@ namespace tidepool::memserver {
 struct StagedPiece {
   nvme::PieceHeader* header = nullptr;  // null: no such piece
   std::span<std::byte> payload;         // master, momentum, variance without gaps; the rest is zero
+  uint64_t front_of = 0;                // not 0: `payload` is the beginning of so many bytes, and only that was read
   nvme::PieceName is;                   // expected of what was read
   nvme::PieceName becomes;              // of what is written
 };

@@ -201,7 +201,7 @@ std::span<std::byte> StateTier::Image(uint32_t staging, uint64_t payload_bytes) 
 
 StagedPiece StateTier::PieceIn(uint32_t staging, uint64_t payload_bytes) const {
   const auto bytes = Image(staging, payload_bytes);
-  return {reinterpret_cast<nvme::PieceHeader*>(bytes.data()), bytes.subspan(nvme::kPieceHeaderBytes), {}, {}};
+  return {reinterpret_cast<nvme::PieceHeader*>(bytes.data()), bytes.subspan(nvme::kPieceHeaderBytes), 0, {}, {}};
 }
 
 void StateTier::Start(const TierTransfer& transfer) {

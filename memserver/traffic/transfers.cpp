@@ -13,23 +13,23 @@ namespace {
 
 // The master is written before the put is noted in kept memory, so a piece that was split half-way is sent again.
 void SplitStaged(const JobStates& states, Rank rank, const shm::Request& request) {
-  const Chunk& chunk = states.chunk(request.chunk);
   const auto* from = reinterpret_cast<const float*>(states.staging(rank));
-  auto* const high = reinterpret_cast<uint16_t*>(chunk.planes.param16) + request.element_begin;
-  auto* const rest = reinterpret_cast<int16_t*>(states.PutBytes(chunk, request.element_begin));
+  auto* const high = reinterpret_cast<uint16_t*>(states.PutHighBytes(request.chunk, request.element_begin));
+  auto* const rest = reinterpret_cast<int16_t*>(states.PutBytes(request.chunk, request.element_begin));
   SplitWeights(from, high, rest, request.element_count);
 }
 
 }  // namespace
 
 Start StartPut(JobStates* states, Session* session, const shm::Request& request) {
-  const Chunk& chunk = states->chunk(request.chunk);
   const bool split = states->is_split();
+  // It is free when the chunk that had it is on NVMe.
+  if (!states->MayLand(request.chunk)) return Start::kWait;
   // One at a time: all of them land at the begin of the staging buffer.
   if (split && session->put_staged) return Start::kWait;
   session->put_staged = split;
   const Copy copy{request, request.element_count * sizeof(float), 0, split};
-  std::byte* const to = split ? states->staging(session->rank()) : states->PutBytes(chunk, request.element_begin);
+  std::byte* const to = split ? states->staging(session->rank()) : states->PutBytes(request.chunk, request.element_begin);
   session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
   TP_POINT("server.put_started");
   return Start::kStarted;
@@ -65,6 +65,7 @@ Start StartFetch(JobStates* states, Session* session, const shm::Request& reques
   // Before all weights are in, nobody starts: a rank that ran ahead would submit gradients of a step that cannot be open yet.
   if (!states->weights_ready() || present == kNoVersion || present < request.version) return Start::kWait;
   if (present > request.version) return Start::kTooLate;
+  if (!states->HoldsWeights(request.chunk)) return Start::kWait;
   ++chunk.readers;
   ++chunk.fetches;
   const Copy copy{request, request.element_count * BytesOf(states->spec().dtype), 0, false};

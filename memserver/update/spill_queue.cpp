@@ -219,8 +219,8 @@ bool SpillQueue::NextLoadWork(Work* work) {
   if (ride.task.kind == Kind::kStore) {
     work->planes.count = work->count;
     PointIntoStaging(states_->spec(), work->staged.payload, &work->planes);
-    work->from = states_->PutBytes(chunk, begin);
-    if (states_->is_split()) work->copy = chunk.planes.param16 + begin * BytesOf(states_->spec().dtype);
+    work->from = states_->PutBytes(ride.task.chunk, begin);
+    if (states_->is_split()) work->copy = states_->PutHighBytes(ride.task.chunk, begin);
     return true;
   }
   work->name.kind = WorkKind::kUnstage;

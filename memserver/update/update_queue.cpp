@@ -147,7 +147,10 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
   SpillQueue::ReadyPiece ready;
   if (!states_->spills() || !spills_->NextUpdate(holds_ == 0, &ready)) return false;
   Chunk& chunk = states_->chunk(ready.chunk);
-  if (chunk.state != ChunkState::kUpdating) BeginChunk(&chunk);
+  if (chunk.state != ChunkState::kUpdating) {
+    states_->HoldForUpdate(ready.chunk);
+    BeginChunk(&chunk);
+  }
   FillWork(ready.chunk, ready.piece, work);
   work->staged = ready.staged;
   work->copy = static_cast<std::byte*>(states_->is_split() ? work->planes.param16 : work->planes.master);

@@ -76,6 +76,7 @@ uint64_t BytesTouched(const Work& work) {
     case WorkKind::kNarrow:
     case WorkKind::kNarrowStored:
     case WorkKind::kWiden:
+    case WorkKind::kFillWindow:
     case WorkKind::kUnstage: return work.count * kConvert;
     case WorkKind::kStage: return work.count * sizeof(float) + work.staged.payload.size();
     case WorkKind::kHash: return work.count;

@@ -24,6 +24,7 @@ enum class WorkKind : uint8_t {
   kStage,         // weights of a piece that spills -> its planes in staging; momentum and variance begin at zero
   kUnstage,       // a piece that was stored -> param16
   kVerify,        // a piece that was read to be checked
+  kFillWindow,    // weights of a piece that are on NVMe alone -> the slot of their chunk (weight_fill.h)
   kMoveOut,       // states of a piece that lie on the host -> its planes in staging
   kHash,          // bytes of a frozen chunk that were put
   kNarrowStored,  // weights that are stored on a GPU -> param16
@@ -34,7 +35,8 @@ struct WorkName {
   JobId job = 0;
   uint32_t attempt = 0;  // of the open step; work of an earlier attempt changes nothing any more
   ChunkId chunk = 0;
-  uint32_t index = 0;  // kUpdate, kStage, kUnstage, kVerify, kMoveOut: piece; kScan: 0; else rank (kNarrowStored: of the share)
+  uint32_t index =
+      0;  // kUpdate, kStage, kUnstage, kVerify, kFillWindow, kMoveOut: piece; kScan: 0; else rank (kNarrowStored: of the share)
 };
 
 struct Work {
@@ -56,9 +58,9 @@ struct Work {
   const optim::StepFactors* factors = nullptr;
   // kMoveOut: `planes` are in staging, `source` are those of the host.
   optim::UpdateSpan source;
-  // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify. `copy`: what trainers fetch, on the host,
-  // where that is part of the master: fp32 jobs the whole, jobs with a split one its upper halves. An update writes it, kStage reads those
-  // halves.
+  // kUpdate of a spilled piece and kStage, whose `planes` are in staging; kUnstage, kVerify, kFillWindow. `copy`: what trainers fetch, on
+  // the host, where that is part of the master: fp32 jobs the whole, jobs with a split one its upper halves. An update writes it, kStage
+  // reads those halves.
   StagedPiece staged;
   std::byte* copy = nullptr;
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.

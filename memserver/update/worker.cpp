@@ -27,6 +27,7 @@ WorkDone Worker::Do(const Work& work) {
       break;
     case WorkKind::kStage: Stage(work); break;
     case WorkKind::kUnstage: done.intact = Unstage(work); break;
+    case WorkKind::kFillWindow: done.intact = FillWindow(work); break;
     case WorkKind::kHash: static_cast<ContentHasher*>(work.to)->Update({static_cast<const std::byte*>(work.from), work.count}); break;
     case WorkKind::kVerify: done.intact = IsIntact(work.staged); break;
     case WorkKind::kMoveOut: MoveOut(work); break;
@@ -50,12 +51,34 @@ bool Worker::Scan(const Work& work) const {
 // Checked, updated and sealed while it is in the caches.
 bool Worker::UpdateStaged(const Work& work) {
   if (!IsIntact(work.staged)) return false;
-  Update(work);
+  if (work.planes.param16 == nullptr && work.planes.gradient_dtype != DType::kF32) {
+    Work kept_by_nobody = work;  // the loops over 16-bit gradients make 16-bit weights in any case
+    kept_by_nobody.planes.param16 = unkept_.get();
+    Update(kept_by_nobody);
+  } else {
+    Update(work);
+  }
   const bool split = IsSplit(work.planes.states);
+  if (work.planes.param16 != nullptr && !split) NarrowGaps(work.planes);
   const void* const fetched = split ? work.planes.param16 : work.planes.master;
   if (work.copy != nullptr) std::memcpy(work.copy, fetched, work.planes.count * (split ? sizeof(uint16_t) : sizeof(float)));
   Seal(work.staged);
   return true;
+}
+
+// What no parameter has, of the piece that was updated last: a slot of a window has the bytes of another chunk there.
+void Worker::NarrowGaps(const optim::UpdateSpan& planes) const {
+  uint64_t begin = 0;
+  const auto narrow_to = [&](uint64_t end) {
+    if (begin >= end) return;
+    auto* const to = static_cast<std::byte*>(planes.param16) + begin * BytesOf(planes.param16_dtype);
+    kernels_.narrow(to, planes.param16_dtype, static_cast<const float*>(planes.master) + begin, end - begin);
+  };
+  for (const optim::GroupRun& run : runs_) {
+    narrow_to(run.begin);
+    begin = run.end;
+  }
+  narrow_to(planes.count);
 }
 
 void Worker::Stage(const Work& work) {
@@ -90,6 +113,16 @@ void Worker::MoveOut(const Work& work) {
 bool Worker::Unstage(const Work& work) const {
   if (!IsIntact(work.staged)) return false;
   kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count);
+  return true;
+}
+
+bool Worker::FillWindow(const Work& work) const {
+  if (!IsIntact(work.staged)) return false;
+  if (IsSplit(work.planes.states)) {
+    std::memcpy(work.to, work.from, work.count * sizeof(uint16_t));
+  } else {
+    kernels_.narrow(work.to, work.dtype, static_cast<const float*>(work.from), work.count);
+  }
   return true;
 }
 

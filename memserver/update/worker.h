@@ -3,6 +3,7 @@
 // One thread per object; it must be in flush-denormals mode (optim/float_mode.h), or bits would differ from worker to worker.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,12 +24,16 @@ class Worker {
   bool Scan(const Work& work) const;
   void Update(const Work& work);
   bool UpdateStaged(const Work& work);
+  void NarrowGaps(const optim::UpdateSpan& planes) const;
   static void Stage(const Work& work);
   static void MoveOut(const Work& work);
   bool Unstage(const Work& work) const;
+  bool FillWindow(const Work& work) const;
 
   const optim::Kernels& kernels_;
   optim::TileUpdate update_;
+  // The 16-bit weights that an update makes where nobody keeps them. Its pages are there from the first use on.
+  const std::unique_ptr<uint16_t[]> unkept_ = std::make_unique_for_overwrite<uint16_t[]>(shm::kPieceElements);
   std::vector<optim::GroupRun> runs_;  // of the piece at hand; grows to the largest number and stays
 };
 

@@ -257,7 +257,7 @@ TEST(Demotion, MakesRoomBelowTheLimitOfTheOwnAccount) {
   const shm::JobSpec spec = SpecOf(shape);
   WorldOptions options = RoomForOne(spec);
   options.pool_bytes *= 4;
-  options.loop.quotas = {{UserAccount(1000), {.limit = HostBytes(spec) + HostBytes(spec, 0) - kPageBytes}}};
+  options.loop.quotas = {{UserAccount(1000), {.limit = HostBytes(spec) + shm::LeastHostBytesOf(spec) - kPageBytes}}};
   Pair run(shape, options);
   run.Detach(1);
   run.Ask();

@@ -63,12 +63,13 @@ TEST(NvmeQuota, AJobAboveItsQuotaOfThePoolSpillsInsteadOfBeingRefused) {
 
 TEST(NvmeQuota, AJobThatMaySpillOnlyALittleIsRefusedByTheQuotaOfThePool) {
   WorldOptions options = NvmeFor(1);
-  options.loop.quotas = {{"job:gpt", {.limit = HostBytes(0) - kPageBytes}}};
+  const uint64_t least = shm::LeastHostBytesOf(Spec());
+  options.loop.quotas = {{"job:gpt", {.limit = least - kPageBytes}}};
   ServeWorld world(options);
   const Status refused = Refusal(&world, Spec());
   EXPECT_EQ(refused.id(), ErrorId::kQuotaExceeded);
-  EXPECT_NE(refused.what().find(Exactly(HostBytes(0))), std::string::npos) << "what it needs with all spilled: " << refused.what();
-  EXPECT_NE(refused.what().find(Exactly(HostBytes(0) - kPageBytes)), std::string::npos) << refused.what();
+  EXPECT_NE(refused.what().find(Exactly(least)), std::string::npos) << "what it needs with all spilled: " << refused.what();
+  EXPECT_NE(refused.what().find(Exactly(least - kPageBytes)), std::string::npos) << refused.what();
   EXPECT_EQ(world.tier().used_bytes(), 0u);
   EXPECT_FALSE(Waits(&world, Spec()).has_value()) << "it could never be admitted";
 }

@@ -181,10 +181,13 @@ TEST(Spill, TheSmallestPoolThatAdmissionAcceptsIsEnoughAndOnePageLessIsNot) {
   const shm::JobSpec spec = SpecOf({});
   WorldOptions options = OnNvme(spec);
   options.loop.states_on = StatesOn::kAuto;
-  options.pool_bytes = shm::HostStateBytesOf(spec, 0).total();
-  {
+  // With all weights on the host; a page less, with a window for some of them; and the least of all.
+  const uint64_t with_weights = shm::HostStateBytesOf(spec, 0).total(), least = shm::LeastHostBytesOf(spec);
+  ASSERT_LT(least, with_weights - kPageBytes);
+  for (const uint64_t bytes : {with_weights, with_weights - kPageBytes, least}) {
+    options.pool_bytes = bytes;
     ServeWorld world(options);
-    EXPECT_TRUE(Same(Trained(&world, spec, 2), OnHost(spec, 2)));
+    EXPECT_TRUE(Same(Trained(&world, spec, 2), OnHost(spec, 2))) << bytes;
   }
   options.pool_bytes -= kPageBytes;
   {

@@ -6,14 +6,15 @@
 namespace tidepool::memserver {
 namespace {
 
-// What the job takes of the pool at least.
+// What the job takes of the pool at least, with its weights there.
 uint64_t LeastHostBytes(const shm::JobSpec& spec) {
   return shm::HostStateBytesOf(spec, shm::MaySpill(spec) ? 0 : shm::kNoSpill).total();
 }
 
 }  // namespace
 
-// Each fifth world has two drives: all states that may lie there do, or those that a smaller pool has no room for.
+// Each fifth world has two drives: all states that may lie there do, or those that a smaller pool has no room for; in some of those it has
+// none for all weights either.
 void SimWorld::GiveDisks(uint64_t seed, WorldOptions* options) {
   uint64_t least = 0, bytes = 0;
   for (const Actor& actor : actors_) {
@@ -29,6 +30,10 @@ void SimWorld::GiveDisks(uint64_t seed, WorldOptions* options) {
   options->tier.lost_ns = 1'000'000 * kNsPerSecond;
   options->loop.states_on = seed % 2 == 0 ? StatesOn::kNvme : StatesOn::kAuto;
   if (seed % 2 != 0) options->pool_bytes = std::max(least, RoundUp(options->pool_bytes / 3 * 2, kPageBytes));
+  if (seed % 20 == 15) {
+    options->pool_bytes = 0;
+    for (const Actor& actor : actors_) options->pool_bytes += shm::LeastHostBytesOf(actor.job->spec());
+  }
   if (seed % 20 == 5) MakeDemotionsLikely(options);
 }
 
