@@ -84,7 +84,8 @@ class ChunkService {
   virtual const Attachment& attachment() const = 0;
 
   // fp32 values at range.rcache_offset (element_count x 4 bytes) become the master weights. A rank puts exactly its shards, each shard
-  // in increasing order without gaps; the job is ready when all ranks have put all shards.
+  // in increasing order without gaps, and chunks in increasing order where their weights are on NVMe alone; the job is ready when all ranks
+  // have put all shards.
   virtual Result<Ticket> StartPutWeights(const Range& range) = 0;
   // Parameters of that version (the job's dtype) are copied to range.rcache_offset. Answered when that version exists; asking for a version
   // that is already overwritten is an error (kProtocolViolation).

@@ -18,6 +18,7 @@ using shm::HostStateBytesOf;
 using shm::JobSpec;
 using shm::kNoSpill;
 using shm::kRanksMax;
+using shm::LeastHostBytesOf;
 using shm::MaySpill;
 using shm::NvmeBytesOf;
 using shm::ParameterGroup;

@@ -114,13 +114,15 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   TP_POINT("server.job_reserved");
   Job* created = tables_->jobs.back().get();
   GiveShareSlots(tables_->jobs);
-  LogInfo("job admitted", {{"job", created->id},
-                           {"name", spec.name},
-                           {"ranks", spec.world},
-                           {"pool_bytes", created->states->pool_bytes()},
-                           {"frozen_bytes", demand.frozen_bytes},
-                           {"nvme_bytes", created->states->nvme_total()},
-                           {"gpu_bytes", shm::GpuStateBytes(spec)}});
+  LogInfo("job admitted",
+          {{"job", created->id},
+           {"name", spec.name},
+           {"ranks", spec.world},
+           {"pool_bytes", created->states->pool_bytes()},
+           {"frozen_bytes", demand.frozen_bytes},
+           {"weights_on_nvme_from_chunk", created->states->window().any() ? static_cast<int64_t>(created->states->window().first()) : -1},
+           {"nvme_bytes", created->states->nvme_total()},
+           {"gpu_bytes", shm::GpuStateBytes(spec)}});
   return created;
 }
 

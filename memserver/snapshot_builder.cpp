@@ -50,6 +50,8 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   row.bytes = job.states->plane_bytes(id);
   row.spilled = chunk.spilled;
   row.on_gpu = chunk.on_gpu;
+  row.weights_spilled = job.states->window().Covers(id);
+  row.in_window = row.weights_spilled && job.states->HoldsWeights(id);
   const Version version = job.IsRecorded() ? chunk.version : kNoVersion;
   row.version = version == kNoVersion ? 0 : version;
   row.ranks_cached = chunk.ranks_cached;
@@ -137,6 +139,9 @@ JobRow RowOf(const Job& job, bool demoting) {
   row.pool_bytes = job.states->pool_bytes();
   row.nvme_bytes = job.states->nvme_total();
   for (const Chunk& chunk : job.states->chunks()) row.chunks_spilled += chunk.spilled ? 1 : 0;
+  row.weight_slots = job.states->window().slots().size();
+  row.weights_filled = job.states->window().fills;
+  if (row.weight_slots > 0) row.chunks_weights_spilled = job.states->chunks().size() - job.states->window().first();
   row.chunks_demoted = job.states->demoted();
   for (Rank rank = 0; rank < job.gpus.shares().size(); ++rank) row.gpu_bytes += BytesOn(job, rank, nullptr);
   row.chunks_on_gpu = spec.states_on_gpu;

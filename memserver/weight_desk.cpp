@@ -28,7 +28,7 @@ bool WeightDesk::Tend() {
     if (!MayFill(*job)) continue;
     FindAsked(job.get());
     begun |= FillAsked(job.get());
-    if (!job->suspended && !TP_BUGGIFY("weights.read_ahead_not")) begun |= FillAhead(job.get());
+    if (!job->suspended && job->HasSeats() && !TP_BUGGIFY("weights.read_ahead_not")) begun |= FillAhead(job.get());
   }
   return begun;
 }
@@ -95,8 +95,7 @@ bool WeightDesk::IsAwaited(const Job& job) {
   return std::any_of(job.seats.begin(), job.seats.end(), [&job](const Seat* seat) {
     if (seat == nullptr || seat->session == nullptr || seat->violation != nullptr || seat->leaving) return false;
     const auto requests = seat->session->waiting().requests();
-    return std::any_of(requests.begin(), requests.end(),
-                       [&](const shm::Request& request) { return IsDue(job, *seat->session, request); });
+    return std::any_of(requests.begin(), requests.end(), [&](const shm::Request& request) { return IsDue(job, *seat->session, request); });
   });
 }
 

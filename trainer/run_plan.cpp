@@ -160,6 +160,10 @@ std::string DescribePlan(const RunPlan& plan) {
     line("on NVMe", FormatBytes(client::HostStateBytesOf(plan.spec, 0).total()) + " of the pool and " +
                         FormatBytes(client::NvmeBytesOf(plan.spec, 0)) +
                         " of NVMe (two slots a chunk), where memserver has --nvme and all states spill");
+    const uint64_t least = client::LeastHostBytesOf(plan.spec);
+    if (least < client::HostStateBytesOf(plan.spec, 0).total()) {
+      line("", FormatBytes(least) + " of the pool at least: 16-bit weights are on that NVMe too, and are read in each pass");
+    }
   }
   line("total", FormatBytes(states.total() + m.frozen + plan.rcache.bytes * plan.layout.world) + " on this node for " +
                     std::to_string(plan.layout.world) + (plan.layout.world == 1 ? " rank" : " ranks") + ", without activations");
@@ -193,7 +197,8 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   }
   if (client::MaySpill(plan.spec)) {
     json.Key("states_on_nvme").BeginObject().Field("pool_bytes", RoundUp(client::HostStateBytesOf(plan.spec, 0).total(), kMiB));
-    json.Field("nvme_bytes", RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB)).EndObject();
+    json.Field("nvme_bytes", RoundUp(client::NvmeBytesOf(plan.spec, 0), kMiB));
+    json.Field("least_pool_bytes", RoundUp(client::LeastHostBytesOf(plan.spec), kMiB)).EndObject();
   }
   if (plan.gpu_states.chunks > 0) {
     json.Key("states_on_gpu").BeginObject().Field("chunks", plan.gpu_states.chunks).Field("gpu_bytes", plan.gpu_states.gpu_bytes);

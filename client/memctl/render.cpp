@@ -208,9 +208,10 @@ Lines RenderChunks(const ChunksView& chunks, const Style& style) {
   for (const ChunkView& chunk : chunks.chunks) {
     table.Add({std::to_string(chunk.job), std::to_string(chunk.chunk), chunk.state, std::to_string(chunk.data_group),
                FormatCount(chunk.elements), FormatBytes(chunk.bytes), std::to_string(chunk.version), std::to_string(chunk.fetches),
-               chunk.states_on_gpu    ? "gpu"
-               : chunk.states_on_nvme ? "nvme"
-                                      : "host",
+               chunk.states_on_gpu     ? "gpu"
+               : chunk.weights_on_nvme ? "nvme, weights too"
+               : chunk.states_on_nvme  ? "nvme"
+                                       : "host",
                Ranks(chunk.ranks_cached)},
               chunk.node);
   }

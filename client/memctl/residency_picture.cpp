@@ -26,6 +26,8 @@ const char* ColorOf(char letter) {
     case 'O':
     case 'A': return "\033[35m";  // magenta: the optimizer's
     case 'U':
+    case 'W':
+    case 'w':
     case 'N': return "\033[36m";  // cyan: on a GPU, on NVMe
     case '-':
     case '=': return "\033[34m";  // blue: read only

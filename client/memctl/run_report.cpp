@@ -38,6 +38,8 @@ constexpr auto kInks = std::to_array<Ink>({{'C', "#2da44e"},
                                            {'A', "#cf222e"},
                                            {'=', "#54aeff"},
                                            {'N', "#8250df"},
+                                           {'W', "#8250df"},
+                                           {'w', "#bf87ff"},
                                            {'-', "#eaeef2"}});
 
 const char* ColourOf(char letter) {

@@ -27,6 +27,7 @@ void ReadChunk(const json::value& value, std::string* wrong, ChunkView* chunk) {
   fields.Read("states_on_nvme", &chunk->states_on_nvme)
       .ReadIfThere("states_on_gpu", &chunk->states_on_gpu)
       .ReadIfThere("node", &chunk->node);
+  if (fields.Has("weights_on_nvme")) fields.Read("weights_on_nvme", &chunk->weights_on_nvme);
   ReadNumbers(&fields, "ranks_cached", &chunk->ranks_cached);
 }
 

@@ -74,7 +74,7 @@ struct JobView {
 struct ChunkView {
   uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, bytes = 0, version = 0, fetches = 0;
   std::string state;
-  bool states_on_nvme = false, states_on_gpu = false;
+  bool states_on_nvme = false, states_on_gpu = false, weights_on_nvme = false;
   std::vector<uint64_t> ranks_cached;
   std::string node = {};
 };

@@ -36,6 +36,8 @@ void WriteJobFields(const JobRow& job, JsonWriter* json) {
   json->Field("pool_bytes", job.pool_bytes).Field("frozen_bytes", job.frozen_bytes);
   json->Field("nvme_bytes", job.nvme_bytes).Field("chunks_spilled", job.chunks_spilled).Field("chunks_demoted", job.chunks_demoted);
   if (job.chunks_on_gpu > 0) json->Field("gpu_bytes", job.gpu_bytes).Field("chunks_on_gpu", job.chunks_on_gpu);
+  json->Field("chunks_weights_spilled", job.chunks_weights_spilled).Field("weight_slots", job.weight_slots);
+  json->Field("weights_filled", job.weights_filled);
   json->Field("rcache_bytes", job.rcache_bytes).Field("suspended", job.suspended);
   json->Field("optimizer_bytes", job.optimizer_bytes).Field("account", job.account).Key("quota").BeginObject();
   WriteQuota(job.quota, json);
@@ -70,7 +72,7 @@ void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {
   json->BeginObject().Field("job", job.job).Field("chunk", id).Field("state", NameOf(chunk.state));
   json->Field("data_group", chunk.data_group).Field("elements", chunk.elements).Field("bytes", chunk.bytes);
   json->Field("version", chunk.version).Field("fetches", chunk.fetches);
-  json->Field("states_on_nvme", chunk.spilled);
+  json->Field("states_on_nvme", chunk.spilled).Field("weights_on_nvme", chunk.weights_spilled);
   if (chunk.on_gpu) json->Field("states_on_gpu", true);
   json->Key("ranks_cached").BeginArray();
   for (Rank rank = 0; rank < 64; ++rank) {

@@ -11,9 +11,14 @@ namespace tidepool::memserver {
 namespace {
 
 // Of the chunks of one column, the one whose letter stands furthest left is shown: what moves matters more than what rests.
-constexpr const char* kPriority = "AO><gGN_C.=-";
+constexpr const char* kPriority = "AO><gGwWN_C.=-";
 // An rCache that holds some of a column's chunks and not all.
 constexpr char kSomeHeld = 'c';
+
+char LetterOnNvme(const ChunkRow& chunk) {
+  if (chunk.weights_spilled) return chunk.in_window ? 'w' : 'W';
+  return chunk.spilled ? 'N' : '-';
+}
 
 // What a column shows where it is not one chunk: all those in which a layer, a tensor or a job lies.
 struct Column {
@@ -102,7 +107,7 @@ class Picture {
     WriteLetters(job, [](const ChunkRow& chunk) { return LetterOf(chunk.state); });
     if (job.chunks_spilled > 0) {
       json_.BeginObject().Field("kind", "nvme").Field("bytes_used", job.nvme_bytes).Field("bytes_limit", snapshot_.nvme.bytes);
-      WriteLetters(job, [](const ChunkRow& chunk) { return chunk.spilled ? 'N' : '-'; });
+      WriteLetters(job, LetterOnNvme);
     }
     if (job.chunks_on_gpu > 0) {
       uint64_t memory = 0;
@@ -120,7 +125,11 @@ class Picture {
       if (state != ChunkState::kFrozen || snapshot_.frozen_chunks > 0) json_.Field(std::string(1, LetterOf(state)), NameOf(state));
     }
     if (snapshot_.nvme.bytes > 0) json_.Field("N", "states on NVMe").Field("-", "not there");
-    const bool on_gpus = std::any_of(snapshot_.jobs.begin(), snapshot_.jobs.end(), [](const JobRow& job) { return job.chunks_on_gpu > 0; });
+    const auto& jobs = snapshot_.jobs;
+    if (std::any_of(jobs.begin(), jobs.end(), [](const JobRow& job) { return job.weight_slots > 0; })) {
+      json_.Field("W", "weights there too").Field("w", "weights there, and in the window");
+    }
+    const bool on_gpus = std::any_of(jobs.begin(), jobs.end(), [](const JobRow& job) { return job.chunks_on_gpu > 0; });
     if (on_gpus && snapshot_.nvme.bytes == 0) json_.Field("-", "not there");
     if (on_gpus) json_.Field("U", "states on a GPU");
     json_.EndObject();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/units.h"
 #include "memserver/residency/job_states.h"
 
@@ -57,7 +58,7 @@ void JobStates::LayOutWindow() {
 bool JobStates::MayLand(ChunkId id) const {
   if (!window_.Covers(id)) return true;
   const ChunkId before = window_.LandsBehind(id);
-  return before == shm::kNoSpill || chunks_[before].version != kNoVersion;
+  return before == shm::kNoSpill || chunks_[before].version != kNoVersion || TP_PLANTED("residency.weights_land_early");
 }
 
 bool JobStates::IsPutInOrder(ChunkId id, Rank rank) {
@@ -87,7 +88,8 @@ bool JobStates::MayFill(ChunkId id) const {
 uint32_t JobStates::GiveSlot(ChunkId id, uint64_t until_next, bool filling) {
   const auto may_go = [this](ChunkId other) {
     const Chunk& chunk = chunks_[other];
-    return chunk.readers == 0 && chunk.state != ChunkState::kUpdating && !window_.IsAsked(other);
+    const bool is_read = chunk.readers > 0 && !TP_PLANTED("residency.slot_taken_from_a_copy");
+    return !is_read && chunk.state != ChunkState::kUpdating && !window_.IsAsked(other);
   };
   const uint32_t slot = window_.FindRoom(until_next, may_go);
   if (slot == WeightWindow::kNone) return slot;
@@ -101,7 +103,7 @@ uint32_t JobStates::GiveSlot(ChunkId id, uint64_t until_next, bool filling) {
 bool JobStates::EndFill(uint32_t slot, uint64_t epoch) {
   const ChunkId id = window_.slots()[slot].chunk;
   Chunk& chunk = chunks_[id];
-  const bool holds = chunk.state != ChunkState::kUpdating && EpochOf(chunk) == epoch;
+  const bool holds = TP_PLANTED("residency.passed_weights_held") || (chunk.state != ChunkState::kUpdating && EpochOf(chunk) == epoch);
   window_.EndFill(slot, holds);
   if (!holds) return false;
   chunk.planes.param16 = window_.slots()[slot].data;

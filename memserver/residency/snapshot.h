@@ -34,9 +34,10 @@ struct ChunkRow {
   ChunkState state = ChunkState::kEmpty;
   uint32_t data_group = 0;
   uint64_t elements = 0;
-  uint64_t bytes = 0;    // of all its planes; of a frozen one, of its content
-  bool spilled = false;  // master, momentum and variance lie on NVMe
-  bool on_gpu = false;   // they lie on a GPU
+  uint64_t bytes = 0;                               // of all its planes; of a frozen one, of its content
+  bool spilled = false;                             // master, momentum and variance lie on NVMe
+  bool on_gpu = false;                              // they lie on a GPU
+  bool weights_spilled = false, in_window = false;  // the 16-bit weights too; a copy of them can be fetched now
   Version version = 0;
   uint64_t ranks_cached = 0;  // bit r: rank r has fetched this version, and nothing was fetched over it since
   // Bit r: rank r has asked for it, or has sent a gradient (or first weights) of it, and has no answer yet.
@@ -76,8 +77,10 @@ struct JobRow {
   uint64_t frozen_bytes = 0;  // of the pool, that it shares with the user's other jobs; not in pool_bytes
   uint64_t nvme_bytes = 0;    // two slots for each chunk that is spilled
   uint64_t chunks_spilled = 0;
-  uint64_t chunks_demoted = 0;  // of them: whose states were on the host before others needed the room
-  uint64_t gpu_bytes = 0;       // of GPUs, for states: two slots a chunk, and staging
+  uint64_t chunks_weights_spilled = 0;            // of them: whose 16-bit weights are there alone
+  uint64_t weight_slots = 0, weights_filled = 0;  // of the window that those come through; chunks that were read into it
+  uint64_t chunks_demoted = 0;                    // of chunks_spilled: whose states were on the host before others needed the room
+  uint64_t gpu_bytes = 0;                         // of GPUs, for states: two slots a chunk, and staging
   uint64_t chunks_on_gpu = 0;
   std::string account;
   Quota quota;

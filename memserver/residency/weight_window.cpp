@@ -13,6 +13,7 @@ WeightWindow::WeightWindow(ChunkId first, uint64_t slot_bytes, std::span<std::by
     slots_.push_back({.data = area});
     slots_.push_back({.data = area + slot_bytes});
   }
+  asked_.reserve(slots_.size() * uses_.ranks());
 }
 
 uint32_t WeightWindow::SlotOf(ChunkId chunk) const {

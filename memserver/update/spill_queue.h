@@ -3,9 +3,9 @@
 //
 // One thread (the serve loop) owns it. While a worker updates piece n, the tier reads pieces behind it and writes those before it.
 //   store     weights where they landed -> staging (a worker) -> written, noted in the piece's progress word
-//   unstage   (16-bit jobs, when the whole chunk is stored) read -> 16-bit plane (a worker): the plane may lie where the weights landed
-//   update    read, epoch e -> updated in staging (a worker) -> written to the other slot, epoch e + 1
-//   ahead     the first pieces of the next update, read before its step is sealed: the update takes them over, or they are given back
+//   unstage   (16-bit jobs with the plane in the pool, when the whole chunk is stored) read -> 16-bit plane (a worker): the plane may lie
+//   where the weights landed update    read, epoch e -> updated in staging (a worker) -> written to the other slot, epoch e + 1 ahead the
+//   first pieces of the next update, read before its step is sealed: the update takes them over, or they are given back
 // Invariants:
 //  1. the slot of epoch e is not written while the chunk's version may still have to go back to it: a chunk is finished, and then
 //  published,

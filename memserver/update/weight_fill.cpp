@@ -92,9 +92,9 @@ void WeightFill::EndTransfer(const TierDone& done) {
     ride.state = State::kReady;
     return;
   }
-  Fail(done.staging,
-       Status(ErrorId::kNvmeIoFailed, Where(ride) + " cannot be read at offset " + std::to_string(done.offset) + ": " + std::strerror(done.error))
-           .Where(tier_->directory(done.directory).path));
+  Fail(done.staging, Status(ErrorId::kNvmeIoFailed,
+                            Where(ride) + " cannot be read at offset " + std::to_string(done.offset) + ": " + std::strerror(done.error))
+                         .Where(tier_->directory(done.directory).path));
 }
 
 void WeightFill::GiveUp(const TierLate& late) {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/content_hash.h"
+#include "base/planted.h"
 
 namespace tidepool::memserver {
 
@@ -59,7 +60,7 @@ bool Worker::UpdateStaged(const Work& work) {
     Update(work);
   }
   const bool split = IsSplit(work.planes.states);
-  if (work.planes.param16 != nullptr && !split) NarrowGaps(work.planes);
+  if (work.planes.param16 != nullptr && !split && !TP_PLANTED("update.gaps_left_in_slot")) NarrowGaps(work.planes);
   const void* const fetched = split ? work.planes.param16 : work.planes.master;
   if (work.copy != nullptr) std::memcpy(work.copy, fetched, work.planes.count * (split ? sizeof(uint16_t) : sizeof(float)));
   Seal(work.staged);

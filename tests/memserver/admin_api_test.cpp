@@ -164,7 +164,7 @@ TEST_F(AdminApiTest, ChunksArePagedByCursor) {
 TEST_F(AdminApiTest, ChunksAreFilteredByJobAndState) {
   EXPECT_EQ(BodyOf("/v1/chunks?job=gpt&state=gradients"),
             R"({"chunks":[{"job":3,"chunk":2,"state":"gradients","data_group":0,"elements":1024,"bytes":16384,"version":41,)"
-            R"("fetches":5,"states_on_nvme":false,"ranks_cached":[1]}],"next_cursor":null})");
+            R"("fetches":5,"states_on_nvme":false,"weights_on_nvme":false,"ranks_cached":[1]}],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?job=5&state=empty"), R"({"chunks":[],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?tier=nvme"), R"({"chunks":[],"next_cursor":null})");
   EXPECT_EQ(BodyOf("/v1/chunks?tier=host"), BodyOf("/v1/chunks"));

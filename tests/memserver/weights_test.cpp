@@ -102,8 +102,7 @@ TEST_P(WeightBits, AreThoseAlsoWhenStepsAreSkipped) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, WeightBits,
-                         ::testing::Values(Shape{}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 3, 1},
-                                           Shape{.states = StateForm::kSplit},
+                         ::testing::Values(Shape{}, Shape{DType::kBF16, 2, 2}, Shape{DType::kF16, 3, 1}, Shape{.states = StateForm::kSplit},
                                            Shape{.world = 2, .micro_batches = 2, .states = StateForm::kSplit8},
                                            Shape{.states = StateForm::kSplitBf16, .chunk_elements = 270'336, .chunks = 4},
                                            Shape{.world = 2, .chunk_elements = 135'168, .chunks = 5}));
@@ -146,8 +145,7 @@ TEST_P(WeightKills, InTheMiddleOfAnythingChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, WeightKills,
-                         ::testing::Values(Shape{}, Shape{.world = 2, .micro_batches = 2},
-                                           Shape{.world = 2, .states = StateForm::kSplit}));
+                         ::testing::Values(Shape{}, Shape{.world = 2, .micro_batches = 2}, Shape{.world = 2, .states = StateForm::kSplit}));
 
 // --- ranks that ask for much at once ---
 
@@ -459,7 +457,8 @@ TEST(WeightPlacement, TheSmallestPoolIsEnoughAndOnePageLessIsRefusedWithItsNumbe
   const auto refused = world.TakeReply<Refused>();
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->why.id(), ErrorId::kPoolFull);
-  EXPECT_NE(refused->why.what().find("(" + std::to_string(shm::LeastHostBytesOf(spec)) + " bytes)"), std::string::npos) << refused->why.what();
+  EXPECT_NE(refused->why.what().find("(" + std::to_string(shm::LeastHostBytesOf(spec)) + " bytes)"), std::string::npos)
+      << refused->why.what();
 }
 
 }  // namespace weights_test

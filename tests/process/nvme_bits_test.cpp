@@ -80,8 +80,9 @@ class NvmeBits : public ::testing::TestWithParam<DType> {
 
   const ThinOptions job_ = JobOf(GetParam());
   const uint64_t all_bytes_ = shm::StateBytesOf(SpecOf(job_)).total();
-  // What no way of spilling takes off the host.
-  const uint64_t least_bytes_ = shm::HostStateBytesOf(SpecOf(job_), 0).total();
+  // With all weights on the host; and what no way of spilling takes off it.
+  const uint64_t with_weights_bytes_ = shm::HostStateBytesOf(SpecOf(job_), 0).total();
+  const uint64_t least_bytes_ = shm::LeastHostBytesOf(SpecOf(job_));
   nvme::ScratchDirectory nvme_[2];
 };
 
@@ -90,13 +91,17 @@ TEST_P(NvmeBits, AreThoseOfAPoolThatHoldsEverything) {
   host.pool_bytes = all_bytes_;
   const Trained expected = Train(host, job_);
   ASSERT_GT(expected.saved.size(), job_.chunks * job_.chunk_elements * sizeof(float));
-  const uint64_t third = std::max(RoundUp(all_bytes_ / 3, kPageBytes), least_bytes_);
+  const uint64_t third = std::max(RoundUp(all_bytes_ / 3, kPageBytes), with_weights_bytes_);
   EXPECT_EQ(Train(OnNvme(1, third), job_), expected) << "one directory, and a third of the pool";
   EXPECT_EQ(Train(OnNvme(2, third), job_), expected) << "two directories";
   memserver::ServerOptions threads = OnNvme(1, third);
   threads.nvme.allow_uring = false;
   EXPECT_EQ(Train(threads, job_), expected) << "threads instead of io_uring";
-  EXPECT_EQ(Train(OnNvme(1, least_bytes_), job_), expected) << "the smallest pool";
+  EXPECT_EQ(Train(OnNvme(1, with_weights_bytes_), job_), expected) << "the smallest pool that has all weights";
+  if (least_bytes_ == with_weights_bytes_) return;
+  EXPECT_EQ(Train(OnNvme(2, least_bytes_), job_), expected) << "the smallest pool: a window of two slots, two directories";
+  threads.pool_bytes = least_bytes_;
+  EXPECT_EQ(Train(threads, job_), expected) << "the same, threads";
 }
 
 TEST_P(NvmeBits, APageLessThanTheSmallestPoolIsRefusedAtTheStartOfTheJob) {

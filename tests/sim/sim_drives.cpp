@@ -32,7 +32,7 @@ void SimWorld::GiveDisks(uint64_t seed, WorldOptions* options) {
   if (seed % 2 != 0) options->pool_bytes = std::max(least, RoundUp(options->pool_bytes / 3 * 2, kPageBytes));
   if (seed % 20 == 15) {
     options->pool_bytes = 0;
-    for (const Actor& actor : actors_) options->pool_bytes += shm::LeastHostBytesOf(actor.job->spec());
+    for (const Actor& actor : actors_) options->pool_bytes = std::max(options->pool_bytes, shm::LeastHostBytesOf(actor.job->spec()));
   }
   if (seed % 20 == 5) MakeDemotionsLikely(options);
 }

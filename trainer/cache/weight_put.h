@@ -3,9 +3,9 @@
 //
 // One thread (the trainer's main thread), before the first pass: it uses the rCache memory that ParameterCache uses later.
 // Each rank puts its own shards; padding is put as zeros. Frozen parameters come another way (client/provide_frozen.h). Parameters of one
-// chunk must come in order, chunks in any order.
-// Where the rCache is memory of a device, pieces are put together in registered host memory and copied into the rCache through the compute
-// stream; the CPU waits for each copy before it asks the server.
+// chunk must come in order, chunks in any order; but in that of their numbers where the server has their weights on NVMe alone (it sends
+// the rank away else). Where the rCache is memory of a device, pieces are put together in registered host memory and copied into the rCache
+// through the compute stream; the CPU waits for each copy before it asks the server.
 #pragma once
 
 #include <array>
