@@ -390,8 +390,7 @@ Status TrainingRun::All() {
     return Explained(std::move(ended));
   }
   if (StaysForMore()) Leave();
-  const uint64_t here = summary_.steps - start_.version;
-  const std::string after = start_.version > 0 ? "; the last " + std::to_string(here) + " of them in " : " in ";
+  const std::string after = start_.version > 0 ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in " : " in ";
   Say("done      " + std::to_string(summary_.steps) + " steps" + after + FormatDuration(summary_.seconds) +
       (summary_.stopped ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, StaysForMore()) + ")" : "") + "\n");
   return {};

@@ -269,12 +269,6 @@ void JobStates::LayOutRecords() {
   norm_sums_ = {reinterpret_cast<double*>(records + layout.norm_sums), spec_->parameters.size()};
 }
 
-void JobStates::HoldFrozen(FrozenHold hold) {
-  TP_CHECK(hold.chunks().size() == spec_->frozen.size(), "a job holds what it lists");
-  frozen_hold_ = std::move(hold);
-  for (FrozenChunk* chunk : frozen_hold_.chunks()) frozen_.push_back({.chunk = chunk});
-}
-
 void JobStates::WriteFirstRecords(const JobIdentity& identity) {
   std::byte* records = extents_.front().data;
   const RecordsLayout layout = RecordsLayoutOf(*spec_, encoded_spec_.size());

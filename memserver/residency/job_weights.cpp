@@ -88,8 +88,7 @@ bool JobStates::MayFill(ChunkId id) const {
 uint32_t JobStates::GiveSlot(ChunkId id, uint64_t until_next, bool filling) {
   const auto may_go = [this](ChunkId other) {
     const Chunk& chunk = chunks_[other];
-    const bool is_read = chunk.readers > 0 && !TP_PLANTED("residency.slot_taken_from_a_copy");
-    return !is_read && chunk.state != ChunkState::kUpdating && !window_.IsAsked(other);
+    return chunk.readers == 0 && chunk.state != ChunkState::kUpdating && !window_.IsAsked(other);
   };
   const uint32_t slot = window_.FindRoom(until_next, may_go);
   if (slot == WeightWindow::kNone) return slot;
@@ -115,6 +114,12 @@ void JobStates::HoldForUpdate(ChunkId id) {
   if (!window_.Covers(id) || window_.SlotOf(id) != WeightWindow::kNone) return;
   const uint64_t until_next = chunks_[id].awaited ? 0 : window_.uses().UntilNext(id);
   if (until_next != WeightUses::kNever) GiveSlot(id, until_next, false);
+}
+
+void JobStates::HoldFrozen(FrozenHold hold) {
+  TP_CHECK(hold.chunks().size() == spec_->frozen.size(), "a job holds what it lists");
+  frozen_hold_ = std::move(hold);
+  for (FrozenChunk* chunk : frozen_hold_.chunks()) frozen_.push_back({.chunk = chunk});
 }
 
 }  // namespace tidepool::memserver
