@@ -47,7 +47,7 @@ struct RunOptions {
   std::string device_memory;   // with auto: what one rank may use; empty: what the GPU has
   std::string rates_file;      // with auto: how fast copies and updates are; empty: not known
   std::string chunk_size = "auto";
-  std::string gpu_states = "auto";  // off, auto, or bytes of each GPU for optimizer states
+  std::string gpu_states = "off";  // off, auto, or bytes of each GPU for optimizer states
   bool prefetch = true;
   // place
   std::string device = "cpu";  // cpu, cuda, cuda:N, auto

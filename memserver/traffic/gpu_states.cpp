@@ -9,7 +9,7 @@
 namespace tidepool::memserver {
 namespace {
 
-const char* const kToTheHost = "start the job with its states on the host (trainer run --gpu-states 0)";
+const char* const kToTheHost = "start the job with its states on the host (trainer run --gpu-states off)";
 
 }  // namespace
 

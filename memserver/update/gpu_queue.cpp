@@ -92,7 +92,7 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::Ste
   const uint64_t bytes = unit.count * sizeof(float);
   std::byte* const master = shares_[rank].memory->data() + places_.SlotAt(unit.task.chunk, 0) + unit.begin * sizeof(float);
   switch (unit.task.kind) {
-    case Kind::kStore: stream->Copy(master, states_->PutBytes(chunk, unit.begin), bytes); return bytes;
+    case Kind::kStore: stream->Copy(master, states_->PutBytes(unit.task.chunk, unit.begin), bytes); return bytes;
     case Kind::kNarrow: stream->Copy(chunk.planes.gradient, master, bytes); return bytes;
     case Kind::kUpdate: break;
   }

@@ -92,8 +92,8 @@ TEST_F(FlagsTest, RunAndEstimateTakeTheOptimizer) {
 
 TEST_F(FlagsTest, RunAndEstimateTakeBytesForStatesOnGpus) {
   for (const char* command : {"run", "estimate"}) {
-    EXPECT_EQ(Parse({command})->options.gpu_states, "auto");
-    EXPECT_EQ(Parse({command, "--gpu-states", "off"})->options.gpu_states, "off");
+    EXPECT_EQ(Parse({command})->options.gpu_states, "off");
+    EXPECT_EQ(Parse({command, "--gpu-states", "auto"})->options.gpu_states, "auto");
     EXPECT_EQ(Parse({command, "--gpu-states", "4GiB"})->options.gpu_states, "4GiB") << "what is no size is found where the plan is made";
   }
 }

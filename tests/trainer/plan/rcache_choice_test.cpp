@@ -101,7 +101,7 @@ TEST_F(Choice, NamesWhatStatesOnTheDeviceWouldSaveWithoutApplyingIt) {
   EXPECT_EQ(choice.share.uploads, 0U);
   // Master and two moments of 4 bytes, copy and gradient of 2: half of a chunk's.
   EXPECT_EQ(choice.with_states->best.states_bytes, choice.with_states->best.uploads * 16 * kChunk / 2);
-  EXPECT_NE(DescribeChoice(choice).find("not applied: this trainer keeps all states in host memory"), std::string::npos);
+  EXPECT_NE(DescribeChoice(choice).find("not applied: --gpu-states puts states there"), std::string::npos);
   task_.rates->rates.device_update = 0;
   EXPECT_NE(DescribeChoice(ChooseRcache(task_).value()).find("two.json has no rates of updates"), std::string::npos);
 }
