@@ -58,6 +58,7 @@ Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
                       (event.brings_rcache ? "on a GPU, ranks before it on the host" : "on the host, ranks before it on a GPU"))
         .Fix("start all ranks with the same --device");
   }
+  TP_RETURN_IF_ERROR(CheckBrings(job, event.rank, event.brings_rcache));
   if (job.seats[event.rank] != nullptr) return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is attached");
   if (job.IsAwaited(event.rank) && job.NonceOf(event.rank) != event.nonce) {
     return Status(ErrorId::kRankTaken, RankText(event.rank) + " of job " + spec.name + " is expected back: memserver was restarted")
@@ -219,6 +220,7 @@ Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
   if (!job->IsAwaited(event.rank) || (job->NonceOf(event.rank) != event.nonce && !TP_PLANTED("jobs.nonce_unchecked"))) {
     return Status(ErrorId::kPeerLost, RankText(event.rank) + " of job " + job->spec().name + " was counted as lost before it came back");
   }
+  TP_RETURN_IF_ERROR(CheckBrings(*job, event.rank, event.brings_rcache));
   Seat seat;
   seat.connection = event.connection;
   seat.rank = event.rank;

@@ -78,6 +78,7 @@ class JobDesk {
 
   // States on GPUs (job_gpus.cpp).
   Status AdmitGpuStates(const ReserveJob& event) const;
+  static Status CheckBrings(const Job& job, Rank rank, bool brings_rcache);
   uint64_t StatesToMake(const Seat& seat) const;
   Status TakeShare(Seat* seat);
   Status OpenShare(GpuShare* share, GpuStateMemory states);

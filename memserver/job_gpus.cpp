@@ -33,6 +33,14 @@ Status JobDesk::AdmitGpuStates(const ReserveJob& event) const {
                                                std::to_string(kSlots - used) + " of " + std::to_string(kSlots) + " such places are free");
 }
 
+// Also of a job that came from the server before this one, whose other ranks are not back.
+Status JobDesk::CheckBrings(const Job& job, Rank rank, bool brings_rcache) {
+  if (brings_rcache || !job.states->uses_gpus()) return Status();
+  return Status(ErrorId::kJobMismatch, "rank " + std::to_string(rank) + " of job " + job.spec().name +
+                                           " brings no GPU, and states of the job lie on the GPUs of its ranks")
+      .Fix("start it with the same --device as before");
+}
+
 uint64_t JobDesk::StatesToMake(const Seat& seat) const {
   const auto shares = seat.job->gpus.shares();
   if (shares.empty() || shares[seat.rank].life != GpuShare::Life::kNone) return 0;
@@ -47,7 +55,7 @@ Status JobDesk::TakeShare(Seat* seat) {
     if (states.memory != nullptr) Send(Discard{nullptr, std::move(states.memory)});
     return Status();
   }
-  TP_CHECK(states.memory != nullptr, "memory was made for a share that has none");
+  if (states.memory == nullptr) return Status(ErrorId::kProtocolViolation, "a rank whose share of the states is to be made brings no GPU");
   Job* job = seat->job;
   GpuShare& share = job->gpus.shares()[seat->rank];
   KeepStates keep{.job = job->id, .rank = seat->rank, .slot = share.slot, .exported = std::move(states.exported)};

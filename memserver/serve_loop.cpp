@@ -279,12 +279,12 @@ void ServeLoop::Sleep() {
   int64_t sleep_ns = WatchNewSeats() ? kSleepNsMax : kSleepNsUnwatched;
   // A read or a write that failed is repeated then.
   if (parts_.tier != nullptr && parts_.tier->next_retry_ns() != INT64_MAX) sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
-  if (steps_.held_until_ns() > 0) sleep_ns = std::min(sleep_ns, kHeldForHighNs);
   SaySleeping(true);
   ClearEvents();
   while (!Turn() && CanSleep()) {
     const bool polls = MustPoll();
-    const bool only_clients = tables_.wake_set.Wait(polls ? kGpuPollNs : sleep_ns);
+    const int64_t held_ns = steps_.held_until_ns() > 0 ? kHeldForHighNs : INT64_MAX;
+    const bool only_clients = tables_.wake_set.Wait(polls ? kGpuPollNs : std::min(sleep_ns, held_ns));
     if (polls) {
       ClearEvents();
     } else if (!only_clients || !AnswerAndSleep()) {

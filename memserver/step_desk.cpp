@@ -78,7 +78,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
   --job->work_at_team;
   job->bytes_at_team -= done.bytes;
-  HoldWorkersFor(*job);
+  if (done.name.kind != WorkKind::kVerify && done.name.kind != WorkKind::kMoveOut) HoldWorkersFor(*job);
   switch (done.name.kind) {
     case WorkKind::kHash: EndHash(*job, done); break;
     case WorkKind::kNarrow: CountLoadedShard(job, done.name.chunk); break;
@@ -156,7 +156,7 @@ bool StepDesk::TendTier() {
 
 // While a save holds its updates a job takes no staging: others may need it.
 bool StepDesk::MayMove(const Job& job) const {
-  return job.states->spills() && job.phase == JobPhase::kOpen && !tables_->handing_over && !job.updates.held();
+  return job.states->spills() && !job.suspended && job.phase == JobPhase::kOpen && !tables_->handing_over && !job.updates.held();
 }
 
 // Jobs take places in staging in the order of their shares. While several want some they have together what one has alone, so that there is
@@ -259,7 +259,8 @@ bool StepDesk::NextWork(Job* job, Work* work) {
   if (tables_->demotion.job() == job->id && tables_->demotion.NextWork(*parts_.tier, job->states.get(), work)) return true;
   // It holds staging that others may need.
   if (job->fill.NextWork(work)) return true;
-  if (job->suspended) return false;
+  // So does what it had there when it was suspended.
+  if (job->suspended) return job->spills.NextLoadWork(work) || job->updates.NextStaged(work);
   if (NextHash(job, work)) return true;
   if (!job->narrows.empty()) {
     const NarrowTask task = job->narrows.Front();
@@ -288,10 +289,23 @@ Priority StepDesk::HighestPresent() const {
   return highest;
 }
 
+// Nobody waits for what is done for a job without ranks, or one that is suspended.
 void StepDesk::HoldWorkersFor(const Job& job) {
+  if (tables_->jobs.size() < 2 || job.suspended || !job.HasSeats()) return;
+  const int64_t now = parts_.clock->NowNs();
+  asked_ns_[static_cast<size_t>(job.worker_share.priority)] = now;
   if (job.worker_share.priority < Priority::kHigh) return;
   const auto is_below = [](const auto& other) { return other->worker_share.priority < Priority::kHigh; };
-  if (std::any_of(tables_->jobs.begin(), tables_->jobs.end(), is_below)) held_until_ns_ = parts_.clock->NowNs() + kHeldForHighNs;
+  if (std::any_of(tables_->jobs.begin(), tables_->jobs.end(), is_below)) held_until_ns_ = now + kHeldForHighNs;
+}
+
+// The highest of those whose jobs have asked for something lately.
+Priority StepDesk::HighestAsking() const {
+  const int64_t since = parts_.clock->NowNs() - kGivesWayNs;
+  for (size_t priority = kPriorities; priority-- > 0;) {
+    if (asked_ns_[priority] > since) return static_cast<Priority>(priority);
+  }
+  return Priority::kLow;
 }
 
 // Is so much of lower priorities at the team that more would only wait there, and what comes from `highest` behind it?
@@ -328,13 +342,13 @@ bool StepDesk::FeedTeam() {
   if (!parts_.team->HasRoom()) return false;
   if (held_until_ns_ > 0 && parts_.clock->NowNs() >= held_until_ns_) held_until_ns_ = 0;
   const bool held = held_until_ns_ > 0;
-  const Priority highest = HighestPresent();
+  const Priority highest = HighestPresent(), asking = tables_->jobs.size() > 1 ? HighestAsking() : Priority::kLow;
   const auto share = [this](size_t i) -> Share& { return tables_->jobs[i]->worker_share; };
-  const auto take = [this, highest](size_t i) -> uint64_t {
+  const auto take = [this, asking](size_t i) -> uint64_t {
     Job* job = tables_->jobs[i].get();
     Work work;
     if (!NextWork(job, &work)) return 0;
-    work.gives_way = job->worker_share.priority < highest;
+    work.gives_way = job->worker_share.priority < asking;
     const uint64_t bytes = BytesTouched(work);
     ++job->work_at_team;
     job->bytes_at_team += bytes;

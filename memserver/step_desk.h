@@ -3,6 +3,7 @@
 // One thread (the serve loop). Jobs share the workers, and the staging of NVMe, by their weights and priorities (fair_share.h).
 #pragma once
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -43,6 +44,7 @@ class StepDesk {
   bool TakeStoredAndUpdated(Job* job);
   void TakeFinished(Job* job, ChunkId chunk, bool updated);
   Priority HighestPresent() const;
+  Priority HighestAsking() const;
   bool GiveBesideHigh(const std::function<uint64_t(size_t)>& take);
   bool TeamHasEnoughBelow(Priority highest) const;
   bool MayMove(const Job& job) const;
@@ -58,7 +60,8 @@ class StepDesk {
   std::vector<WorkDone> done_;
   FairShare workers_, drives_, gpus_;
   int64_t held_until_ns_ = 0, next_beside_high_ns_ = 0;
-  size_t last_beside_high_ = 0;  // of tables_->jobs
+  size_t last_beside_high_ = 0;                  // of tables_->jobs
+  std::array<int64_t, kPriorities> asked_ns_{};  // when jobs of each priority have last asked for something, beside others
 };
 
 }  // namespace tidepool::memserver

@@ -81,7 +81,10 @@ bool WeightDesk::FillAhead(Job* job) {
       const auto chunk = uses.Next(rank, ahead);
       if (!chunk || !states.MayFill(*chunk)) continue;
       const uint32_t slot = states.GiveSlot(*chunk, uses.UntilNext(*chunk) + 1, true);
-      if (slot == WeightWindow::kNone) continue;
+      if (slot == WeightWindow::kNone) {  // what comes later is needed later
+        job->ahead_seen = changes;
+        return false;
+      }
       job->fill.Begin(slot);
       return true;
     }

@@ -67,7 +67,7 @@ void Launch(device::Stream* stream, const StepFactors& factors, const UpdateSpan
 const char* WhyNotOnStream(const StepFactors& factors, const UpdateSpan& span) {
   if (factors.rule > 1) return "the kernel knows Adam and AdamW only";
   if (span.states != StateForm::kF32) return "the kernel knows fp32 states only";
-  if (span.undo.progress != nullptr) return "the kernel opens no undo tiles: states on a GPU do not outlive their process";
+  if (span.undo.progress != nullptr) return "the kernel opens no undo tiles: states on a GPU have two slots";
   if (span.count == 0) return nullptr;
   if (span.master == nullptr || span.momentum == nullptr || span.variance == nullptr || span.gradient == nullptr)
     return "a plane is missing";

@@ -18,7 +18,8 @@ GpuQueue::GpuQueue(JobStates* states, JobId job)
       shares_(states->uses_gpus() ? states->spec().world : 0),
       finished_(states->spec().states_on_gpu) {
   for (size_t i = 0; i < shares_.size(); ++i) {
-    lanes_.push_back({.tasks = FixedRing<Task>(states->spec().states_on_gpu),
+    // A chunk has one task at a time, and the share every world-th chunk.
+    lanes_.push_back({.tasks = FixedRing<Task>(DivideUp(states->spec().states_on_gpu, states->spec().world)),
                       .next = 0,
                       .units = FixedRing<Unit>(shm::kGpuUnitsInFlight),
                       .staging = 0,
@@ -56,7 +57,7 @@ GpuQueue::Begun GpuQueue::BeginNext(bool may_update, std::span<const optim::Step
     const Task task = lane.tasks.Front();
     const Chunk& chunk = states_->chunk(task.chunk);
     const bool first = task.kind == Kind::kUpdate && lane.next == 0;
-    if (first && (!may_update || (chunk.readers > 0 && !TP_PLANTED("update.chunk_read_meanwhile")))) continue;
+    if (first && (!may_update || chunk.readers > 0)) continue;
     if (task.kind == Kind::kNarrow && (!lane.units.empty() || lane.to_narrow || lane.at_worker)) continue;
     Begun begun{.bytes = BeginUnit(rank, factors)};
     if (first) begun.update = task.chunk;
@@ -72,6 +73,7 @@ uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> fact
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   const uint64_t most = unit.task.kind == Kind::kNarrow ? NarrowElements(chunk) : shm::kGpuUnitElements;
   unit.count = std::min(chunk.elements - unit.begin, most);
+  if (unit.task.kind == Kind::kUpdate) unit.count = std::min(unit.count, ElementsOfRuns(chunk, unit.begin));
   const uint64_t bytes = Begin(rank, unit, factors);
   unit.marker = shares_[rank].stream->Record();
   lane.units.Push(unit);
@@ -83,6 +85,20 @@ uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> fact
   }
   TP_POINT("server.gpu_unit_begun");
   return bytes;
+}
+
+// The first run that reaches behind `element`; they are in ascending order.
+std::span<const ParameterRun> GpuQueue::RunsFrom(const Chunk& chunk, uint64_t element) const {
+  const std::span<const ParameterRun> runs = states_->runs(chunk);
+  const auto first =
+      std::partition_point(runs.begin(), runs.end(), [=](const ParameterRun& run) { return run.begin + run.count <= element; });
+  return runs.subspan(static_cast<size_t>(first - runs.begin()));
+}
+
+// From `begin` to behind the last run that a unit may have: each is a launch and a copy, in one turn of the loop.
+uint64_t GpuQueue::ElementsOfRuns(const Chunk& chunk, uint64_t begin) const {
+  const std::span<const ParameterRun> runs = RunsFrom(chunk, begin);
+  return (runs.size() > kGpuRunsAUnit ? runs[kGpuRunsAUnit].begin : chunk.elements) - begin;
 }
 
 // Returns what crosses the host's link.
@@ -120,9 +136,9 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::S
   const bool narrows = chunk.planes.param16 != nullptr;
   const uint64_t end = unit.begin + unit.count;
   // What lies between parameters is nobody's, and stays as it is.
-  for (const ParameterRun& run : states_->runs(chunk)) {
+  for (const ParameterRun& run : RunsFrom(chunk, unit.begin)) {
+    if (run.begin >= end) break;
     const uint64_t first = std::max(run.begin, unit.begin), last = std::min(run.begin + run.count, end);
-    if (first >= last) continue;
     const uint64_t at = first - unit.begin, count = last - first;
     optim::UpdateSpan span;
     span.master = to + at * sizeof(float);
@@ -232,7 +248,7 @@ void GpuQueue::Fail(const Status& why) {
 
 bool GpuQueue::moving() const {
   for (Rank rank = 0; rank < shares_.size(); ++rank) {
-    if (!lanes_[rank].units.empty() && shares_[rank].stream != nullptr && !shares_[rank].failed()) return true;
+    if (!lanes_[rank].units.empty() && shares_[rank].stream != nullptr && shares_[rank].stream->status().ok()) return true;
   }
   return false;
 }

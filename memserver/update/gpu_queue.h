@@ -1,14 +1,16 @@
 // GpuQueue: the chunks of one job whose states lie on GPUs: first stored when their weights are in, then updated with each sealed step.
 //
 // One thread (the serve loop) owns it. What is done is put on the streams of the shares (traffic/gpu_states.h) in *units* of at most
-// kGpuUnitElements of one chunk, kGpuUnitsInFlight of them on each stream, and looked at until its marker has passed; nothing blocks.
+// kGpuUnitElements and kGpuRunsAUnit parameters of one chunk, kGpuUnitsInFlight of them on each stream, and looked at until its marker has
+// passed; nothing blocks.
 //   store    weights where they landed in the pool -> master of slot 0; the moments there are zero since the memory was made
 //   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no use yet -> 16-bit plane (a worker): the
 //            weights may have landed where that lies
 //   update   slot of epoch e -> slot of epoch e + 1, gradients -> staging; Adam there; what trainers fetch -> pool
 // Invariants:
 //  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, which is when all units of it have passed: a server
-//     that comes after this one begins the update again, with the same result, whatever of it was done, and by whom;
+//     that comes after this one begins the update again, with the same result, whatever of it was done. (What the server before has put on
+//     a stream must have ended by then.)
 //  2. an update begins only when nobody reads the chunk's planes in the pool;
 //  3. a chunk's units go to one stream, in order; so do the chunks of a share;
 //  4. after a failure nothing new is begun.
@@ -29,6 +31,7 @@ namespace tidepool::memserver {
 
 class GpuQueue {
  public:
+  static constexpr size_t kGpuRunsAUnit = 16;  // of an update
   GpuQueue(JobStates* states, JobId job);
 
   std::span<GpuShare> shares() { return shares_; }  // by rank; empty where the job has none on GPUs
@@ -91,6 +94,8 @@ class GpuQueue {
   };
   Lane& LaneOf(ChunkId chunk) { return lanes_[shm::GpuShareOf(states_->spec(), chunk)]; }
   uint64_t BeginUnit(Rank rank, std::span<const optim::StepFactors> factors);
+  std::span<const ParameterRun> RunsFrom(const Chunk& chunk, uint64_t element) const;
+  uint64_t ElementsOfRuns(const Chunk& chunk, uint64_t begin) const;
   uint64_t NarrowElements(const Chunk& chunk) const;
   uint64_t Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
   void BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);

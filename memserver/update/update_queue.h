@@ -43,6 +43,8 @@ class UpdateQueue {
 
   // The next piece; false when there is none now: all are out, the next chunk is still being read, or updates are held.
   bool NextWork(Work* work);
+  // Likewise, of those alone that lie in staging.
+  bool NextStaged(Work* work) { return !skipped_ && active() && NextSpilledWork(work); }
   // Publishes the chunk when it was its last piece; true then.
   bool EndWork(const WorkDone& done);
   // A chunk of the running step whose states are not on the host is updated and written whole: publishes it.

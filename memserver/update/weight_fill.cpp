@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/point.h"
 #include "shm/spill.h"
 
 namespace tidepool::memserver {
@@ -156,7 +155,6 @@ bool WeightFill::EndPiece(uint32_t staging) {
   Fill& fill = fills_[slot];
   TP_CHECK(fill.pieces_left > 0, "a piece ends once");
   if (--fill.pieces_left > 0) return false;
-  TP_POINT("server.weights_filled");
   ++states_->window().fills;
   return states_->EndFill(slot, fill.epoch);
 }

@@ -141,7 +141,7 @@ void WorkerTeam::RunThread(uint32_t index) {
   ThreadNice& nice = *nices_[index];
   nice.Begin();
   Work work;
-  while (Take(&work)) {
+  while (Take(&work, &nice)) {
     if (!work.gives_way) urgent_.fetch_sub(1, std::memory_order_relaxed);
     nice.SetBelow(work.gives_way);
     // Here or in Push: one of the two sees the other.
@@ -151,7 +151,7 @@ void WorkerTeam::RunThread(uint32_t index) {
 }
 
 // False when the team ends.
-bool WorkerTeam::Take(Work* work) {
+bool WorkerTeam::Take(Work* work, ThreadNice* nice) {
   const SteadyClock clock;
   int64_t idle_since = -1;
   for (uint32_t looks = 1; !stopping_.load(std::memory_order_relaxed); ++looks) {
@@ -161,6 +161,7 @@ bool WorkerTeam::Take(Work* work) {
     const int64_t now = clock.NowNs();
     if (idle_since < 0) idle_since = now;
     if (now - idle_since < spin_ns_) continue;
+    nice->SetBelow(false);  // the lock in there is the loop's, too
     Sleep();
     idle_since = -1;
   }

@@ -75,7 +75,7 @@ class WorkerTeam {
 
  private:
   void RunThread(uint32_t index);
-  bool Take(Work* work);
+  bool Take(Work* work, ThreadNice* nice);
   void Sleep();
   void RaiseAll();
   void Pin(uint32_t index, uint32_t cpu);

@@ -119,7 +119,7 @@ void Leftovers::CheckOwner(const Job& job, ServeWorld* world, int64_t lease_ns) 
     return;
   }
   const bool moves = world->tables().demotion.job() == job.id;
-  if (job.work_at_team > 0 || job.spills.moving() || !job.running_saves.empty() || moves) {
+  if (job.work_at_team > 0 || job.IsMoving() || !job.running_saves.empty() || moves) {
     unused_jobs_.erase(job.id);
     return;
   }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <optional>
 #include <shared_mutex>
+#include <vector>
 
 #include "optim/adam_share.h"
 #include "optim/float_mode.h"
@@ -11,11 +12,12 @@
 namespace tidepool::fake_cuda {
 namespace {
 
-// The plane's place for the CPU; null when a GPU does not reach all of it.
+// The plane's place for the CPU; null when a GPU does not reach all of it. `kept` keeps it there.
 template <typename T>
-T* Reach(T* plane, uint64_t count) {
+T* Reach(T* plane, uint64_t count, std::vector<Target>* kept) {
   const auto found = AddressSpace::Get().Find(reinterpret_cast<CudaAddress>(plane), count * sizeof(T));
   if (!found || (found->host && !found->registered)) return nullptr;
+  kept->push_back(*found);
   return reinterpret_cast<T*>(found->data);
 }
 
@@ -26,11 +28,12 @@ bool RunAdam(const std::byte* block, uint64_t threads) {
   auto& planes = arguments.planes;
   const std::shared_lock uses(AddressSpace::Get().uses());
   const bool copies = planes.param16 != nullptr;
-  planes.master = Reach(planes.master, planes.count);
-  planes.momentum = Reach(planes.momentum, planes.count);
-  planes.variance = Reach(planes.variance, planes.count);
-  planes.gradient = Reach(planes.gradient, planes.count);
-  if (copies) planes.param16 = Reach(planes.param16, planes.count);
+  std::vector<Target> kept;
+  planes.master = Reach(planes.master, planes.count, &kept);
+  planes.momentum = Reach(planes.momentum, planes.count, &kept);
+  planes.variance = Reach(planes.variance, planes.count, &kept);
+  planes.gradient = Reach(planes.gradient, planes.count, &kept);
+  if (copies) planes.param16 = Reach(planes.param16, planes.count, &kept);
   if (planes.master == nullptr || planes.momentum == nullptr || planes.variance == nullptr || planes.gradient == nullptr ||
       copies != (planes.param16 != nullptr)) {
     return false;
