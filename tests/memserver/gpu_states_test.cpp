@@ -196,6 +196,32 @@ TEST(GpuStates, AChunkOfSeveralUnitsHasTheBitsOfTheHost) {
   EXPECT_TRUE(Same(Trained(&*world, spec, 1), expected));
 }
 
+// A unit has so many parameters at most, wherever they begin, and gaps between them stay as they are.
+TEST(GpuStates, AChunkOfManySmallParametersHasTheBitsOfTheHost) {
+  constexpr uint64_t kElements = 5;
+  shm::JobSpec spec = SpecOf({.on_gpu = 1});
+  std::vector<shm::ParameterSpec> parameters;
+  for (const shm::ParameterSpec& whole : spec.parameters) {
+    if (whole.chunk != 0) {
+      parameters.push_back(whole);
+      continue;
+    }
+    for (uint64_t begin = 0; begin + kElements <= whole.element_count; begin += kElements + 1) {
+      shm::ParameterSpec part = whole;
+      part.name += "." + std::to_string(begin);
+      part.dims = {kElements};
+      part.element_begin = whole.element_begin + begin;
+      part.element_count = kElements;
+      parameters.push_back(part);
+    }
+  }
+  ASSERT_GT(parameters.size(), spec.parameters.size() + GpuQueue::kGpuRunsAUnit);
+  spec.parameters = std::move(parameters);
+  const Weights expected = OnHost(spec, 3);
+  GpuWorld world;
+  EXPECT_TRUE(Same(Trained(&*world, spec, 3), expected));
+}
+
 TEST(GpuStates, BehindThemChunksLieOnTheHostAndOnNvmeWithTheSameBits) {
   const shm::JobSpec spec = SpecOf({.on_gpu = 1});
   WorldOptions options = WithLease();
@@ -502,6 +528,29 @@ TEST(GpuStates, ARankWithoutAGpuIsRefused) {
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->why.id(), ErrorId::kJobSpecBad);
   EXPECT_NE(refused->why.what().find("they bring none"), std::string::npos) << refused->why.what();
+}
+
+// Of a job that came from the server before, as of one whose ranks are there.
+TEST(GpuStates, ARankThatComesWithoutItsGpuIsRefusedAndTheJobGoesOn) {
+  const shm::JobSpec spec = SpecOf({.world = 2, .on_gpu = 3});
+  const Weights expected = OnHost(spec, 2);
+  GpuWorld world;
+  SmallTrainer trainer(&*world, spec);
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  Train(&trainer, 0, 1);
+  world->Restart();
+  world->BringFrom(nullptr);
+  EXPECT_FALSE(world->Resume(&trainer.rank(1), spec));
+  auto refused = world->TakeReply<Refused>();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->why.id(), ErrorId::kJobMismatch);
+  EXPECT_NE(refused->why.what().find("brings no GPU"), std::string::npos) << refused->why.what();
+  world->BringFromEach({world.gpu(0), world.gpu(1)});
+  for (Rank rank = 0; rank < 2; ++rank) ASSERT_TRUE(world->Resume(&trainer.rank(rank), spec));
+  world->Settle();
+  Train(&trainer, 1, 2);
+  EXPECT_TRUE(Same(trainer.FetchAll(), expected));
 }
 
 TEST(GpuStates, AShortageNamesWhatIsAskedAndWhatIsFree) {
