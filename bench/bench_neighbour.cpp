@@ -39,7 +39,7 @@ constexpr const char* kHelp =
     "bench_neighbour [--json FILE] [--milliseconds N] [--rounds N] [--nvme DIR] [--watcher-milliseconds N] [--beside NAME]\n"
     "Fetches of 1 MiB and whole steps of a job beside a flood of descriptors, a stopped trainer, one that takes no answers, 20 crashes a\n"
     "second, one that leases everything, and one that keeps the drive busy (in a directory of its own in DIR, default: the current one);\n"
-    "each against the job alone, in bursts of N ms (default 400); and beside one that copies memory and has no part in memserver, which is "
+    "each against the job alone, in bursts of N ms (default 400), or NAME alone; and beside three that have no part in memserver, which is "
     "the\n"
     "machine's own share. And a watcher at 10 Hz against none. Needs 1 GiB of memory and there.\n";
 constexpr double kFetchTarget = 1 / 1.5, kStepTarget = 1 / 1.10, kWatchTarget = 0.99;
@@ -130,7 +130,8 @@ DriveLoad BytesMoved(const std::string& socket_dir) {
   const auto reply = OrDie(client::SendHttp(shm::AdminSocketPath(socket_dir), {"GET", "/metrics"}, 10 * kNsPerSecond));
   const auto number = [&reply](const std::string& name) -> uint64_t {
     const size_t at = reply.body.find("\n" + name + " ");
-    return at == std::string::npos ? 0 : static_cast<uint64_t>(std::strtod(reply.body.c_str() + at + name.size() + 2, nullptr));
+    if (at == std::string::npos) Die("memserver has no metric " + name);
+    return static_cast<uint64_t>(std::strtod(reply.body.c_str() + at + name.size() + 2, nullptr));
   };
   return {number("tidepool_nvme_read_bytes_total"), number("tidepool_nvme_written_bytes_total")};
 }
@@ -304,15 +305,19 @@ int Main(int argc, char** argv) {
   const auto burst_ns = static_cast<int64_t>(printer.Number("--milliseconds", 400)) * kNsPerMs;
   const uint64_t rounds = printer.Number("--rounds", 5);
   const auto watch_ns = static_cast<int64_t>(printer.Number("--watcher-milliseconds", 2000)) * kNsPerMs;
-  const Place place(drive);
   printer.NoMoreArguments();
+  const std::span<const Hostile> all = Hostiles();
+  std::string names;
+  for (const Hostile& each : all) names += each.same_round ? "" : std::string(names.empty() ? "" : ", ") + each.name;
+  const auto is_it = [&only](const Hostile& each) { return !each.same_round && only == each.name; };
+  if (!only.empty() && std::none_of(all.begin(), all.end(), is_it)) Die("--beside " + only + ": there is " + names);
+  const Place place(drive);
   const ServerProcess server = OrDie(ServerProcess::Start(FlagsOf(place)));
   Victim victim(server.socket_dir());
   victim.Run(burst_ns);
   if (only.empty()) MeasureLooks(server, &printer);
   if (only.empty()) MeasureWatcher(server, &victim, watch_ns, 2 * rounds, &printer);
   Neighbours neighbours({server.socket_dir(), place.directory}, &victim, &printer);
-  const std::span<const Hostile> all = Hostiles();
   for (size_t i = 0, next = 0; i < all.size(); i = next) {
     for (next = i + 1; next < all.size() && all[next].same_round;) ++next;
     if (only.empty() || only == all[i].name) neighbours.Measure(all.subspan(i, next - i), burst_ns, rounds);

@@ -36,10 +36,10 @@ inline constexpr uint32_t kSkippedChunksPerTurn = 256;
 // (or an item) in such a time: a piece of theirs, once begun, keeps a worker for a millisecond, and beside it copies are slower. A pause of
 // the trainer is longer than the first.
 inline constexpr int64_t kHeldForHighNs = 20 * kNsPerMs;
-// So long behind the last request of a higher priority, work gives way to its trainers (SCHED_IDLE).
-inline constexpr int64_t kGivesWayNs = kNsPerSecond;
 inline constexpr uint64_t kBytesBesideHigh = 4 * kMiB;
 inline constexpr int64_t kBesideHighNs = 50 * kNsPerMs;
+// So long behind the last request of a higher priority, work gives way to its trainers (SCHED_IDLE).
+inline constexpr int64_t kGivesWayNs = kNsPerSecond;
 // Idle time that the loop spins before it sleeps. A sleeping wake-up costs 70 us between two cores; where cores are few, spinning takes
 // them from the trainers.
 inline constexpr int64_t kSpinNsManyCores = 100'000;
