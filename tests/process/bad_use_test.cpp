@@ -49,7 +49,7 @@ class BadUse : public ::testing::Test {
 };
 
 TEST_F(BadUse, ATrainerWithoutAServerSaysWhereItLookedAndWhatToStart) {
-  ChildProcess trainer(ThinCommand(directory_.path()));
+  ChildProcess trainer(ThinCommand(directory_.path(), {"--connect-timeout-ms", "100"}));
   ExpectEnd(&trainer, {kExitNoServer, {"TP3001", directory_.path() + "/data.sock", "memserver run"}});
 }
 

@@ -207,7 +207,7 @@ class Run {
   }
 
   std::vector<std::string> JobCommand(const char* name) const {
-    return ThinCommand(sockets_.path(), {"--name", name, "--steps", "3", "--server-timeout-ms", "20000"});
+    return ThinCommand(sockets_.path(), {"--name", name, "--steps", "3", "--connect-timeout-ms", "2000", "--server-timeout-ms", "20000"});
   }
 
   void ExpectBits(const ChildProcess& trainer) {

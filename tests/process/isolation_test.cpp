@@ -133,7 +133,7 @@ TEST_F(Service, TheSocketsAreTheGroups) {
 }
 
 TEST_F(Service, AStrangerReachesNothing) {
-  EXPECT_EQ(RunAs(kStranger, ThinCommand(daemon_.socket_dir())).exit_code, Expected(kExitNoServer));
+  EXPECT_EQ(RunAs(kStranger, ThinCommand(daemon_.socket_dir(), {"--connect-timeout-ms", "100"})).exit_code, Expected(kExitNoServer));
   EXPECT_EQ(RunAs(kStranger, Memctl({"status"})).exit_code, Expected(kExitRefused));
 }
 
@@ -301,7 +301,7 @@ TEST(Isolation, NobodyOfTheSameUserReadsTheDaemonsMemory) {
 // The sockets of private mode are for one user, also where others know their names.
 TEST(Isolation, APrivateServerIsReachedByNobodyElse) {
   DaemonInProcess daemon;
-  EXPECT_EQ(RunAs(kAlice, ThinCommand(daemon.socket_dir())).exit_code, Expected(kExitNoServer));
+  EXPECT_EQ(RunAs(kAlice, ThinCommand(daemon.socket_dir(), {"--connect-timeout-ms", "100"})).exit_code, Expected(kExitNoServer));
   EXPECT_EQ(RunAs(kAlice, {TIDEPOOL_MEMCTL, "-s", daemon.socket_dir(), "status"}).exit_code, Expected(kExitRefused));
 }
 

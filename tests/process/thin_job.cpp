@@ -244,6 +244,7 @@ Result<ThinResult> RunThinJob(const ThinOptions& options) {
   client::ClientOptions connect;
   connect.socket_dir = options.socket_dir;
   connect.wait_timeout_ns = options.wait_timeout_ns;
+  connect.connect_timeout_ns = options.connect_timeout_ns;
   connect.server_timeout_ns = options.server_timeout_ns;
   connect.queue_timeout_ns = options.queue_timeout_ns;
   connect.on_wait = options.on_wait;

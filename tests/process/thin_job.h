@@ -35,10 +35,11 @@ struct ThinOptions {
   OptimizerSpec optimizer = {};
   int64_t pause_ns = 0;  // after each step
   int64_t wait_timeout_ns = 30 * int64_t{1000000000};
-  std::string save_dir;                                  // empty: nothing is saved
-  int64_t server_timeout_ns = 0;                         // how long a vanished server is waited for
-  int64_t queue_timeout_ns = 0;                          // how long a job without room waits for some
-  std::function<void(const std::string& line)> on_wait;  // told when a wait for the server or for room begins or ends
+  std::string save_dir;                                   // empty: nothing is saved
+  int64_t connect_timeout_ns = 30 * int64_t{1000000000};  // for a server that is being started: a cold disk takes its time
+  int64_t server_timeout_ns = 0;                          // how long a vanished server is waited for
+  int64_t queue_timeout_ns = 0;                           // how long a job without room waits for some
+  std::function<void(const std::string& line)> on_wait;   // told when a wait for the server or for room begins or ends
   bool persistent = false;  // a rank that is taken, or a peer that dies, is waited for: the run goes on from the last sealed step
   // When all steps are done, the rank stays attached for as long as this says so. Empty: not at all.
   std::function<bool()> stays;

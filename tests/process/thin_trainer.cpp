@@ -72,8 +72,9 @@ int main(int argc, char** argv) {
   std::string rule = "adamw", states = "fp32";
   app.add_option("--optimizer", rule);
   app.add_option("--states", states);
-  int64_t server_timeout_ms = 0;
+  int64_t connect_timeout_ms = options.connect_timeout_ns / tidepool::kNsPerMs, server_timeout_ms = 0;
   bool norms = false;
+  app.add_option("--connect-timeout-ms", connect_timeout_ms);
   app.add_option("--server-timeout-ms", server_timeout_ms);
   int64_t wait_ms = 0;
   app.add_option("--wait-ms", wait_ms, "for room; says so");
@@ -87,6 +88,7 @@ int main(int argc, char** argv) {
   app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
   CLI11_PARSE(app, argc, argv);
   options.pause_ns = pause_ms * tidepool::kNsPerMs;
+  options.connect_timeout_ns = connect_timeout_ms * tidepool::kNsPerMs;
   options.server_timeout_ns = server_timeout_ms * tidepool::kNsPerMs;
   options.queue_timeout_ns = wait_ms * tidepool::kNsPerMs;
   if (wait_ms > 0) options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
