@@ -206,7 +206,9 @@ void ControlServer::Reactor::WatchDeath(ConnectionId id) {
   Connection* connection = Find(id);
   if (!connection->death.is_open() || TP_PLANTED("jobs.death_not_watched")) return;  // dead already: the socket's end follows
   connection->death.async_wait(Descriptor::wait_read, [this, id](const error_code& error) {
-    if (!error) Close(id, "its process has ended");
+    // asio gives the place of a closed descriptor to the next one, and with it an event that still stands in its queue: look first.
+    Connection* woken = error ? nullptr : Find(id);
+    if (woken != nullptr) HasEnded(woken->death.native_handle()) ? Close(id, "its process has ended") : WatchDeath(id);
   });
 }
 
@@ -367,9 +369,7 @@ void ControlServer::Reactor::On(SessionOver reply) {
 }
 
 void ControlServer::Reactor::On(SaveDone reply) {
-  Connection* connection = Find(reply.connection);
-  if (connection == nullptr) return;
-  connection->protocol.SaveEnded();
+  if (Connection* connection = Find(reply.connection)) connection->protocol.SaveEnded();
   Send(reply.connection, shm::SaveDoneFrame{reply.result});
 }
 

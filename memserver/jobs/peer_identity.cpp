@@ -1,5 +1,6 @@
 #include "memserver/jobs/peer_identity.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -48,6 +49,11 @@ uint64_t ReadProcessStart(int32_t pid) {
   for (int field = 3; field < 22; ++field) fields >> skipped;
   uint64_t start = 0;
   return fields >> start ? start : 0;
+}
+
+bool HasEnded(int pidfd) {
+  pollfd entry{pidfd, POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
 }
 
 }  // namespace tidepool::memserver

@@ -23,4 +23,6 @@ Result<PeerIdentity> IdentifyPeer(int socket);
 // When a process started, in clock ticks since the system did (field 22 of /proc/<pid>/stat): with the pid it names a process beyond the
 // life of a pidfd, since a pid that is used again starts later. 0 when there is no such process or /proc cannot be read.
 uint64_t ReadProcessStart(int32_t pid);
+// Whether the process of a pidfd has ended.
+bool HasEnded(int pidfd);
 }  // namespace tidepool::memserver

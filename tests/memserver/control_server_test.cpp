@@ -13,17 +13,20 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/point.h"
 #include "device/host_device.h"
 #include "memserver/jobs/accept_pace.h"
 #include "memserver/jobs/peer_identity.h"
@@ -282,15 +285,18 @@ TEST_F(ControlServerTest, AResumeWithoutItsDescriptorIsRefused) {
 }
 
 // Children that do nothing; every one is killed at the end.
-class AwaitedRanksTest : public ControlServerTest {
+class ChildrenTest : public ControlServerTest {
  protected:
   void TearDown() override {
     while (!children_.empty()) Kill(children_.back());
     ControlServerTest::TearDown();
   }
-  pid_t Child() {
+  // Calls `first` in the child, which may make system calls alone.
+  template <typename First>
+  pid_t Child(First first) {
     const pid_t pid = fork();
     if (pid == 0) {
+      first();
       for (;;) pause();
     }
     children_.push_back(pid);
@@ -302,6 +308,13 @@ class AwaitedRanksTest : public ControlServerTest {
     std::erase(children_, pid);
   }
   std::vector<pid_t> children_;
+};
+
+class AwaitedRanksTest : public ChildrenTest {
+ protected:
+  pid_t Child() {
+    return ChildrenTest::Child([] {});
+  }
 };
 
 TEST_F(AwaitedRanksTest, TheEndOfAnAwaitedProcessIsToldToTheLoop) {
@@ -439,6 +452,69 @@ TEST_F(ControlServerTest, RepliesForConnectionsThatAreGoneAreHarmless) {
     replies_.Push(SaveDone{id, Status()});
   }
   Attach(Connect());
+}
+
+// The reactor rests where it has closed a connection, until it may go on.
+class RestingReactorTest : public ChildrenTest {
+ protected:
+  void SetUp() override {
+    SetPointHook([this](const char* name) {
+      if (std::string_view(name) != "control.connection_closed" || !rests_.exchange(false)) return;
+      at_rest_.store(true);
+      at_rest_.notify_one();
+      at_rest_.wait(true);
+    });
+    ChildrenTest::SetUp();
+  }
+  void TearDown() override {
+    GoOn();
+    ChildrenTest::TearDown();
+    SetPointHook({});
+  }
+  void RestAtTheEndOf(UniqueFd connection) {
+    rests_.store(true);
+    connection.Reset();
+    at_rest_.wait(false);
+  }
+  void GoOn() {
+    at_rest_.store(false);
+    at_rest_.notify_one();
+  }
+  std::atomic<bool> rests_ = false, at_rest_ = false;
+};
+
+// asio keeps the event of the second's death in its queue while the place of that descriptor is given to the third.
+TEST_F(RestingReactorTest, TheDeathOfOneClientIsNotTakenForThatOfTheNext) {
+  std::array<int, 2> word{}, answer{};
+  ASSERT_EQ(pipe2(word.data(), O_CLOEXEC) + pipe2(answer.data(), O_CLOEXEC), 0);
+  const UniqueFd ends[] = {UniqueFd(word[0]), UniqueFd(word[1]), UniqueFd(answer[0]), UniqueFd(answer[1])};
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = shm::DataSocketPath(directory_->path());
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  char byte = 0;
+  const pid_t child = Child([&] {
+    const int own = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    connect(own, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    for (int i = 0; i < 2; ++i) {  // connected, and closed
+      (void)!write(answer[1], &byte, 1);
+      (void)!read(word[0], &byte, 1);
+      close(own);
+    }
+  });
+  ASSERT_EQ(read(answer[0], &byte, 1), 1);
+  UniqueFd second = Connect();  // not before the fork, which would keep it open
+  Greet(second);
+  Expect<ReserveJob>();  // so the child's connection, which came before, is watched by now
+  RestAtTheEndOf(std::move(second));
+  ASSERT_EQ(write(word[1], &byte, 1), 1);
+  ASSERT_EQ(read(answer[0], &byte, 1), 1);
+  const UniqueFd third = Connect();
+  Kill(child);
+  GoOn();
+  Expect<ConnectionLost>();
+  Expect<ConnectionLost>();
+  Attach(third);
 }
 
 class SmallControlServerTest : public ControlServerTest {
