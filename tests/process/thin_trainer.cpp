@@ -41,6 +41,11 @@ void AddFrozen(CLI::App* app, tidepool::testing::ThinOptions* options) {
   };
 }
 
+void AddMs(CLI::App* app, const std::string& name, int64_t* ns, const std::string& text = "") {
+  app->add_option_function<int64_t>(
+      name, [ns](const int64_t& ms) { *ns = ms * tidepool::kNsPerMs; }, text);
+}
+
 tidepool::Result<tidepool::testing::ThinGpu> OpenCuda() {
   TP_ASSIGN_OR_RETURN(auto cuda, tidepool::device::CudaDevice::Open({}));
   const auto uuid = cuda->uuid();
@@ -53,7 +58,6 @@ tidepool::Result<tidepool::testing::ThinGpu> OpenCuda() {
 int main(int argc, char** argv) {
   tidepool::ArmPointsFromEnvironment();
   tidepool::testing::ThinOptions options;
-  int64_t pause_ms = 0;
   bool bf16 = false;
   CLI::App app{"one rank of a training job without a model"};
   app.add_option("--socket-dir", options.socket_dir);
@@ -65,19 +69,17 @@ int main(int argc, char** argv) {
   app.add_option("--elements", options.chunk_elements);
   app.add_option("--micro-batches", options.micro_batches);
   app.add_option("--states-on-gpu", options.states_on_gpu);
-  app.add_option("--pause-ms", pause_ms);
+  AddMs(&app, "--pause-ms", &options.pause_ns);
   AddFrozen(&app, &options);
   app.add_option("--save", options.save_dir);
   app.add_flag("--bf16", bf16);
   std::string rule = "adamw", states = "fp32";
   app.add_option("--optimizer", rule);
   app.add_option("--states", states);
-  int64_t connect_timeout_ms = options.connect_timeout_ns / tidepool::kNsPerMs, server_timeout_ms = 0;
   bool norms = false;
-  app.add_option("--connect-timeout-ms", connect_timeout_ms);
-  app.add_option("--server-timeout-ms", server_timeout_ms);
-  int64_t wait_ms = 0;
-  app.add_option("--wait-ms", wait_ms, "for room; says so");
+  AddMs(&app, "--connect-timeout-ms", &options.connect_timeout_ns);
+  AddMs(&app, "--server-timeout-ms", &options.server_timeout_ns);
+  AddMs(&app, "--wait-ms", &options.queue_timeout_ns, "for room; says so");
   app.add_flag("--persistent", options.persistent);
   app.add_flag("--norms", norms, "print the norm of each step's gradients");
   bool stay = false;
@@ -87,11 +89,7 @@ int main(int argc, char** argv) {
   bool fork_child = false;
   app.add_flag("--fork-child", fork_child, "leave a child that sleeps and keeps every descriptor");
   CLI11_PARSE(app, argc, argv);
-  options.pause_ns = pause_ms * tidepool::kNsPerMs;
-  options.connect_timeout_ns = connect_timeout_ms * tidepool::kNsPerMs;
-  options.server_timeout_ns = server_timeout_ms * tidepool::kNsPerMs;
-  options.queue_timeout_ns = wait_ms * tidepool::kNsPerMs;
-  if (wait_ms > 0) options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
+  if (options.queue_timeout_ns > 0) options.on_wait = [](const std::string& line) { std::cout << line << std::endl; };
   if (device == "cuda") options.gpu = OpenCuda;
   if (bf16) options.dtype = tidepool::DType::kBF16;
   options.optimizer.rule = tidepool::RuleFromName(rule).value_or(tidepool::OptimizerRule::kAdamW);
