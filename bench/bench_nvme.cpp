@@ -1,8 +1,9 @@
 // bench_nvme: how fast pieces of states go to a drive and come back, checksums on, against fio on the same file system.
 //
-// Pairs of runs take turns, because drives are noisy: ours, then fio's with the block size and depth that are best for it, io_uring, direct
-// transfers and pages of 2 MiB. A row is the median over the pairs. CPU seconds a GiB are the process's own, and fio's as its report has
-// them (drive_peer.h). What the transfers and the checksums cost by themselves stands beside it. Whole optimizer steps: nvme_step.h.
+// Pairs of runs take turns, because drives are noisy: ours, then fio's, each with blocks of the size that is best for it on this drive,
+// io_uring, direct transfers and pages of 2 MiB. A row is the median over the pairs. CPU seconds a GiB are the process's own, and fio's as
+// its report has them (drive_peer.h). What the transfers and the checksums cost by themselves stands beside it. Whole optimizer steps:
+// nvme_step.h.
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -46,7 +47,7 @@ constexpr const char* kHelp =
     "bench_nvme [--json FILE] [--only pieces|steps] [--pairs 15] [--rounds 5] [--elements N] [--block-kib N] [DIR]\n"
     "Pieces of states to and from a directory of its own in DIR (default: the current one), checksums on, against fio; 1 s a run. Then\n"
     "whole optimizer steps of N parameters (default 128 Mi: GPT-2 124M) with fp32 states there. Needs 6 GiB there, and 5 of memory.\n"
-    "--block-kib: of one read or write of pieces, instead of memserver's default.\n";
+    "--block-kib: of one read or write of pieces; default: the fastest of three sizes, as `memserver bench nvme` finds them.\n";
 
 double CpuSeconds() {
   rusage usage{};
@@ -58,7 +59,7 @@ double CpuSeconds() {
 // What the tier does with a drive, without a server around it; one thread stands for the serve loop and the workers.
 class Ours {
  public:
-  Ours(const std::string& path, uint64_t block_bytes)
+  explicit Ours(const std::string& path)
       : directory_(OrDie(nvme::SlotDirectory::Open({.path = path, .bytes = kFileBytes}, &clock_))),
         memory_(OrDie(nvme::PageMemory::Map(kSlots * kPieceBytes))) {
     nvme::IoQueueOptions options;
@@ -66,11 +67,14 @@ class Ours {
     options.files = {directory_.data_fd()};
     options.buffers = {memory_.bytes()};
     opened_ = nvme::OpenIoQueue(options);
-    nvme::TransferOptions cut{.transfers_max = kSlots};
-    cut.block_bytes = static_cast<uint32_t>(block_bytes);
-    transfers_ = std::make_unique<nvme::TransferQueue>(opened_.queue.get(), &clock_, cut);
+    UseBlocksOf(memserver::kBlockBytesDefault);
   }
   std::string Name() const { return opened_.queue->Name(); }
+  void UseBlocksOf(uint64_t bytes) {
+    nvme::TransferOptions cut{.transfers_max = kSlots};
+    cut.block_bytes = static_cast<uint32_t>(bytes);
+    transfers_ = std::make_unique<nvme::TransferQueue>(opened_.queue.get(), &clock_, cut);
+  }
 
   // For a second, and at least `pieces_min` of them. Without checksums what was written cannot be read with them.
   DriveSpeed Run(nvme::IoKind kind, bool checksums, uint64_t pieces_min = 0) {
@@ -166,17 +170,43 @@ void AddRow(const std::string& name, const Series& series, const char* unit, std
   rows->Add(row, SpreadOf(series.ratios));
 }
 
-void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pairs, RowPrinter* rows) {
+// The fastest of the sizes that fio has too, a second each.
+uint64_t BestBlocks(Ours* ours, nvme::IoKind kind) {
+  constexpr std::array<uint64_t, 3> kSizes{kMiB, 4 * kMiB, 256 * kKiB};
+  SteadyClock clock;
+  uint64_t best = kSizes.front();
+  double most = 0;
+  for (const uint64_t size : kSizes) {
+    clock.SleepNs(kDrivePauseNs);
+    ours->UseBlocksOf(size);
+    const double speed = ours->Run(kind, true).gib_per_second;
+    if (speed > most) best = size;
+    most = std::max(most, speed);
+  }
+  return best;
+}
+
+struct PieceRuns {
+  std::string path;
+  uint64_t pairs = 0, block_bytes = 0;  // 0: what is best
+};
+
+void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* rows) {
+  const std::string& path = runs.path;
   const bool reads = kind == nvme::IoKind::kRead;
   const std::string direction = reads ? "read" : "write", name = reads ? "fill" : "spill";
   Series speed, cpu, transfers, checksums, reading;
   Series checked{.against = "fio, with a CRC32C in each block (verify=crc32c)", .values = {}, .ratios = {}};
   SteadyClock clock;
-  MeasureFio(path, direction);  // not counted: its first writes allocate
-  const FioWay way = BestFioWay(path, direction);
-  std::fprintf(stderr, "bench_nvme: %s: fio is best with blocks of %s, %u of them out\n", direction.c_str(), way.block, way.depth);
+  // fio takes the same blocks of the drive that ours takes: one file's may be faster than another's.
+  const FioWay way = BestFioWay(path, direction, nvme::kDataFileName);
+  const uint64_t blocks = runs.block_bytes > 0 ? runs.block_bytes : BestBlocks(ours, kind);
+  ours->UseBlocksOf(blocks);
+  std::fprintf(stderr, "bench_nvme: %s: fio is best with blocks of %s, %u of them out, pieces are moved in blocks of %s\n",
+               direction.c_str(), way.block, way.depth, FormatBytes(blocks).c_str());
   const FioWay checking{.block = way.block, .depth = way.depth, .checks = true};
-  for (uint64_t pair = 0; pair < pairs; ++pair) {
+  MeasureFio(path, "write", checking);  // not counted: its first writes allocate
+  for (uint64_t pair = 0; pair < runs.pairs; ++pair) {
     clock.SleepNs(kDrivePauseNs);
     const DriveSpeed own = ours->Run(kind, true);
     clock.SleepNs(kDrivePauseNs);
@@ -201,26 +231,26 @@ void Measure(Ours* ours, const std::string& path, nvme::IoKind kind, uint64_t pa
   AddRow(name + ", CPU of reading as much memory once", reading, "s a GiB", {}, rows);
 }
 
-void MeasurePieces(const std::string& path, uint64_t block_bytes, uint64_t pairs, RowPrinter* rows) {
-  Ours ours(path, block_bytes);
+void MeasurePieces(const PieceRuns& runs, RowPrinter* rows) {
+  Ours ours(runs.path);
   std::fprintf(stderr, "bench_nvme: %s\n", ours.Name().c_str());
   ours.Run(nvme::IoKind::kWrite, true, kPieces);  // allocates
-  Measure(&ours, path, nvme::IoKind::kWrite, pairs, rows);
+  Measure(&ours, runs, nvme::IoKind::kWrite, rows);
   ours.Run(nvme::IoKind::kWrite, true, kPieces);  // so that every piece can be read
-  Measure(&ours, path, nvme::IoKind::kRead, pairs, rows);
+  Measure(&ours, runs, nvme::IoKind::kRead, rows);
 }
 
 int Main(int argc, const char* const* argv) {
   RowPrinter rows(argc, argv, kHelp);
   const uint64_t pairs = rows.Number("--pairs", 15);
   const uint64_t rounds = rows.Number("--rounds", 5);
-  const uint64_t block_bytes = kKiB * rows.Number("--block-kib", memserver::kBlockBytesDefault / kKiB);
+  const uint64_t block_bytes = kKiB * rows.Number("--block-kib", 0);
   const std::string only = rows.Word("--only", "");
   const uint64_t elements = rows.Number("--elements", uint64_t{128} << 20);
   const auto base = rows.arguments().empty() ? std::filesystem::current_path() : std::filesystem::canonical(rows.arguments().front());
   const std::string path = ScratchIn(base.string());
   if (!HasFio()) std::fprintf(stderr, "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows stand alone\n");
-  if (only != "steps") MeasurePieces(path, block_bytes, pairs, &rows);
+  if (only != "steps") MeasurePieces({path, pairs, block_bytes}, &rows);
   if (only != "pieces") MeasureOptimizerStep({path, rounds, elements}, &rows);
   return rows.Finish();
 }

@@ -1,6 +1,9 @@
 #include "bench/drive_peer.h"
 
+#include <unistd.h>
+
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -49,6 +52,12 @@ void RemoveScratch() {
   std::error_code ignored;
   std::filesystem::remove_all(ScratchPath(), ignored);
 }
+// Also where the program is broken off; only calls that a signal handler may make.
+void RemoveScratchAndEnd(int signal) {
+  if (fork() == 0) execl("/bin/rm", "rm", "-rf", "--", ScratchPath().c_str(), nullptr);
+  std::signal(signal, SIG_DFL);
+  raise(signal);
+}
 
 }  // namespace
 
@@ -59,8 +68,8 @@ bool HasFio() {
 std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction, const FioWay& way) {
   // The C library takes pages of 2 MiB for fio's buffers then, as memserver does for its staging.
   const auto report =
-      OutputOf("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory +
-               "/fio.data' --size=1g --rw=" + direction + " --bs=" + way.block + " --iodepth=" + std::to_string(way.depth) +
+      OutputOf("GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory + "/" + way.file +
+               "' --size=1g --rw=" + direction + " --bs=" + way.block + " --iodepth=" + std::to_string(way.depth) +
                " --ioengine=io_uring --direct=1 --time_based --runtime=1 --fixedbufs --registerfiles --output-format=json " +
                (way.checks ? "--verify=crc32c --do_verify=0 --verify_state_save=0 " : "") + "2>/dev/null");
   if (!report) return std::nullopt;
@@ -73,12 +82,13 @@ std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::st
   return DriveSpeed{read->gib_per_second + write->gib_per_second, 0};
 }
 
-FioWay BestFioWay(const std::string& directory, const std::string& direction) {
-  constexpr std::array<FioWay, 4> kWays{{{"1m", 64}, {"1m", 16}, {"4m", 16}, {"256k", 64}}};
+FioWay BestFioWay(const std::string& directory, const std::string& direction, const char* file) {
+  std::array<FioWay, 4> ways{{{"1m", 64}, {"1m", 16}, {"4m", 16}, {"256k", 64}}};
   SteadyClock clock;
-  FioWay best = kWays.front();
+  FioWay best = ways.front();
   double most = 0;
-  for (const FioWay& way : kWays) {
+  for (FioWay& way : ways) {
+    way.file = file;
     clock.SleepNs(kDrivePauseNs);
     const auto speed = MeasureFio(directory, direction, way);
     if (!speed || speed->gib_per_second <= most) continue;
@@ -93,6 +103,7 @@ std::string ScratchIn(const std::string& base) {
   if (mkdtemp(path.data()) == nullptr) Die("no directory can be made in " + base);
   ScratchPath() = path;
   std::atexit(RemoveScratch);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) std::signal(signal, RemoveScratchAndEnd);
   return path;
 }
 

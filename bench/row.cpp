@@ -74,7 +74,8 @@ std::string RowPrinter::Word(std::string_view flag, std::string_view fallback) {
 }
 
 uint64_t RowPrinter::Number(std::string_view flag, uint64_t fallback) {
-  const std::string text = Word(flag, std::to_string(fallback));
+  if (std::find(arguments_.begin(), arguments_.end(), flag) == arguments_.end()) return fallback;
+  const std::string text = Word(flag, "");
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value == 0) {
