@@ -122,6 +122,7 @@ struct Job {
   bool suspended = false;      // by an admin
   bool brings_rcache = false;  // the ranks of its run do, all of them
   ConnectionId zeroing_connection = 0;
+  bool being_zeroed = false;            // the control side writes to the job's memory: it cannot go back yet
   bool zeroed = false;                  // and may open as soon as its ranges on NVMe have reached the disk
   std::vector<Seat*> seats;             // by rank
   int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory

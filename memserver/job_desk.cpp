@@ -203,6 +203,7 @@ void JobDesk::Grant(const Seat& seat) {
   ReserveGranted granted{seat.connection, seat.job->id, seat.session_id, seat.rcache_bytes, {}, 0};
   if (seat.job->phase == JobPhase::kZeroing && seat.job->zeroing_connection == seat.connection) {
     granted.to_zero = Ranges(seat.job->states->extents());
+    seat.job->being_zeroed = true;
   }
   granted.gpu_state_bytes = StatesToMake(seat);
   Send(std::move(granted));
@@ -256,6 +257,7 @@ void JobDesk::LoseAwaited(Job* job, Rank rank, const char* cause) {
 }
 
 void JobDesk::On(AttachSession event) {
+  EndZeroing(event.connection);
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) {  // it was ended while the control side prepared its memory
     Send(Discard{std::move(event.port), std::move(event.rcache), std::move(event.brought)});

@@ -110,6 +110,7 @@ class JobDesk {
   void CompleteLeave(Seat* seat, Leaving how, const Status& why);
   Result<GpuStreams*> StreamsOf(Gpu* gpu);
   Result<std::unique_ptr<Session>> MakeSession(Seat* seat);
+  void EndZeroing(ConnectionId connection);
   void LeaveJob(Job* job, Rank rank, Leaving how);
   void LoseAwaited(Job* job, Rank rank, const char* cause);
   bool TendAwaited(Job* job);

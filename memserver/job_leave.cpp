@@ -35,7 +35,13 @@ void JobDesk::On(Goodbye event) {
   if (Seat* seat = tables_->FindSeat(event.connection)) LeaveSeat(seat, Leaving::kGoodbye, Status());
 }
 
+// The control side tells one or the other of each rank that was granted a seat, and only when it no longer touches the memory.
+void JobDesk::EndZeroing(ConnectionId connection) {
+  for (const auto& job : tables_->jobs) job->being_zeroed &= job->zeroing_connection != connection;
+}
+
 void JobDesk::On(ConnectionLost event) {
+  EndZeroing(event.connection);
   if (ForgetWaiting(event.connection)) return;
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) return;
@@ -170,8 +176,10 @@ void JobDesk::BeginRemoval(Job* job) {
 }
 
 bool JobDesk::EraseIfUnused(Job* job) {
-  const bool moves = tables_->demotion.job() == job->id;
-  if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || moves || TP_BUGGIFY("desk.erase_later")) return false;
+  // Nobody takes the room of jobs that end with the server.
+  const bool ending = tables_->draining && !tables_->handing_over;
+  const bool at_work = tables_->demotion.job() == job->id || (job->being_zeroed && !ending);
+  if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || at_work || TP_BUGGIFY("desk.erase_later")) return false;
   if (!LetGoOfShares(job)) return false;
   LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
   ++tables_->room_changes;
@@ -189,7 +197,7 @@ bool JobDesk::ExpelViolators() {
   bool expelled = false;
   for (size_t i = 0; i < tables_->seats.size();) {
     Seat* seat = tables_->seats[i].get();
-    if (seat->violation == nullptr) {
+    if (seat->violation == nullptr || seat->leaving) {  // copies of one that is leaving may still find its ring full
       ++i;
       continue;
     }

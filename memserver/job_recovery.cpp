@@ -159,6 +159,8 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<
     LogInfo("job found in kept memory", {{"job", job.id}, {"name", job.spec().name}, {"version", job.states->sealed_version()}});
     tables->jobs.push_back(std::move(recovered).value());
   }
+  // The index has them by slot, which a later job may take again; pages of the admin's reports go by number.
+  std::sort(tables->jobs.begin(), tables->jobs.end(), [](const auto& a, const auto& b) { return a->id < b->id; });
   GiveShareSlots(tables->jobs);
   AskForShares(parts, states, *tables);
   if (parts.tier == nullptr) return Status();

@@ -89,6 +89,21 @@ TEST(Release, EndsRanksByForceOnly) {
   EXPECT_EQ(t.world.pool().free_bytes(), t.world.pool().total_bytes());
 }
 
+TEST(Release, OfAJobWhoseMemoryIsBeingZeroedWaitsForThat) {
+  ServeWorld world;
+  world.Reserve(MakeSpec({.name = "gpt"}), 0);
+  world.Settle();
+  const auto granted = world.TakeReply<ReserveGranted>();
+  ASSERT_TRUE(granted && !granted->to_zero.empty());
+  EXPECT_TRUE(world.Command(ReleaseJob{"gpt", true}).ok());
+  world.Settle();
+  EXPECT_TRUE(world.TakeReply<SessionOver>().has_value());
+  EXPECT_LT(world.pool().free_bytes(), world.pool().total_bytes()) << "the control side still writes there";
+  world.Post(ConnectionLost{granted->connection, "session over"});
+  world.Settle();
+  EXPECT_EQ(world.pool().free_bytes(), world.pool().total_bytes());
+}
+
 TEST(Release, AlsoOfAJobWhoseRanksAreExpectedBack) {
   Trained t;
   t.world.Restart();

@@ -91,6 +91,18 @@ TEST(Joining, LimitsOfRcacheAndSessionsHold) {
   EXPECT_NE(one.Join(MakeSpec({.name = "b", .rcache_bytes = 4096}), 0), nullptr);
 }
 
+// Its copies on a GPU may end when nobody takes their answers any more.
+TEST(Leaving, ARankThatIsLeavingAlreadyCannotBreakTheProtocol) {
+  ServeWorld world;
+  const auto rank = world.Join(MakeSpec({}), 0);
+  ASSERT_NE(rank, nullptr);
+  Seat* seat = world.tables().seats.front().get();
+  seat->leaving = Seat::Departure{Leaving::kLost, Status(ErrorId::kSessionEnded, "lost")};
+  seat->violation = "its completion ring is full";
+  world.Settle();  // a turn comes to its end
+  EXPECT_EQ(world.tables().counters.sessions_ended_badly, 0u);
+}
+
 TEST(Joining, WaitsUntilTheFirstRanksMemoryIsZeroed) {
   ServeWorld world;
   const shm::JobSpec spec = MakeSpec({.world = 2});
