@@ -214,9 +214,9 @@ int ShorterPause(int a, int b) {
   return a < 0 || b < 0 ? std::max(a, b) : std::min(a, b);
 }
 
-// Returns when the loop has ended, or at the second signal.
-void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int signals, const EndConditions& conditions) {
-  bool stopping = false;
+// Returns when the loop has ended, or at the second signal: true when the jobs are to stay, for which it is never too early.
+bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int signals, const EndConditions& conditions) {
+  bool stopping = false, hand_over = false;
   const Terminal terminal;
   Watchdog watchdog;
   KeeperCare care(server, keeper);
@@ -229,10 +229,10 @@ void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
                                    {stopping ? -1 : conditions.parent.get(), POLLIN, 0},
                                    {stopping ? -1 : conditions.pipe.get(), 0, 0},
                                    {stopping ? -1 : keeper->watch_fd(), POLLIN, 0},
-                                   {stopping ? -1 : server->main_commands_fd(), POLLIN, 0},
+                                   {server->main_commands_fd(), POLLIN, 0},
                                    {server->keeps_fd(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), ShorterPause(watchdog.pause_ms(), care.pause_ms())) < 0) continue;
-    if (entries[1].revents != 0) return;
+    if (entries[1].revents != 0) return hand_over;
     if (entries[2].revents != 0) server->PublishSnapshots();
     if (!stopping) care.Renew(entries[5].revents != 0);
     if (entries[7].revents != 0) server->KeepStatesAsAsked(keeper);
@@ -244,6 +244,7 @@ void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
           reloader->Do(server, asked);
         } else {
           stopping = StopsAsAsked(server, *keeper, asked);
+          hand_over = stopping && asked.what == MainCommand::What::kHandOver;
         }
       }
     }
@@ -252,15 +253,28 @@ void WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
       if (!stopping) reloader->Do(server, {taken.sender, std::make_shared<CommandTicket>()});
       continue;
     }
-    if (taken.number != 0 && stopping) return;
+    if (taken.number != 0 && stopping) return hand_over;
     if (taken.number != 0) {
-      BeginStop(server, strsignal(taken.number), taken.number == SIGTERM && keeper->Holds());
+      hand_over = taken.number == SIGTERM && keeper->Holds();
+      BeginStop(server, strsignal(taken.number), hand_over);
       stopping = true;
     } else if (entries[3].revents != 0 || entries[4].revents != 0) {
       BeginStop(server, "the process that started this server has ended", false);
       stopping = true;
     }
   }
+}
+
+// To whoever holds their memory; ends this process. Taking down gigabytes of mappings in order would only keep the ranks waiting.
+[[noreturn]] void LeaveJobs(const Server& server, KeptHolder* keeper, const std::string& socket_dir, int64_t lease_ns) {
+  const Status held = keeper->Part(static_cast<uint64_t>(lease_ns / kNsPerMs), server.kept_parts());
+  RemoveFiles(socket_dir);
+  if (!held.ok()) {
+    LogError("stopped; nobody holds the memory of the jobs, and they end with this process", {{"why", held.Line()}});
+    _exit(kExitFailed);
+  }
+  LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatNs(lease_ns)}});
+  _exit(kExitOk);
 }
 
 // A private server ends with whoever started it, and its memory too.
@@ -273,7 +287,7 @@ KeeperStart KeeperStartOf(const Config& config, const std::string& socket_dir) {
   KeeperStart start;
   start.socket_path = shm::KeeperSocketPath(socket_dir);
   start.argv = OwnCommand();
-  std::erase(start.argv, "--discard-kept");
+  std::erase_if(start.argv, [](const std::string& word) { return word == "--discard-kept" || word.starts_with("--discard-kept="); });
   start.no_respawn = !config.respawn;
   start.lease_ms = static_cast<uint64_t>(config.lease_ns / kNsPerMs);
   start.log_level = config.log_level;
@@ -358,20 +372,18 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const
   TP_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options, &keeper));
   LogReady(server_options, *server, keeper);
   Reloader reloader(sources, loaded);
-  WaitForEnd(server.get(), &keeper, &reloader, signals.get(), conditions);
+  const bool hand_over = WaitForEnd(server.get(), &keeper, &reloader, signals.get(), conditions);
   pollfd ended{server->ended_fd(), POLLIN, 0};
   if (poll(&ended, 1, 0) == 0) {
     LogWarn("second signal: ending at once");
+    if (hand_over) LeaveJobs(*server, &keeper, server_options.socket_dir, config.lease_ns);
     keeper.End();
     RemoveFiles(server_options.socket_dir);
     _exit(kExitFailed);
   }
   if (server->HandedOver()) {
     server->EndThreads();
-    keeper.Part(static_cast<uint64_t>(config.lease_ns / kNsPerMs));
-    RemoveFiles(server_options.socket_dir);
-    LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatNs(config.lease_ns)}});
-    _exit(kExitOk);  // taking down gigabytes of mappings in order would only keep the ranks waiting
+    LeaveJobs(*server, &keeper, server_options.socket_dir, config.lease_ns);
   }
   server.reset();
   keeper.End();

@@ -20,8 +20,9 @@ Result<ServerOptions> ResolveOptions(const Config& config);
 // The machine, or that of `config.topology_file`, and the places that would be chosen on it, in the form of /v1/topology. Errors: those of
 // ReadTopology and PlanPlaces.
 Result<std::string> PlannedTopology(const Config& config);
-// Serves until SIGTERM, SIGINT or the end of the parent (or of the terminal). A second signal ends the process at once. SIGHUP reads
-// `sources` again and applies what may change while it runs; `loaded` is what they said at the start. Errors: those of Server::Start.
+// Serves until SIGTERM, SIGINT or the end of the parent (or of the terminal). A second signal ends the process at once; jobs that the first
+// one left to the keeper stay there. SIGHUP reads `sources` again and applies what may change while it runs; `loaded` is what they said at
+// the start. Errors: those of Server::Start.
 Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const RunOptions& options);
 
 }  // namespace tidepool::memserver

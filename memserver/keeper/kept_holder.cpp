@@ -25,7 +25,7 @@ KeeperChoice Resolve(KeeperChoice choice) {
 KeptHolder::KeptHolder(KeeperChoice choice, KeeperStart start) : form_(Resolve(choice)), start_(std::move(start)) {}
 
 KeptHolder::~KeptHolder() {
-  Part(start_.lease_ms);
+  if (link_) LetGo(link_->Part(start_.lease_ms));
 }
 
 Result<std::vector<HeldMemory>> KeptHolder::Take() {
@@ -69,8 +69,15 @@ Status KeptHolder::Forget() {
   return link_ ? link_->Forget() : Status();
 }
 
-void KeptHolder::Part(uint64_t lease_ms) {
-  if (link_) LetGo(link_->Part(lease_ms));
+Status KeptHolder::Part(uint64_t lease_ms, std::span<const MemoryToHold> all) {
+  if (form_ != KeeperChoice::kProcess) return Status();
+  Status told = link_ ? link_->Part(lease_ms) : Status(ErrorId::kKeeperFailed, "there is no keeper");
+  if (!told.ok()) {
+    told = Renew(all);
+    if (told.ok()) told = link_->Part(lease_ms);
+  }
+  LetGo(told);
+  return told;
 }
 
 void KeptHolder::End() {

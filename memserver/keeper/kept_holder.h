@@ -39,8 +39,9 @@ class KeptHolder {
   Status LetGo(uint32_t slot);
   // Nothing that was held until now is needed.
   Status Forget();
-  // Hold everything for `lease_ms` after this process has ended, and start nothing. systemd holds for as long as its unit says.
-  void Part(uint64_t lease_ms);
+  // Hold everything for `lease_ms` after this process has ended, and start nothing; another keeper is made to where this one died.
+  // systemd holds for as long as its unit says. Errors: kKeeperFailed; then nothing outlives this process.
+  Status Part(uint64_t lease_ms, std::span<const MemoryToHold> all);
   // Give everything up, now.
   void End();
 

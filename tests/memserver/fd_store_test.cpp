@@ -184,7 +184,7 @@ TEST_F(FdStore, AHolderUsesItInPlaceOfAKeeperProcess) {
   EXPECT_EQ(Receive(&stored), "FDSTORE=1\nFDNAME=tidepool-kept-0\nFDPOLL=0");
   EXPECT_EQ(ContentsOf(stored.get()), "newer");
   EXPECT_EQ(holder.watch_fd(), -1);
-  holder.Part(1000);
+  EXPECT_TRUE(holder.Part(1000, {}).ok());
   EXPECT_FALSE(shm::WaitForSocket(manager_.get(), POLLIN, 0));  // the unit says how long
   holder.End();
   EXPECT_EQ(Receive(), "FDSTOREREMOVE=1\nFDNAME=tidepool-kept-0");

@@ -150,7 +150,11 @@ TEST_F(Linking, AHolderRenewsAKeeperThatWasKilled) {
     EXPECT_NE(holder.keeper_pid(), keeper);
     EXPECT_FALSE(Lives(keeper)) << "a zombie";
   }
-  holder.Part(kLongLeaseMs);
+  // Nobody is told of the last death before the hand-over.
+  kill(holder.keeper_pid(), SIGKILL);
+  ASSERT_TRUE(Readable(holder.watch_fd(), 5 * kNsPerSecond));
+  const Status parted = holder.Part(kLongLeaseMs, all);
+  ASSERT_TRUE(parted.ok()) << parted.Format();
   KeptHolder successor(KeeperChoice::kProcess, Plan());
   auto taken = successor.Take();
   ASSERT_TRUE(taken.ok()) << taken.status().Format();
@@ -206,7 +210,7 @@ TEST_F(Linking, AHolderThatIsDestroyedInOrderIsNoCrash) {
   EXPECT_EQ(next.Take().value().size(), 1U);
   EXPECT_EQ(next.keeper_pid(), keeper);
   ASSERT_TRUE(next.Forget().ok());
-  next.Part(kLongLeaseMs);  // holding nothing, it ends
+  EXPECT_TRUE(next.Part(kLongLeaseMs, {}).ok());  // holding nothing, it ends
   EXPECT_TRUE(Eventually([&] { return !SocketIsThere(); }));
   EXPECT_EQ(testing::LinesIn(File("pids")), 0U);
 }
@@ -230,7 +234,7 @@ TEST_F(Linking, WithNobodyToHoldEverythingSucceedsAndNothingHappens) {
   EXPECT_TRUE(holder.Forget().ok());
   EXPECT_TRUE(holder.Renew({}).ok());
   EXPECT_EQ(holder.watch_fd(), -1);
-  holder.Part(1);
+  EXPECT_TRUE(holder.Part(1, {}).ok());
   holder.End();
   EXPECT_FALSE(SocketIsThere());
 }

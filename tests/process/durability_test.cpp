@@ -69,6 +69,25 @@ TEST_F(Durability, ServerAndKeeperKilledTogetherLoseTheJobAndSaySo) {
   EXPECT_TRUE(WaitForFilesToGo());
 }
 
+// Whenever the second one comes: while work in hand is waited for, or too late to be heard.
+TEST_F(Durability, ASecondSignalAtAHandOverLeavesTheJobsWhereTheFirstOneLeftThem) {
+  const std::vector<std::string> options{"--no-respawn", "--pool", "128MiB"};
+  Process server = Serve(options);
+  const Process trainer = Train({"--norms", "--elements", "524288", "--pause-ms", "0", "--steps", "100000"});
+  SteadyClock clock;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(trainer->WaitForOutput("norm " + std::to_string(10 * i + 5) + " ", kLimit)) << trainer->Output();
+    server->Signal(SIGTERM);
+    clock.SleepNs(10'000 * i);
+    server->Signal(SIGTERM);
+    const auto ended = server->Wait(kLimit);
+    ASSERT_TRUE(ended.has_value());
+    EXPECT_TRUE(ended->exit_code == 0 || ended->signal == SIGTERM) << server->Output();
+    server = Serve(options);
+    ASSERT_FALSE(trainer->Wait(0)) << trainer->Output();
+  }
+}
+
 // The keeper dies while it hands the memory to the next server, and while it starts it: with nobody left to hold it, the memory is gone;
 // the rank is told, and the next server starts clean at once.
 TEST_F(Durability, AKeeperThatDiesAtTheHandOverLeavesACleanStart) {
