@@ -107,6 +107,10 @@ Result<ReceivedFrame> AwaitTurn(ControlChannel* channel, const AttachWaits& wait
   while (const auto* queued = std::get_if<shm::QueuedFrame>(&answer.frame)) {
     if (waits.queue_ns == 0) return Status(ErrorId::kHandshakeBad, "the server queued a rank that does not wait");
     const Status why = queued->why;
+    if (why.ok()) {  // its turn has come: what follows is the preparation
+      TP_ASSIGN_OR_RETURN(answer, channel->Await(waits.timeout_ns));
+      continue;
+    }
     if (waits.on_queued) waits.on_queued(queued->place, why);
     TP_ASSIGN_OR_RETURN(answer, AwaitRoom(channel, waits, why));
   }

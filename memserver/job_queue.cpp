@@ -110,7 +110,13 @@ bool JobDesk::ServeWaiting() {
     }
     const WaitingRank served = std::move(waiting[i]);
     waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i));
-    taken.ok() ? Grant(**taken) : Refuse(served.event, why);
+    if (!taken.ok()) {
+      Refuse(served.event, why);
+      continue;
+    }
+    // Zeroing may take longer than it would have waited for room.
+    if (served.event.may_wait) Send(Queued{served.event.connection, 1, Status()});
+    Grant(**taken);
   }
   return true;
 }

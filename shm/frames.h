@@ -7,7 +7,7 @@
 //   trainer                                     memserver
 //   Hello (+ rCache, when the rank brings  ->
 //   it), SpecPart x n
-//                                          <-   Queued, when it asked to wait for room and there is none yet
+//                                          <-   Queued, when it asked to wait for room and there is none yet; again when there is
 //                                          <-   Welcome (+ submission, completion, rCache, doorbell) | Refused
 //                                               (the flag pages in place of an rCache that the rank brought)
 //   SchedulePart x n, Save (+ directory)   ->
@@ -128,7 +128,7 @@ struct ResumedFrame {
 // The rank waits for room; only to one that said so in Hello. Welcome or Refused follows when its turn has come.
 struct QueuedFrame {
   uint32_t place = 0;  // 1: the next one
-  Status why;
+  Status why;          // ok: its turn has come, and its memory is prepared
 };
 
 // The position of a type in this list, plus 1, is its number on the wire.

@@ -225,8 +225,11 @@ TEST(Queue, AllRanksOfAJobWaitAndStartTogether) {
   world.Leave(*first);
   world.Leave(*other);
   world.Settle();
-  EXPECT_TRUE(world.TakeReply<ReserveGranted>().has_value());
-  EXPECT_TRUE(world.TakeReply<ReserveGranted>().has_value());
+  for (Rank rank = 0; rank < 2; ++rank) {
+    const auto turn = world.TakeReply<Queued>();
+    EXPECT_TRUE(turn && turn->why.ok()) << "it is told that its turn has come";
+    EXPECT_TRUE(world.TakeReply<ReserveGranted>().has_value());
+  }
 }
 
 TEST(Queue, ARaisedLimitLetsTheNextOneIn) {

@@ -175,6 +175,7 @@ TEST_P(Frozen, WhoWaitsForRoomGetsItWithTheBase) {
   ASSERT_TRUE(world_->TakeReply<Queued>());
   Leave(*first);
   EXPECT_TRUE(world_->TakeReply<ReserveGranted>());
+  EXPECT_TRUE(world_->TakeReply<Queued>()->why.ok());
   EXPECT_EQ(Used(), kExtent + AdapterBytes());
   world_->Reserve(Adapter("never", {3, 4}), 0, kBob);
   world_->Settle();
