@@ -132,7 +132,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "look at the kernel log for Xid messages of this GPU, and start the rank again")                                                       \
   X(DeviceMemoryShort, 2303, kRefused, kExitDeviceMemory,                                                                                  \
     "The GPU has less free memory than was asked for; the text says how much of what.",                                                    \
-    "use a smaller --rcache, a smaller batch, or --checkpoint; `trainer estimate` shows what each needs")                                  \
+    "use a smaller --rcache, a smaller --batch, or --checkpoint-activations; `trainer estimate` shows what each needs")                    \
   X(NoServer, 3001, kUnavailable, kExitNoServer, "Nothing listens at the socket, so no memserver was ever reached.",                       \
     "start one with `memserver run`, or use `trainer run --standalone`")                                                                   \
   X(AbiMismatch, 3002, kVersion, kExitVersion, "Trainer and memserver were built from releases whose shared-memory layouts differ.",       \
@@ -218,8 +218,8 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "An error inside an operator hook made the step unusable; it was not sealed and the job stays at the last sealed step.",               \
     "the step was not sealed; the cause stands above")                                                                                     \
   X(RanksMissing, 6004, kTimeout, kExitJobKept,                                                                                            \
-    "The other ranks of the run did not come within the time: at the start five minutes, with --resume auto --rejoin-timeout. The error "  \
-    "names them. Nothing that was sealed is lost.",                                                                                        \
+    "The other ranks of the run did not come within the time: five minutes and --server-timeout, with --resume auto --rejoin-timeout. "    \
+    "The error names them. Nothing that was sealed is lost.",                                                                              \
     "see why the missing ranks ended, then start all ranks again")                                                                         \
   X(LibraryFailed, 9001, kInvalid, kExitFailed, "A third-party library threw an exception that has no meaning of its own here.",           \
     "an error inside a library; report this with the text above")                                                                          \

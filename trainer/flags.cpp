@@ -271,6 +271,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   estimate->add_option("--ranks", o->ranks, "for so many ranks")->capture_default_str();
   for (CLI::App* command : {run, estimate}) command->add_flag("--json", o->json, "the plan as JSON on stdout");
   AddDeviceFlag(doctor, o);
+  doctor->get_option("--device")->default_str("auto");
   AddSampleFlags(sample, o);
   launch->add_option("-n,--ranks", line->launch_ranks, "ranks to start")->required()->check(CLI::Range(1u, 64u));
   launch

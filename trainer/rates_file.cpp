@@ -61,7 +61,8 @@ Result<Rates> RatesOfRanks(const std::string& file, const boost::json::array& en
 Result<RatesOfFile> ReadRates(const std::string& file, uint32_t ranks) {
   std::ifstream in(file);
   std::stringstream text;
-  if (!in || !(text << in.rdbuf())) {
+  if (in.is_open() && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();  // which fails where there is nothing
+  if (!in.is_open() || in.bad() || text.fail()) {
     return Status(ErrorId::kConfigUnreadable, "cannot read " + file + ": " + std::strerror(errno))
         .Where("--rates " + file)
         .Fix("give a file of measured rates, or leave --rates out: the rCache is chosen without");

@@ -46,7 +46,7 @@ bool EndsAttemptOnly(const Status& ended) {
 
 std::string WhatIsLeft(const RunOptions& options, const std::string& job, bool kept) {
   const std::string sealed = "the last step is sealed";
-  if (kept) return sealed + ": job " + job + " is kept for memserver's --lease, and the same command goes on";
+  if (kept) return sealed + ": job " + job + " is kept for memserver's --lease, and " + Again(job) + " goes on";
   if (!options.save_dir.empty()) return sealed + " and saved";
   return sealed + ", and gone with the job: --save DIR keeps weights" +
          (options.standalone ? "" : ", --job NAME --resume auto what a later run needs to go on");

@@ -121,7 +121,8 @@ bool RunSession::DoneBefore() const {
 
 Status RunSession::Attach() {
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
-  socket_dir_ = task_.options.socket_dir;
+  // Where the private server could not be started, the other ranks are to hear that, and not to ask somebody else's.
+  socket_dir_ = standalone() ? std::string() : task_.options.socket_dir;
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
   client::ClientOptions client;
   client.socket_dir = socket_dir_;
@@ -183,6 +184,10 @@ Status RunSession::SeatLost() {
 Status RunSession::MeetWorld() {
   if (world_) return {};
   Rendezvous meet = RendezvousOf(place_, server_timeout_ns_);
+  if (!task_.options.save_dir.empty()) {  // rank 0 saves alone, the others stand in a barrier
+    meet.gather_timeout_ms = meet.timeout_ms;
+    meet.timeout_ms += client::ClientOptions().save_timeout_ns / kNsPerMs;
+  }
   if (task_.resumes) {
     meet.mesh_timeout_ms = kMeshRetryMs;
     meet.gather_timeout_ms = rejoin_timeout_ns_ / kNsPerMs;
