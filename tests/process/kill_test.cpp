@@ -17,7 +17,11 @@ namespace tidepool::testing {
 namespace kill_test {
 
 constexpr int64_t kLimit = 30 * kNsPerSecond;
-constexpr int64_t kToldNs = kPromptNs / 20;  // 100 ms
+#ifdef TIDEPOOL_SANITIZED
+constexpr int64_t kToldNs = 1000 * kNsPerMs;
+#else
+constexpr int64_t kToldNs = 100 * kNsPerMs;
+#endif
 const std::vector<std::string> kBesideOptions{"--name", "beside", "--steps", "40", "--chunks", "5"};
 
 bool WaitForSessions(const std::string& socket_dir, int64_t sessions) {
