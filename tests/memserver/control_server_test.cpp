@@ -405,15 +405,18 @@ TEST_F(ControlServerTest, EveryConnectionThatEndsIsToldToTheLoopOnce) {
 
 TEST_F(ControlServerTest, ALossDuringPreparationIsToldOnlyWhenTheMemoryIsNoLongerTouched) {
   std::vector<std::byte> pool(300'000'000);
-  UniqueFd socket = Connect();
-  Greet(socket);
-  const ConnectionId id = Expect<ReserveJob>().connection;
-  std::memset(pool.data(), 1, pool.size());
-  replies_.Push(ReserveGranted{.connection = id, .session = 1, .rcache_bytes = 8192, .to_zero = {pool}});
-  socket.Reset();
-  Expect<ConnectionLost>();
-  // Either the loss came before the preparation began, and nothing was touched, or all of it was zeroed.
-  EXPECT_EQ(pool.front(), pool.back());
+  for (const int64_t begun_ms : {0, 1, 5, 20}) {
+    UniqueFd socket = Connect();
+    Greet(socket);
+    const ConnectionId id = Expect<ReserveJob>().connection;
+    std::memset(pool.data(), 1, pool.size());
+    replies_.Push(ReserveGranted{.connection = id, .session = 1, .rcache_bytes = 8192, .to_zero = {pool}});
+    SteadyClock().SleepNs(begun_ms * kNsPerMs);
+    socket.Reset();
+    Expect<ConnectionLost>();
+    // Either the loss came before the preparation began, and nothing was touched, or all of it was zeroed.
+    EXPECT_EQ(pool.front(), pool.back());
+  }
 }
 
 TEST_F(ControlServerTest, TheEndOfASessionAndTheDeathOfAPeerReachTheTrainer) {
