@@ -39,7 +39,7 @@ struct TierTransfer {
   uint64_t offset = 0;  // of the piece's header in the data file
   uint64_t payload_bytes = 0;
   JobId job = 0;
-  uint64_t nonce = 0;  // of the job
+  uint64_t nonce = 0;  // of the job; of one that writes: the name of the range
   ChunkId chunk = 0;
   uint32_t piece = 0;
 };

@@ -173,13 +173,14 @@ void SpillQueue::Move(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
   }
   ride.state = read ? State::kReading : State::kWriting;
   const uint32_t directory = states_->chunk(ride.task.chunk).spill.directory;
+  const uint64_t nonce = states_->record().nonce;
   tier_->Start({.kind = kind,
                 .staging = staging,
                 .directory = directory,
                 .offset = NameOf(ride, epoch).place,
                 .payload_bytes = PayloadOf(ride),
                 .job = job_,
-                .nonce = states_->record().nonce,
+                .nonce = ride.task.chunk < states_->demoted() ? DemotedKey(nonce) : nonce,
                 .chunk = ride.task.chunk,
                 .piece = ride.piece});
 }

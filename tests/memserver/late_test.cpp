@@ -157,6 +157,43 @@ TEST_F(Late, AWriteThatNeverComesAndHasNoRoomInThePoolEndsItsJobByName) {
   EXPECT_EQ(world().tier().used_bytes(), 0u);
 }
 
+// A job of which all states were on the host, until it had no ranks.
+class LateDemoted : public Late {
+ protected:
+  LateDemoted() {
+    options_.loop.states_on = WorldOptions{}.loop.states_on;
+    options_.loop.lease_ns = 3600 * kNsPerSecond;
+  }
+  void Detach(SmallTrainer* trainer) {
+    Start(trainer);
+    ASSERT_EQ(world().tables().jobs[0]->states->nvme_total(), 0u);
+    world().Lose(trainer->rank(0));
+    world().Settle();
+  }
+};
+
+TEST_F(LateDemoted, AWriteThatNeverComesKeepsItsPlaceAlsoOfStatesThatWereOnTheHost) {
+  SmallTrainer trainer(&world(), Spec());
+  Detach(&trainer);
+  ASSERT_TRUE(world().Command(EvictJob{"gpt"}).ok());
+  world().Settle();
+  ASSERT_EQ(world().tables().jobs[0]->states->demoted(), 3u);
+  ASSERT_TRUE(trainer.JoinAll());
+  world().disk().HangNext(IoKind::kWrite);
+  Step(&trainer, 1);
+  Pass(300);
+  EXPECT_EQ(Nvme().pieces_in_pool, 1u);
+  EXPECT_EQ(trainer.FetchAll(), OnHost(1));
+  world().Leave(trainer.rank(0));
+  Pass(50);
+  EXPECT_TRUE(world().tables().jobs.empty());
+  EXPECT_EQ(world().tier().used_bytes(), shm::NvmeBytesOf(Spec(), 0)) << "a late write must not land in another job";
+  world().disk().Wake();
+  Pass(50);
+  EXPECT_EQ(world().tier().used_bytes(), 0u);
+  EXPECT_EQ(world().tier().staging_free(), StateTier::kStagingSlots);
+}
+
 // Jobs of one chunk each: the first lies in the first directory, the second in the second.
 TEST_F(Late, ADriveThatHangsStopsNoJobOfAnother) {
   options_ = OnNvme(2);
