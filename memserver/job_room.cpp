@@ -23,6 +23,8 @@ std::string JobDesk::WhyNotMovable(const Job& job) const {
   if (!shm::MaySpill(job.spec())) return "has no states that may lie there";
   if (!job.waiting_saves.empty() || !job.running_saves.empty()) return "is being saved";
   if (parts_.clock->NowNs() < job.demotable_ns) return "could not be moved (" + job.demotion_failure.what() + ")";
+  const bool kept = parts_.tier != nullptr && tables_->demotion.job() != job.id && parts_.tier->HasRanges(DemotedKey(job.nonce));
+  if (kept) return "has states that a drive may still write";
   // Whether such an update ends is for an admin, or a drive, to say.
   if (!job.AtRest() && (job.suspended || states.spills())) return "is being updated";
   return "";

@@ -78,6 +78,7 @@ std::vector<uint64_t> StateTier::Capacities() const {
 }
 
 bool StateTier::ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) {
+  if (HasRanges(key)) return false;
   offsets->assign(bytes.size(), 0);
   for (uint32_t d = 0; d < bytes.size(); ++d) {
     if (bytes[d] == 0) continue;
@@ -89,6 +90,10 @@ bool StateTier::ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std
     (*offsets)[d] = *offset;
   }
   return true;
+}
+
+bool StateTier::HasRanges(uint64_t key) const {
+  return std::any_of(stores_.begin(), stores_.end(), [key](const nvme::SlotStore& store) { return store.manifest().Find(key) != nullptr; });
 }
 
 bool StateTier::Reserve(uint64_t nonce, JobStates* states) {

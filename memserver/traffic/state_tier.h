@@ -87,8 +87,9 @@ class StateTier {
   // Ranges for the job's spilled chunks; false, and nothing taken, when there is no gap.
   bool Reserve(uint64_t nonce, JobStates* states);
   // The same for states that are to leave the host: `bytes` by directory, under a name of their own (DemotedKey). `offsets`, by directory,
-  // is filled in.
+  // is filled in. False also while ranges of that name are kept for a write that has not been answered.
   bool ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets);
+  bool HasRanges(uint64_t key) const;
   // All that was written to the ranges of `key` is to reach the drives, and their manifests, for good: IsDurable then.
   void Commit(uint64_t key, uint64_t epoch);
   // The ranges that a job found in kept memory has.

@@ -194,6 +194,28 @@ TEST_F(LateDemoted, AWriteThatNeverComesKeepsItsPlaceAlsoOfStatesThatWereOnTheHo
   EXPECT_EQ(world().tier().staging_free(), StateTier::kStagingSlots);
 }
 
+TEST_F(LateDemoted, StatesThatADriveMayStillWriteGoThereNoSecondTime) {
+  options_.nvme_directories = 2;
+  SmallTrainer trainer(&world(), Spec());
+  Detach(&trainer);
+  world().disk().HangNext(IoKind::kWrite);
+  ASSERT_TRUE(world().Command(EvictJob{"gpt"}).ok());
+  Pass(300);
+  EXPECT_EQ(world().tables().counters.demotions_failed, 1u);
+  EXPECT_GT(world().tier().used_bytes(), 0u);
+  world().clock().Advance(kDemotionPauseNs);
+  EXPECT_THAT(world().Command(EvictJob{"gpt"}).why(), ::testing::HasSubstr("a drive may still write"));
+  world().disk().Wake();
+  Pass(50);
+  EXPECT_EQ(world().tier().used_bytes(), 0u);
+  ASSERT_TRUE(world().Command(EvictJob{"gpt"}).ok());
+  world().Settle();
+  EXPECT_EQ(world().tables().jobs[0]->states->demoted(), 3u);
+  ASSERT_TRUE(trainer.JoinAll());
+  Step(&trainer, 1);
+  EXPECT_EQ(trainer.FetchAll(), OnHost(1));
+}
+
 // Jobs of one chunk each: the first lies in the first directory, the second in the second.
 TEST_F(Late, ADriveThatHangsStopsNoJobOfAnother) {
   options_ = OnNvme(2);
