@@ -251,7 +251,8 @@ void SpillQueue::EndWork(const WorkDone& done) {
 
 void SpillQueue::EndTransfer(const TierDone& done) {
   Ride& ride = rides_[done.staging];
-  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting, "a transfer ends once");
+  const bool given_up = ride.state == State::kUnwritten && std::exchange(ride.out, false);  // it was not settled yet
+  TP_CHECK(ride.state == State::kReading || ride.state == State::kWriting || given_up, "a transfer ends once");
   // What failed ahead is read again when it is due.
   if (over_ || ride.ahead == Ahead::kGivenBack || (ride.ahead == Ahead::kYes && done.error != 0)) return EndRide(done.staging);
   const bool read = done.kind == nvme::IoKind::kRead;

@@ -50,9 +50,9 @@ class Late : public ::testing::Test {
     EXPECT_TRUE(ready.has_value());
     return ready ? ready->snapshot->nvme : NvmeRow{};
   }
-  static Weights OnHost(uint32_t steps) {
+  static Weights OnHost(uint32_t steps, uint32_t chunks = 3) {
     ServeWorld host;
-    SmallTrainer trainer(&host, Spec());
+    SmallTrainer trainer(&host, Spec("gpt", chunks));
     EXPECT_TRUE(trainer.JoinAll());
     trainer.PutWeights(7);
     for (uint64_t seed = 1; seed <= steps; ++seed) trainer.Step({.learning_rate = 0.05F, .seed = seed});
@@ -235,6 +235,35 @@ TEST_F(Late, ADriveThatHangsStopsNoJobOfAnother) {
   world().disk().Wake();
   first.FetchAll();
   EXPECT_EQ(world().tables().jobs[0]->states->chunk(0).version, 1u);
+}
+
+// The second write keeps the loop going until the first, which was given up, is answered.
+TEST_F(Late, AWriteThatIsAnsweredAfterAllWhileAnotherServerTakesOverIsTaken) {
+  options_.loop.lease_ns = 5 * kNsPerSecond;
+  SmallTrainer first(&world(), Spec("first", 1)), second(&world(), Spec("second", 1));
+  Start(&first);
+  Start(&second);
+  for (SmallTrainer* trainer : {&first, &second}) {
+    world().disk().HangNext(IoKind::kWrite);
+    Step(trainer, 1);
+    Pass(100);
+  }
+  world().Post(StopServing{.hand_over = true});
+  Pass(60);
+  ASSERT_FALSE(world().loop().stopped());
+  EXPECT_TRUE(world().tables().jobs[0]->spills.riding() == 1 && !world().tables().jobs[0]->spills.moving()) << "given up";
+  EXPECT_TRUE(world().tables().jobs[1]->spills.moving());
+  world().disk().Wake();
+  Pass(50);
+  ASSERT_TRUE(world().loop().stopped());
+  EXPECT_EQ(world().tier().staging_free(), StateTier::kStagingSlots);
+  world().Restart();
+  ASSERT_TRUE(world().recovered().ok()) << world().recovered().Line();
+  for (SmallTrainer* trainer : {&first, &second}) {
+    ASSERT_TRUE(world().Resume(trainer->ranks()[0].get(), trainer->spec()));
+    Step(trainer, 2);
+    EXPECT_EQ(trainer->FetchAll(), OnHost(2, 1));
+  }
 }
 
 TEST_F(Late, ATableThatIsNeverWrittenEndsTheJobThatWaitsForItAndTheDirectoryTakesNoMore) {
