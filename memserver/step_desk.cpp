@@ -259,8 +259,9 @@ bool StepDesk::NextWork(Job* job, Work* work) {
   if (tables_->demotion.job() == job->id && tables_->demotion.NextWork(*parts_.tier, job->states.get(), work)) return true;
   // It holds staging that others may need.
   if (job->fill.NextWork(work)) return true;
-  // So does what it had there when it was suspended.
-  if (job->suspended) return job->spills.NextLoadWork(work) || job->updates.NextStaged(work);
+  // So does what it had there when it was suspended, and what is checked of it.
+  const auto scrubs = [&] { return parts_.tier != nullptr && tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work); };
+  if (job->suspended) return job->spills.NextLoadWork(work) || job->updates.NextStaged(work) || scrubs();
   if (NextHash(job, work)) return true;
   if (!job->narrows.empty()) {
     const NarrowTask task = job->narrows.Front();
@@ -277,7 +278,7 @@ bool StepDesk::NextWork(Job* job, Work* work) {
   }
   if (job->intake.NextWork(work) || job->spills.NextLoadWork(work) || job->gpus.NextLoadWork(work)) return true;
   if (job->updates.NextWork(work)) return true;
-  return parts_.tier != nullptr && tables_->scrub.NextWork(job->id, *parts_.tier, *job->states, work);
+  return scrubs();
 }
 
 // Of the jobs that have ranks.

@@ -162,6 +162,23 @@ TEST_F(ScrubTest, AJobThatEndsMeanwhileIsLeftOut) {
   }
 }
 
+// Also one that is suspended while a piece of it is read.
+TEST_F(ScrubTest, ASuspendedJobIsCheckedLikeAnyOther) {
+  Start();
+  ASSERT_TRUE(world_.Command(SuspendJob{"gpt", true}).ok());
+  EXPECT_EQ(Checked().pieces_checked, kChunks);
+  ASSERT_TRUE(world_.Command(SuspendJob{"gpt", false}).ok());
+  world_.disk().HangNext(nvme::IoKind::kRead);
+  ASSERT_TRUE(world_.Scrub().ok());
+  for (int i = 0; i < 10; ++i) world_.loop().Turn();
+  ASSERT_TRUE(world_.Command(SuspendJob{"gpt", true}).ok());
+  world_.disk().Wake();
+  world_.Settle();
+  EXPECT_EQ(Row().pieces_checked, kChunks);
+  EXPECT_EQ(Row().state, ScrubState::kDone);
+  EXPECT_EQ(world_.tier().staging_free(), StateTier::kStagingSlots);
+}
+
 TEST_F(ScrubTest, AServerThatIsReplacedStopsCheckingAndTheNextOneBeginsAnew) {
   Start();
   world_.disk().Pace(3);
