@@ -50,7 +50,7 @@ void TransferQueue::Start(const Transfer& transfer) {
   TP_CHECK(transfer.offset % kPageBytes == 0 && transfer.bytes % kPageBytes == 0, "transfers are whole pages");
   TP_CHECK(transfer.file < moved_.size(), "the queue has this file");
   TP_CHECK(transfer.bytes > 0 || transfer.kind == IoKind::kSync, "a transfer moves something");
-  *slot = Slot{.transfer = transfer, .done = {.tag = transfer.tag}, .used = true};
+  *slot = Slot{.transfer = transfer, .started_ns = clock_->NowNs(), .done = {.tag = transfer.tag}, .used = true};
   --free_;
   const auto index = static_cast<uint32_t>(slot - slots_.begin());
   Line& line = LineOf(index);
@@ -136,6 +136,7 @@ void TransferQueue::End(uint32_t index, int32_t value, int64_t now) {
   Block& block = blocks_[index];
   TP_CHECK(block.state == Block::State::kOut, "a block ends once");
   const IoKind kind = slots_[block.slot].transfer.kind;
+  LineOf(block.slot).answered_ns = now;
   if (value >= 0 && (kind == IoKind::kSync || TP_PLANTED("nvme.short_taken_for_whole"))) return CloseBlock(index);
   if (value < 0 && TP_PLANTED("nvme.result_dropped")) return CloseBlock(index);
   const bool undone = value == -EAGAIN || value == -EINTR;  // says nothing about the medium, for a flush too
@@ -208,13 +209,39 @@ void TransferQueue::FindLate(int64_t now) {
   for (const Block& block : blocks_) {
     if (block.state != Block::State::kOut) continue;
     Slot& slot = slots_[block.slot];
-    const int64_t waited = now - block.since_ns;
-    const bool lost = waited >= options_.lost_ns && !slot.lost, late = waited >= options_.late_ns && !slot.done.late;
-    if (!lost && !late) continue;
-    slot.done.late = true;
-    slot.lost |= lost;
-    late_.push_back({slot.transfer.tag, slot.transfer.offset + block.begin, waited, lost});
+    TellLate(&slot, slot.transfer.offset + block.begin, now - block.since_ns);
   }
+  for (Line& line : lines_) FindLateIn(&line, now);
+}
+
+// Those behind blocks that are not answered: the system has nothing of them, so what is lost ends here, and is not begun when it wakes up.
+void TransferQueue::FindLateIn(Line* line, int64_t now) {
+  const size_t size = line->order.size();
+  uint64_t kept = line->begin;
+  for (uint64_t at = line->begin; at < line->end; ++at) {
+    const uint32_t index = line->order[at % size];
+    Slot& slot = slots_[index];
+    if (slot.open_blocks == 0) TellLate(&slot, slot.transfer.offset + slot.issued, now - std::max(slot.started_ns, line->answered_ns));
+    if (slot.open_blocks == 0 && slot.done.error != 0) {
+      finished_[finished_end_++ % finished_.size()] = index;
+    } else {
+      line->order[kept++ % size] = index;
+    }
+  }
+  line->end = kept;
+}
+
+void TransferQueue::TellLate(Slot* slot, uint64_t offset, int64_t waited_ns) {
+  const bool lost = waited_ns >= options_.lost_ns && !slot->lost, late = waited_ns >= options_.late_ns && !slot->done.late;
+  if (!lost && !late) return;
+  slot->done.late = true;
+  slot->lost |= lost;
+  late_.push_back({slot->transfer.tag, offset, waited_ns, lost});
+  const bool all_issued = slot->open_blocks > 0 && slot->issued == slot->transfer.bytes;
+  if (!lost || all_issued || slot->done.error != 0) return;
+  slot->done.error = ETIMEDOUT;  // so the rest is left out
+  slot->done.offset = offset;
+  slot->done.unissued = slot->open_blocks == 0;
 }
 
 bool TransferQueue::NextLate(TransferLate* late) {

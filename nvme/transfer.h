@@ -7,6 +7,7 @@
 //   end of file            an error at once: files are preallocated
 //   a failed flush         an error at once: a second one could succeed without the data being there
 //   no answer at all       told by NextLate after late_ns, and again after lost_ns; the memory stays the queue's until an answer comes
+//   no place in its line   the same, since its start or the last answer in the line; after lost_ns it ends with ETIMEDOUT, never issued
 // Each line of files (those of one drive) has its own order and its own share of the queue's depth: a drive that does not answer takes
 // nothing from another.
 #pragma once
@@ -36,13 +37,14 @@ struct TransferDone {
   uint64_t offset = 0;       // in the file, of the block that failed
   uint32_t repetitions = 0;  // of blocks, after errors
   bool late = false;         // it was told by NextLate
+  bool unissued = false;     // it ends because it was lost, while the system had nothing of it
 };
 
 // A transfer whose answer does not come.
 struct TransferLate {
   uint64_t tag = 0;
   uint64_t offset = 0;    // in the file, of the block
-  int64_t waited_ns = 0;  // since the block was given to the system
+  int64_t waited_ns = 0;  // since the block was given to the system, or has waited for that
   bool lost = false;      // longer than lost_ns
 };
 
@@ -67,7 +69,8 @@ class TransferQueue {
   bool Progress();
   // A transfer that has ended; false when there is none.
   bool Next(TransferDone* done);
-  // A transfer that has become late or lost; false when there is none. It ends as any other if its answer comes after all.
+  // A transfer that has become late or lost; false when there is none. It ends as any other if its answer comes after all. One that ends
+  // because it is lost is told here first.
   bool NextLate(TransferLate* late);
 
   uint32_t in_flight() const { return static_cast<uint32_t>(slots_.size()) - free_; }
@@ -86,6 +89,7 @@ class TransferQueue {
  private:
   struct Slot {
     Transfer transfer;
+    int64_t started_ns = 0;
     uint64_t issued = 0;
     uint32_t open_blocks = 0;
     TransferDone done;
@@ -95,7 +99,8 @@ class TransferQueue {
   struct Line {
     std::vector<uint32_t> order;  // ring: slots with blocks still to be issued, in order of Start
     uint64_t begin = 0, end = 0;
-    uint32_t out = 0;  // blocks that are used
+    uint32_t out = 0;         // blocks that are used
+    int64_t answered_ns = 0;  // the last of them
   };
   struct Block {
     uint32_t slot = 0;
@@ -108,6 +113,8 @@ class TransferQueue {
   Line& LineOf(uint32_t slot) { return lines_[slots_[slot].transfer.file / files_per_line_]; }
   bool IssueNew(int64_t now, Line* line);
   void FindLate(int64_t now);
+  void FindLateIn(Line* line, int64_t now);
+  void TellLate(Slot* slot, uint64_t offset, int64_t waited_ns);
   bool IssueWaiting(int64_t now);
   void Submit(uint32_t index, int64_t now);
   void End(uint32_t index, int32_t value, int64_t now);

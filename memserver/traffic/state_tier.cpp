@@ -226,7 +226,7 @@ bool StateTier::Progress() {
 bool StateTier::Next(TierDone* done) {
   nvme::TransferDone ended;
   while (transfers_.Next(&ended)) {
-    if (ended.late) EndLate(ended.tag);
+    if (ended.late) EndLate(ended.tag, !ended.unissued);
     if (ended.tag >= kStagingSlots) {
       stores_[ended.tag - kStagingSlots].End(ended);
       continue;
@@ -272,13 +272,15 @@ std::vector<TierLate> StateTier::Late() const {
   return all;
 }
 
-void StateTier::EndLate(uint64_t tag) {
+void StateTier::EndLate(uint64_t tag, bool answered) {
   if (!late_[tag]) return;  // it was not even told
-  const TierLate& late = *late_[tag];
-  LogWarn("a drive has answered after all", {{"directory", directories_[late.transfer.directory].path},
-                                             {"offset", late.offset},
-                                             {"job", late.transfer.job},
-                                             {"seconds", static_cast<double>(clock_->NowNs() - late.since_ns) / kNsPerSecond}});
+  if (answered) {
+    const TierLate& late = *late_[tag];
+    LogWarn("a drive has answered after all", {{"directory", directories_[late.transfer.directory].path},
+                                               {"offset", late.offset},
+                                               {"job", late.transfer.job},
+                                               {"seconds", static_cast<double>(clock_->NowNs() - late.since_ns) / kNsPerSecond}});
+  }
   late_[tag].reset();
 }
 

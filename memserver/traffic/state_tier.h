@@ -141,7 +141,7 @@ class StateTier {
 
  private:
   Adopted AdoptRanges(uint64_t name, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets) const;
-  void EndLate(uint64_t tag);
+  void EndLate(uint64_t tag, bool answered);
   void TakeBack(uint32_t staging);
   bool MayStillWrite(uint64_t nonce, uint32_t directory) const;
 

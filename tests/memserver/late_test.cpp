@@ -266,6 +266,70 @@ TEST_F(Late, AWriteThatIsAnsweredAfterAllWhileAnotherServerTakesOverIsTaken) {
   }
 }
 
+// Some pieces have all places of a drive that hangs, so that the others are not even asked for.
+class LateQueued : public LateDemoted {
+ protected:
+  static constexpr uint32_t kMany = 16;
+  LateQueued() {
+    options_.pool_bytes = 64 * kMiB;
+    options_.nvme_bytes = 2 * shm::NvmeBytesOf(Spec("gpt", kMany), 0);
+    options_.tier.block_bytes = kPageBytes;
+  }
+  void ExpectAllFree() {
+    Pass(50);
+    EXPECT_EQ(world().tier().in_flight(), 0u);
+    EXPECT_EQ(world().tier().staging_free(), StateTier::kStagingSlots);
+    EXPECT_TRUE(Nvme().late.empty());
+  }
+};
+
+TEST_F(LateQueued, ReadsEndTheirJobAllTheSame) {
+  options_.loop.states_on = StatesOn::kNvme;
+  SmallTrainer trainer(&world(), Spec("gpt", kMany));
+  Start(&trainer);
+  world().disk().Hang(0);
+  Step(&trainer, 1);
+  Pass(300);
+  const auto over = world().TakeReply<SessionOver>();
+  ASSERT_TRUE(over.has_value());
+  EXPECT_EQ(over->why.id(), ErrorId::kNvmeStalled);
+  EXPECT_TRUE(world().tables().jobs.empty());
+  EXPECT_GT(world().tier().staging_free(), StateTier::kStagingSlots - kMany) << "what was not asked for is free at once";
+  world().disk().Wake();
+  ExpectAllFree();
+}
+
+TEST_F(LateQueued, WritesStayInThePool) {
+  options_.loop.states_on = StatesOn::kNvme;
+  SmallTrainer trainer(&world(), Spec("gpt", kMany));
+  ASSERT_TRUE(trainer.JoinAll());
+  world().disk().Hang(0);
+  trainer.PutWeights(7);
+  Pass(400);
+  EXPECT_EQ(Nvme().pieces_in_pool, kMany);
+  EXPECT_TRUE(world().tables().jobs[0]->states->weights_ready());
+  world().disk().Wake();
+  ExpectAllFree();
+  Step(&trainer, 1);
+  EXPECT_EQ(trainer.FetchAll(), OnHost(1, kMany));
+}
+
+TEST_F(LateQueued, AMoveToNvmeEnds) {
+  SmallTrainer trainer(&world(), Spec("gpt", kMany));
+  Detach(&trainer);
+  ASSERT_TRUE(world().Command(EvictJob{"gpt"}).ok());
+  world().disk().Hang(0);
+  Pass(400);
+  EXPECT_FALSE(world().tables().demotion.active());
+  EXPECT_EQ(world().tables().counters.demotions_failed, 1u);
+  world().disk().Wake();
+  ExpectAllFree();
+  EXPECT_EQ(world().tier().used_bytes(), 0u);
+  ASSERT_TRUE(trainer.JoinAll());
+  Step(&trainer, 1);
+  EXPECT_EQ(trainer.FetchAll(), OnHost(1, kMany));
+}
+
 TEST_F(Late, ATableThatIsNeverWrittenEndsTheJobThatWaitsForItAndTheDirectoryTakesNoMore) {
   world().disk().Hang(1 + (world().tier().store(0).manifest().generation + 1) % 2);
   world().Reserve(Spec(), 0);

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -199,6 +200,72 @@ TEST_F(TransferTest, AnAnswerThatDoesNotComeIsToldOnceForEachLimitAndTakenWhenIt
   done = RunToEnd();
   EXPECT_EQ(done.error, 0);
   EXPECT_TRUE(done.late);
+}
+
+// The first two have the whole depth.
+TEST_F(TransferTest, WhatWaitsBehindBlocksThatAreNotAnsweredIsToldTooAndEndsWhenItIsLost) {
+  for (uint64_t tag = 0; tag < 2; ++tag) transfers_.Start({IoKind::kWrite, 3, 0, memory_.data(), kPageBytes, tag});
+  transfers_.Progress();
+  const std::deque<IoRequest> kept = std::exchange(queue_.out, {});
+  clock_.Advance(5 * kNsPerSecond);
+  transfers_.Start({IoKind::kWrite, 3, 8 * kPageBytes, memory_.data(), 6 * kPageBytes, 2});
+  transfers_.Start({IoKind::kSync, 2, 0, nullptr, 0, 3});
+  TransferLate late;
+  TransferDone done;
+  for (const bool lost : {false, true}) {
+    clock_.Advance(lost ? 262 * kNsPerSecond : 35 * kNsPerSecond);
+    transfers_.Progress();
+    uint64_t told = 0;
+    for (; transfers_.NextLate(&late); told |= 1u << late.tag) EXPECT_EQ(late.lost, lost);
+    EXPECT_EQ(told, lost ? 3u : 15u);
+    EXPECT_FALSE(transfers_.Next(&done));
+  }
+  clock_.Advance(40 * kNsPerSecond);
+  transfers_.Progress();
+  for (uint64_t tags = 0; tags < 2; ++tags) {
+    ASSERT_TRUE(transfers_.NextLate(&late) && transfers_.Next(&done));
+    EXPECT_TRUE(late.lost && done.late && done.unissued);
+    EXPECT_EQ(done.tag, 2 + tags);
+    EXPECT_EQ(done.error, ETIMEDOUT);
+  }
+  EXPECT_EQ(transfers_.in_flight(), 2u) << "what the system has is its own";
+  transfers_.Start({IoKind::kWrite, 3, 0, memory_.data(), kPageBytes, 4});
+  queue_.out = kept;
+  for (const uint64_t tag : {0, 1, 4}) {
+    done = RunToEnd();
+    EXPECT_EQ(done.tag, tag);
+    EXPECT_EQ(done.error, 0);
+  }
+  EXPECT_EQ(queue_.seen.size(), 3u) << "it was never issued";
+}
+
+TEST_F(TransferTest, WhileItsLineIsAnsweredNothingThatWaitsThereIsLate) {
+  for (uint64_t tag = 0; tag < 3; ++tag) transfers_.Start({IoKind::kRead, 3, 0, memory_.data(), 16 * kPageBytes, tag});
+  for (int i = 0; i < 4; ++i) {
+    transfers_.Progress();
+    clock_.Advance(200 * kNsPerSecond);
+  }
+  TransferLate late;
+  EXPECT_FALSE(transfers_.NextLate(&late));
+}
+
+// One block of two is out when the transfer is lost.
+TEST_F(TransferTest, TheRestOfWhatIsLostIsNotIssued) {
+  for (uint64_t tag = 0; tag < 2; ++tag) transfers_.Start({IoKind::kWrite, 3, 0, memory_.data(), (1 + 7 * tag) * kPageBytes, tag});
+  transfers_.Progress();
+  const std::deque<IoRequest> kept = std::exchange(queue_.out, {});
+  ASSERT_EQ(kept.size(), 2u);
+  clock_.Advance(400 * kNsPerSecond);
+  transfers_.Progress();
+  queue_.out = {kept[1]};
+  TransferDone done = RunToEnd();
+  EXPECT_EQ(done.tag, 1u);
+  EXPECT_EQ(done.error, ETIMEDOUT);
+  EXPECT_FALSE(done.unissued);
+  queue_.out = {kept[0]};
+  done = RunToEnd();
+  EXPECT_EQ(done.error, 0);
+  EXPECT_EQ(queue_.seen.size(), 2u);
 }
 
 // Depth 8 for two lines: a drive that hangs keeps four blocks, however much is asked of it.
