@@ -60,8 +60,11 @@ void CountFetch(Job* job, const Request& request) {
 }
 
 Start StartFetchRequest(Seat* seat, const Request& request) {
-  if (seat->job->run_broken() && request.version > seat->job->states->sealed_version()) return Start::kPeerLost;
-  const Start start = StartFetch(seat->job->states.get(), seat->session.get(), request);
+  JobStates& states = *seat->job->states;
+  // A broken run comes to no further step, and to no weights of which a rank that is gone has not put its part.
+  const bool never_comes = request.version > states.sealed_version() || states.chunk(request.chunk).version == kNoVersion;
+  if (seat->job->run_broken() && never_comes) return Start::kPeerLost;
+  const Start start = StartFetch(&states, seat->session.get(), request);
   if (start == Start::kStarted) CountFetch(seat->job, request);
   return start;
 }

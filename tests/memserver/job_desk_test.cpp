@@ -103,6 +103,20 @@ TEST(Leaving, ARankThatIsLeavingAlreadyCannotBreakTheProtocol) {
   EXPECT_EQ(world.tables().counters.sessions_ended_badly, 0u);
 }
 
+TEST(Leaving, AFetchOfWeightsThatNobodyPutsAnyMoreIsAnswered) {
+  ServeWorld world;
+  SmallTrainer trainer(&world, MakeSpec({.world = 2}));
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.rank(1).Fetch(0, 0, 192, 0, 1);
+  world.Settle();
+  EXPECT_FALSE(trainer.rank(1).Take().has_value());
+  world.Lose(trainer.rank(0));
+  world.Settle();
+  const auto answer = trainer.rank(1).Take();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->error, static_cast<uint32_t>(ErrorId::kPeerLost));
+}
+
 TEST(Joining, WaitsUntilTheFirstRanksMemoryIsZeroed) {
   ServeWorld world;
   const shm::JobSpec spec = MakeSpec({.world = 2});
