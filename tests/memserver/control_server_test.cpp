@@ -88,6 +88,13 @@ class ControlServerTest : public ::testing::Test {
     std::filesystem::remove(path);
   }
 
+  sockaddr_un Address() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = shm::DataSocketPath(directory_->path());
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    return address;
+  }
   UniqueFd Connect() {
     auto socket = shm::ConnectSocket(shm::DataSocketPath(directory_->path()), kLimit);
     EXPECT_TRUE(socket.ok()) << socket.status().Format();
@@ -493,10 +500,7 @@ TEST_F(RestingReactorTest, TheDeathOfOneClientIsNotTakenForThatOfTheNext) {
   std::array<int, 2> word{}, answer{};
   ASSERT_EQ(pipe2(word.data(), O_CLOEXEC) + pipe2(answer.data(), O_CLOEXEC), 0);
   const UniqueFd ends[] = {UniqueFd(word[0]), UniqueFd(word[1]), UniqueFd(answer[0]), UniqueFd(answer[1])};
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = shm::DataSocketPath(directory_->path());
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const sockaddr_un address = Address();
   char byte = 0;
   const pid_t child = Child([&] {
     const int own = socket(AF_UNIX, SOCK_SEQPACKET, 0);
@@ -580,10 +584,7 @@ TEST_F(ControlServerTest, WithoutAnyDescriptorLeftAClientIsStillRefusedByName) {
     if (!fd.valid()) break;
     filler.push_back(std::move(fd));
   }
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = shm::DataSocketPath(directory_->path());
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const sockaddr_un address = Address();
   EXPECT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   const auto frame = Receive(client);
   filler.clear();
