@@ -171,6 +171,7 @@ TEST_F(RatesFile, WithoutWhatIsAskedForSaysSo) {
   const Status four = Read(kTwo, 4).status();
   EXPECT_NE(four.what().find("no rates for 4 ranks, only for 1, 2"), std::string::npos) << four.what();
   EXPECT_EQ(ReadRates(path_ + ".none", 1).status().id(), ErrorId::kConfigUnreadable);
+  ExpectBad("", "not a JSON object");
   ExpectBad("{", "not a JSON object");
   ExpectBad(R"({"origin": "x"})", "no array \"rates\"");
   ExpectBad(R"({"origin": "x", "rates": [{}]})", "no number of \"ranks\"");
