@@ -34,13 +34,16 @@ std::string_view Letters(std::string_view word) {
 std::string DidYouMean(std::string_view word, std::span<const std::string_view> known) {
   const std::string_view letters = Letters(word);
   std::string_view best;
-  size_t best_distance = 3;
+  size_t best_distance = 3, best_edits = 0;
   for (const std::string_view candidate : known) {
-    size_t distance = EditDistance(word, candidate);
-    if (letters.size() >= 3 && Letters(candidate).starts_with(letters.substr(0, 3))) distance = std::min<size_t>(distance, 1);
-    if (distance < best_distance && distance < candidate.size()) {
+    const size_t edits = EditDistance(word, candidate);
+    const bool begins_alike = letters.size() >= 3 && Letters(candidate).starts_with(letters.substr(0, 3));
+    const size_t distance = begins_alike ? std::min<size_t>(edits, 1) : edits;
+    const bool nearer = distance < best_distance || (distance == best_distance && edits < best_edits);
+    if (nearer && distance < candidate.size()) {
       best = candidate;
       best_distance = distance;
+      best_edits = edits;
     }
   }
   return best.empty() ? std::string() : "; did you mean \"" + std::string(best) + "\"?";

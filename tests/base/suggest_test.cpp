@@ -16,6 +16,11 @@ TEST(DidYouMean, TheNearestWordWithinTwoEdits) {
   EXPECT_EQ(DidYouMean("run", kKnown), "; did you mean \"run\"?");
 }
 
+TEST(DidYouMean, OfThoseThatBeginAlikeTheNearest) {
+  constexpr std::array<std::string_view, 3> kFlags{"--states", "--standalone", "--steps"};
+  EXPECT_EQ(DidYouMean("--standalon", kFlags), "; did you mean \"--standalone\"?");
+}
+
 TEST(DidYouMean, ACommonBeginningOfThreeLettersIsNearerThanTwoEdits) {
   EXPECT_EQ(DidYouMean("res", kKnown), "; did you mean \"residency\"?");
   EXPECT_EQ(DidYouMean("estimation", kKnown), "; did you mean \"estimate\"?");
