@@ -12,6 +12,7 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "trainer/reported_lines.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -32,32 +33,15 @@ Status WriteAll(int fd, const std::string& text, const char* what) {
   return {};
 }
 
-std::string ReadWhole(int fd) {
-  std::string text;
-  std::array<char, 64 * 1024> part;
-  for (off_t at = 0;; at = static_cast<off_t>(text.size())) {
-    const ssize_t n = pread(fd, part.data(), part.size(), at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return text;
-    text.append(part.data(), static_cast<size_t>(n));
-  }
-}
-
-// Bytes of the whole lines in front that name rising steps up to `sealed`; `last` becomes the last of those steps.
-off_t LinesUpTo(uint64_t sealed, const std::string& text, uint64_t* last) {
-  size_t keep = 0;
-  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', keep)) {
-    unsigned long long step = 0;
-    const bool names_step = std::sscanf(text.c_str() + keep, "{\"step\":%llu,", &step) == 1;
-    if (!names_step || step > sealed || (keep > 0 && step <= *last)) break;
-    *last = step;
-    keep = end + 1;
-  }
-  return static_cast<off_t>(keep);
-}
-
 constexpr const char* kNotedFile = "metrics.noted";
 constexpr size_t kNoteBytes = 20 + 3 * 25 + 22;
+
+// What `fd` holds, up to one byte more than a note has.
+std::string ReadNote(int fd) {
+  std::array<char, kNoteBytes + 1> note{};
+  const ssize_t n = pread(fd, note.data(), note.size(), 0);
+  return n > 0 ? std::string(note.data(), static_cast<size_t>(n)) : std::string();
+}
 
 // The step that `note` holds, when it is `sealed`.
 std::optional<StepReport> NotedStep(uint64_t sealed, const std::string& note) {
@@ -116,7 +100,7 @@ Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t e
 
 bool ReportWriter::IsUnreported(const std::string& directory, uint64_t sealed) {
   const UniqueFd noted(open((directory + "/" + kNotedFile).c_str(), O_RDONLY | O_CLOEXEC));
-  return noted.valid() && NotedStep(sealed, ReadWhole(noted.get())).has_value();
+  return noted.valid() && NotedStep(sealed, ReadNote(noted.get())).has_value();
 }
 
 Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
@@ -125,17 +109,21 @@ Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
   noted_path_ = directory + "/" + kNotedFile;
   metrics_ = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!metrics_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
-  uint64_t last = 0;
-  const off_t keep = sealed > 0 ? LinesUpTo(sealed, ReadWhole(metrics_.get()), &last) : 0;
+  ReportedLines kept;
+  if (sealed > 0) {
+    Result<ReportedLines> found = FindReportedLines(metrics_.get(), sealed);
+    if (!found.ok()) return Status(ErrorId::kFileWriteFailed, "cannot go on with " + path + ": " + found.status().what());
+    kept = *found;
+  }
   // A device has no length to set.
-  if (ftruncate(metrics_.get(), keep) != 0 && errno != EINVAL) {
+  if (ftruncate(metrics_.get(), static_cast<off_t>(kept.bytes)) != 0 && errno != EINVAL) {
     return Status(ErrorId::kFileWriteFailed, "cannot set the length of " + path + ": " + std::strerror(errno));
   }
   noted_ = UniqueFd(open(noted_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!noted_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + noted_path_ + ": " + std::strerror(errno));
-  if (last < sealed) unreported_ = NotedStep(sealed, ReadWhole(noted_.get()));
+  if (kept.last < sealed) unreported_ = NotedStep(sealed, ReadNote(noted_.get()));
   const uint64_t known_to = unreported_ ? sealed - 1 : sealed;
-  if (last < known_to) LogWarn("metrics.jsonl has no lines for some sealed steps", {{"from", last + 1}, {"to", known_to}});
+  if (kept.last < known_to) LogWarn("metrics.jsonl has no lines for some sealed steps", {{"from", kept.last + 1}, {"to", known_to}});
   TP_ASSIGN_OR_RETURN(events_, EventFile::Create(directory, "tidepool"));
   return {};
 }
