@@ -161,10 +161,11 @@ Status ParseDefaultQuota(const std::string& text, Config* config) {
 }
 
 Status ParseKeeper(const std::string& text, Config* config) {
-  return ParseChoice<KeeperChoice, 4>(text,
+  return ParseChoice<KeeperChoice, 5>(text,
                                       {{{"auto", KeeperChoice::kAuto},
                                         {"process", KeeperChoice::kProcess},
                                         {"systemd", KeeperChoice::kSystemd},
+                                        {"external", KeeperChoice::kExternal},
                                         {"none", KeeperChoice::kNone}}},
                                       &config->keeper);
 }
@@ -267,8 +268,8 @@ constexpr std::array<Setting, 33> kSettings{{
     {"--spin", "spin", "DURATION|auto", "auto",
      "how long an idle serve loop looks for work before it sleeps, at most; it looks shorter while work is rare", ParseSpin},
     {"--keeper", "keeper.kind", "KIND", "auto",
-     "who holds the jobs' memory while memserver is gone: process, systemd (its fd store), none; auto: systemd where it offers, else "
-     "process",
+     "who holds the jobs' memory while memserver is gone: process, systemd (its fd store), external (`memserver keeper`, which "
+     "something else starts), none; auto: systemd where it offers, else process",
      ParseKeeper},
     {"--respawn", "keeper.respawn", "on|off", "on", "the keeper process starts memserver again after a crash", ParseRespawn},
     {"--default-quota", "jobs.default_quota", "SIZE|%", "100%", "what each user without a [[jobs.quota]] may take of the pool at most",

@@ -21,8 +21,9 @@ struct CommandEntry {
   std::string_view description;
 };
 
-constexpr std::array<CommandEntry, 8> kCommands{{
+constexpr std::array<CommandEntry, 9> kCommands{{
     {"run", Command::kRun, "serve trainers until SIGTERM or Ctrl-C (the default)"},
+    {"keeper", Command::kKeeper, "hold the jobs' memory for a memserver run --keeper external, beside it: the second container of a pod"},
     {"check", Command::kCheck, "check configuration and host; changes nothing; exit 0 fit, 1 with warnings, 2 bad configuration, 9 unfit"},
     {"config", Command::kConfig, "print the settings that hold and their origins; --defaults: a commented file"},
     {"bench", Command::kBench,

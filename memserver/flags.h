@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-enum class Command { kRun, kCheck, kConfig, kBench, kTopo, kVersion, kHelp, kCompletion, kKeep };
+enum class Command { kRun, kCheck, kConfig, kBench, kTopo, kVersion, kHelp, kCompletion, kKeep, kKeeper };
 
 struct Flags {
   Command command = Command::kRun;

@@ -18,6 +18,7 @@
 #include "memserver/run.h"
 #include "memserver/version.h"
 #include "shm/protocol.h"
+#include "shm/socket_path.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -128,6 +129,22 @@ int Keep(const Flags& flags) {
   return RunKeeper(flags.keep);
 }
 
+int KeepApart(const Flags& flags) {
+  const LastWords as_keeper("keeper");
+  const auto loaded = Load(flags);
+  if (!loaded.ok()) return Fail(loaded.status());
+  const Config& config = loaded.value().config;
+  InitLog("keeper", config.log_level, config.log_format);
+
+  ApartKeeperOptions options;
+  options.socket_dir = config.socket_dir.empty() ? shm::DefaultSocketDir() : config.socket_dir;
+  options.lease_ms = static_cast<uint64_t>(config.lease_ns / kNsPerMs);
+  options.log_level = config.log_level;
+  options.log_format = config.log_format;
+  const auto ended = RunKeeperApart(options);
+  return ended.ok() ? ended.value() : Fail(ended.status());
+}
+
 struct CommandAction {
   Command command;
   int (*act)(const Flags& flags);
@@ -140,7 +157,8 @@ constexpr CommandAction kActions[] = {{Command::kRun, Run},
                                       {Command::kVersion, PrintVersion},
                                       {Command::kHelp, PrintHelp},
                                       {Command::kCompletion, PrintCompletion},
-                                      {Command::kKeep, Keep}};
+                                      {Command::kKeep, Keep},
+                                      {Command::kKeeper, KeepApart}};
 
 int Main(int argc, char** argv) {
   ArmPointsFromEnvironment();

@@ -59,6 +59,7 @@ class Keeper {
   void ScheduleStart();
   void StartServer(int64_t now);
   void HoldFor(uint64_t lease_ms, const char* cause);
+  void LetEverythingGo();
   void OnTime();
   int TimeoutMs() const;
 
@@ -76,6 +77,7 @@ class Keeper {
   std::vector<int64_t> starts_;          // times within the last kStartWindowNs
   pid_t starting_ = 0;                   // started, has not spoken yet
   int64_t start_at_ns_ = kNever, end_at_ns_ = kNever;
+  bool asked_to_end_ = false;  // a keeper that stays ends as soon as no memserver is connected
   bool ended_ = false;
 };
 
@@ -95,9 +97,13 @@ bool Keeper::Open() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGCHLD}) sigaddset(&set, signal);
+  if (options_.stays) {  // whoever started it by hand ends it by hand
+    sigaddset(&set, SIGINT);
+    std::signal(SIGINT, SIG_DFL);
+  }
   sigprocmask(SIG_SETMASK, &set, nullptr);
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  end_at_ns_ = clock_.NowNs() + kFirstPatienceNs;
+  if (!options_.stays) end_at_ns_ = clock_.NowNs() + kFirstPatienceNs;
   LogInfo("keeper ready", {{"socket", path_}, {"lease_ms", options_.lease_ms}, {"respawn", options_.no_respawn ? "no" : "yes"}});
   return signals_.valid();
 }
@@ -123,7 +129,7 @@ void Keeper::Close() {
 
 void Keeper::ReadServer() {
   shm::Packet packet;
-  for (uint32_t i = 0; i < kPacketsPerTurn && !ended_; ++i) {
+  for (uint32_t i = 0; i < kPacketsPerTurn && !ended_ && server_.valid(); ++i) {
     switch (shm::ReceivePacket(server_.get(), 1, &packet)) {
       case shm::SocketResult::kWouldBlock: return;
       case shm::SocketResult::kClosed: return OnServerEnd();
@@ -151,7 +157,8 @@ bool Keeper::OnPacket(shm::Packet packet) {
     case KeeperOp::kPart: farewell_ms_ = message->value; return true;
     default:  // kEnd
       LogInfo("memserver has ended in order");
-      return ended_ = true;
+      LetEverythingGo();
+      return true;
   }
 }
 
@@ -168,6 +175,7 @@ bool Keeper::GiveAll() {
 void Keeper::OnServerEnd() {
   server_.Reset();
   if (!std::exchange(served_, false)) return;
+  ended_ |= asked_to_end_;
   if (farewell_ms_) return HoldFor(*farewell_ms_, "memserver has stopped");
   if (TP_PLANTED("keeper.forgets_at_eof")) held_.clear();
   LogWarn("memserver has ended without a farewell", {{"pieces", held_.size()}});
@@ -221,14 +229,27 @@ void Keeper::StartServer(int64_t now) {
 void Keeper::HoldFor(uint64_t lease_ms, const char* cause) {
   start_at_ns_ = kNever;
   end_at_ns_ = clock_.NowNs() + LeaseNs(lease_ms);
-  ended_ = held_.empty();
-  LogInfo(ended_ ? "nothing to hold" : "holding memory without a memserver", {{"cause", cause}, {"lease_ms", lease_ms}});
+  if (held_.empty()) LetEverythingGo();
+  LogInfo(held_.empty() ? "nothing to hold" : "holding memory without a memserver", {{"cause", cause}, {"lease_ms", lease_ms}});
+}
+
+// The end of a keeper, unless it stays: then the connection closes, for a farewell is answered by that.
+void Keeper::LetEverythingGo() {
+  held_.clear();
+  if (!options_.stays) {
+    ended_ = true;
+    return;
+  }
+  ended_ |= asked_to_end_;
+  start_at_ns_ = end_at_ns_ = kNever;
+  served_ = false;
+  server_.Reset();
 }
 
 void Keeper::OnSignal() {
   signalfd_siginfo info{};
   bool asked_to_end = false;
-  while (read(signals_.get(), &info, sizeof info) == sizeof info) asked_to_end |= info.ssi_signo == SIGTERM;
+  while (read(signals_.get(), &info, sizeof info) == sizeof info) asked_to_end |= info.ssi_signo != SIGCHLD;
   int state = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &state, WNOHANG)) > 0;) {
     const bool killed = WIFSIGNALED(state);
@@ -238,7 +259,9 @@ void Keeper::OnSignal() {
     ScheduleStart();
   }
   if (!asked_to_end) return;
-  LogInfo(served_ ? "SIGTERM ignored: a memserver is connected" : "SIGTERM: ending", {{"pieces", held_.size()}});
+  asked_to_end_ = options_.stays;
+  const char* told = asked_to_end_ ? "asked to end: as soon as memserver has" : "SIGTERM ignored: a memserver is connected";
+  LogInfo(served_ ? told : "SIGTERM: ending", {{"pieces", held_.size()}});
   ended_ |= !served_;
 }
 
@@ -246,8 +269,9 @@ void Keeper::OnTime() {
   if (served_ || ended_) return;
   const int64_t now = clock_.NowNs();
   if (now >= start_at_ns_) return StartServer(now);
-  ended_ = now >= end_at_ns_;
-  if (ended_) LogInfo("no memserver has come: ending", {{"pieces", held_.size()}});
+  if (now < end_at_ns_) return;
+  LogInfo("no memserver has come: what was held is given up", {{"pieces", held_.size()}});
+  LetEverythingGo();
 }
 
 int Keeper::TimeoutMs() const {

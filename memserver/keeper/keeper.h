@@ -5,7 +5,9 @@
 //  1. one memserver at a time, of the same user; only the kernel's word (end of the connection) counts as its death;
 //  2. after a death without a farewell the command is executed again: at once, then with a growing pause, at most kStartsMax times in
 //     kStartWindowNs; after that, after kPart, or with no_respawn the memory is held for the lease, for a server that somebody else starts;
-//  3. it ends after kEnd, when the lease is over, or when there is nothing left to hold and nobody to start.
+//  3. it ends after kEnd, when the lease is over, or when there is nothing left to hold and nobody to start;
+//  4. with `stays` those three only empty it: it waits for the next memserver, and ends with SIGTERM or SIGINT, once no memserver is
+//     connected. Something else starts such a keeper, and memserver (--keeper external): the two containers of a pod.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/status.h"
 
 namespace tidepool::memserver {
 
@@ -25,6 +28,7 @@ struct KeeperOptions {
   std::vector<std::string> command;  // of memserver; executed again after a crash
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kAuto;
+  bool stays = false;  // ends when it is told to, and then only
 };
 
 inline constexpr size_t kStartsMax = 5;
@@ -32,5 +36,16 @@ inline constexpr int64_t kStartWindowNs = 60 * kNsPerSecond;
 
 // Serves until there is nothing left to keep. Returns the exit code of the process.
 int RunKeeper(const KeeperOptions& options);
+
+struct ApartKeeperOptions {
+  std::string socket_dir;  // of the memserver that it keeps for; made with mode 0700 where it is missing
+  uint64_t lease_ms = 0;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kAuto;
+};
+
+// A keeper that stays and starts nothing, listening at the socket directory's keeper socket. Returns the exit code of the process.
+// Errors: kSocketFailed, kSocketInUse (a keeper listens there already).
+Result<int> RunKeeperApart(const ApartKeeperOptions& options);
 
 }  // namespace tidepool::memserver

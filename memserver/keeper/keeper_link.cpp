@@ -50,14 +50,14 @@ std::vector<std::string> KeepArguments(const KeeperStart& start) {
 
 }  // namespace
 
-Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socket_path) {
+Result<std::unique_ptr<KeeperLink>> KeeperLink::Connect(const std::string& socket_path, Place place) {
   SteadyClock clock;
   const int64_t end = clock.NowNs() + kRetryForNs;
   for (int64_t pause_ns = kRetryPauseNs;; pause_ns *= 2) {
     auto socket = shm::ConnectSocket(socket_path, kKeeperWaitNs);
     if (!socket.ok()) return Status(socket.status().id(), "no keeper answers at this socket").Where(socket_path).Why(socket.status().why());
     std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), 0, kKeeperWaitNs));
-    const Status greeted = link->Greet();
+    const Status greeted = link->Greet(place);
     if (greeted.ok()) return link;
     if (clock.NowNs() >= end) return Status(greeted).Where(socket_path);
     clock.SleepNs(pause_ns);
@@ -79,7 +79,7 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener, const
                       SpawnSession({start.program, KeepArguments(start), EnvironmentFor(start.again), listener.get(), true}));
   std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child, start.wait_ns));
   listener.Reset();  // from here on a keeper that dies shows as a closed connection
-  TP_RETURN_IF_ERROR(link->Greet());
+  TP_RETURN_IF_ERROR(link->Greet(Place::kBeside));
   return link;
 }
 
@@ -94,14 +94,14 @@ KeeperLink::~KeeperLink() {
   waitpid(child_, nullptr, WNOHANG);
 }
 
-Status KeeperLink::Greet() {
+Status KeeperLink::Greet(Place place) {
   UniqueFd none;
   TP_ASSIGN_OR_RETURN(const KeeperMessage hello, Receive(&none));
   if (hello.op != KeeperOp::kHello || hello.slot != kKeeperProtocol) {
     return Failed("the keeper speaks protocol " + std::to_string(hello.slot) + ", this memserver " + std::to_string(kKeeperProtocol));
   }
   keeper_pid_ = static_cast<pid_t>(hello.value);
-  if (!process_.valid()) process_ = PidFdOf(keeper_pid_);
+  if (!process_.valid() && place == Place::kBeside) process_ = PidFdOf(keeper_pid_);
   watch_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   for (const int fd : {socket_.get(), process_.get()}) {
     epoll_event event{};

@@ -32,12 +32,15 @@ struct KeeperStart {
   LogFormat log_format = LogFormat::kAuto;
   bool again = false;  // in place of one that died: it does not inherit a kill point
   int64_t wait_ns = kKeeperWaitNs;
+  int64_t external_wait_ns = 30 * kNsPerSecond;  // for a keeper that something else starts: containers start in any order
 };
 
 class KeeperLink {
  public:
   // Connects to a keeper that lives. Errors: kNoServer (nobody listens), kKeeperFailed (no answer, or it serves another memserver).
-  static Result<std::unique_ptr<KeeperLink>> Connect(const std::string& socket_path);
+  // kApart: the keeper may be in another pid namespace, where its pid says nothing, so the end of the connection alone is its death.
+  enum class Place { kBeside, kApart };
+  static Result<std::unique_ptr<KeeperLink>> Connect(const std::string& socket_path, Place place = Place::kBeside);
   // Starts a keeper at the path, in place of a stale socket, and connects. The caller has found nobody listening there. Errors:
   // kKeeperFailed.
   static Result<std::unique_ptr<KeeperLink>> Start(const KeeperStart& start);
@@ -64,7 +67,7 @@ class KeeperLink {
  private:
   KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns);  // child: 0 where somebody else started the keeper
   static Result<std::unique_ptr<KeeperLink>> StartAt(UniqueFd listener, const KeeperStart& start);
-  Status Greet();
+  Status Greet(Place place);
   Status Send(const KeeperMessage& message, int fd = -1);
   Result<KeeperMessage> Receive(UniqueFd* fd);
   bool WaitToRead() const;

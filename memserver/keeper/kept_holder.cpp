@@ -14,6 +14,7 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr int kRenewTries = 3;  // the new keeper may be killed as well
+constexpr int64_t kLookAgainNs = 50 * kNsPerMs;
 
 KeeperChoice Resolve(KeeperChoice choice) {
   if (choice != KeeperChoice::kAuto) return choice;
@@ -36,8 +37,8 @@ Result<std::vector<HeldMemory>> KeptHolder::Take() {
   }
   if (form_ == KeeperChoice::kNone) return std::vector<HeldMemory>();
   if (!link_) {
-    auto link = KeeperLink::Connect(start_.socket_path);
-    if (link.status().id() == ErrorId::kNoServer) return std::vector<HeldMemory>();
+    auto link = Find(start_.external_wait_ns);
+    if (link.status().id() == ErrorId::kNoServer && form_ == KeeperChoice::kProcess) return std::vector<HeldMemory>();
     if (!link.ok()) return link.status();
     link_ = std::move(link).value();
   }
@@ -70,7 +71,7 @@ Status KeptHolder::Forget() {
 }
 
 Status KeptHolder::Part(uint64_t lease_ms, std::span<const MemoryToHold> all) {
-  if (form_ != KeeperChoice::kProcess) return Status();
+  if (!SpeaksToKeeper()) return Status();
   Status told = link_ ? link_->Part(lease_ms) : Status(ErrorId::kKeeperFailed, "there is no keeper");
   if (!told.ok()) {
     told = Renew(all);
@@ -90,12 +91,25 @@ void KeptHolder::LetGo(const Status& told) {
   link_.reset();
   if (told.ok()) return;
   LogWarn(told.Line());
-  unlink(start_.socket_path.c_str());
+  if (form_ == KeeperChoice::kProcess) unlink(start_.socket_path.c_str());
+}
+
+Result<std::unique_ptr<KeeperLink>> KeptHolder::Find(int64_t patience_ns) const {
+  if (form_ == KeeperChoice::kProcess) return KeeperLink::Connect(start_.socket_path);
+
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + patience_ns;
+  for (bool told = false;; clock.SleepNs(kLookAgainNs)) {
+    auto link = KeeperLink::Connect(start_.socket_path, KeeperLink::Place::kApart);
+    if (link.status().id() != ErrorId::kNoServer) return link;
+    if (clock.NowNs() >= end) return Status(link.status()).Fix("start one: memserver keeper --socket-dir DIR, in a container of its own");
+    if (!std::exchange(told, true)) LogInfo("waiting for the keeper", {{"socket", start_.socket_path}});
+  }
 }
 
 Status KeptHolder::FindOrStart(bool again) {
-  auto link = KeeperLink::Connect(start_.socket_path);
-  if (link.status().id() == ErrorId::kNoServer) {
+  auto link = Find(0);
+  if (link.status().id() == ErrorId::kNoServer && form_ == KeeperChoice::kProcess) {
     KeeperStart start = start_;
     start.again = again;
     link = KeeperLink::Start(start);
@@ -106,7 +120,7 @@ Status KeptHolder::FindOrStart(bool again) {
 }
 
 Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
-  if (form_ != KeeperChoice::kProcess) return Status();
+  if (!SpeaksToKeeper()) return Status();
   Status status;
   for (int i = 0; i < kRenewTries; ++i) {
     link_.reset();
@@ -125,6 +139,7 @@ const char* KeptHolder::Name() const {
   switch (form_) {
     case KeeperChoice::kProcess: return "keeper process";
     case KeeperChoice::kSystemd: return "systemd";
+    case KeeperChoice::kExternal: return "external keeper";
     default: return "nobody";
   }
 }

@@ -21,6 +21,7 @@ enum class KeeperChoice {
   kProcess,  // always a keeper process
   kSystemd,  // always the store of systemd
   kNone,     // memory ends with this process
+  kExternal  // a keeper that somebody else starts (`memserver keeper`), and starts again; it is waited for, never made
 };
 
 class KeptHolder {
@@ -58,6 +59,9 @@ class KeptHolder {
   pid_t keeper_pid() const { return link_ ? link_->keeper_pid() : 0; }
 
  private:
+  bool SpeaksToKeeper() const { return form_ == KeeperChoice::kProcess || form_ == KeeperChoice::kExternal; }
+  // The keeper that is there; of kExternal one that comes within `patience_ns`. Errors: kNoServer, kKeeperFailed.
+  Result<std::unique_ptr<KeeperLink>> Find(int64_t patience_ns) const;
   Status FindOrStart(bool again);
   void LetGo(const Status& told);
   const KeeperChoice form_;  // never kAuto

@@ -1,5 +1,6 @@
 #include "memserver/keeper/keeper_link.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -223,6 +224,48 @@ TEST_F(Linking, AKeeperThatDiedAtTheEndLeavesNoSocketBehind) {
   ASSERT_TRUE(Eventually([&] { return shm::WaitForSocket(holder.watch_fd(), POLLIN, 0); }));
   EXPECT_TRUE(SocketIsThere());
   holder.End();
+  EXPECT_FALSE(SocketIsThere());
+}
+
+TEST_F(Linking, AnExternalKeeperIsWaitedForAndNeverMade) {
+  KeeperStart plan = Plan();
+  plan.external_wait_ns = 1;
+  KeptHolder holder(KeeperChoice::kExternal, plan);
+  const auto taken = holder.Take();
+  EXPECT_EQ(taken.status().id(), ErrorId::kNoServer);
+  EXPECT_THAT(taken.status().Format(), ::testing::HasSubstr("memserver keeper"));
+  const UniqueFd memory = MakeMemory("kept");
+  EXPECT_EQ(holder.Hold({1, memory.get(), 4}).id(), ErrorId::kNoServer);
+  EXPECT_FALSE(SocketIsThere());
+}
+
+TEST_F(Linking, AKeeperThatStaysOutlivesOrderlyEndsAndHoldsForTheNext) {
+  KeeperOptions stays{-1, kLongLeaseMs, true, {}};
+  stays.stays = true;
+  StartKeeper(stays);
+  const UniqueFd memory = MakeMemory("kept");
+  for (int i = 0; i < 2; ++i) {  // each ends in order, and the next finds the keeper there, with nothing
+    KeptHolder holder(KeeperChoice::kExternal, Plan());
+    EXPECT_TRUE(holder.Take().value().empty());
+    ASSERT_TRUE(holder.Hold({1, memory.get(), 4}).ok());
+    holder.End();
+  }
+
+  {
+    KeptHolder holder(KeeperChoice::kExternal, Plan());
+    EXPECT_TRUE(holder.Take().value().empty());
+    ASSERT_TRUE(holder.Hold({1, memory.get(), 4}).ok());
+    ASSERT_TRUE(holder.Part(kLongLeaseMs, {}).ok());
+  }
+  KeptHolder next(KeeperChoice::kExternal, Plan());
+  EXPECT_EQ(next.Take().value().size(), 1U);
+  kill(keeper_, SIGTERM);  // it ends when its memserver has, and not before
+  EXPECT_TRUE(Eventually([&] { return FileText(File("log")).find("as soon as memserver has") != std::string::npos; }));
+  EXPECT_EQ(next.Take().value().size(), 1U);
+  next.End();
+  int state = 0;
+  ASSERT_EQ(waitpid(std::exchange(keeper_, 0), &state, 0) > 0, true);
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == kExitOk) << state;
   EXPECT_FALSE(SocketIsThere());
 }
 

@@ -57,12 +57,48 @@ class Texts(unittest.TestCase):
             done = run(os.path.join(BIN, "memctl"), *["1ms" if word == "2s" else word for word in words])
             self.assertIn(done.returncode, (3, 6), (words, done.stderr))
 
+    def test_kubernetes_knows_every_field_of_the_manifests(self):
+        deps = os.environ.get("TIDEPOOL_DEPS", os.path.join(ROOT, ".deps"))
+        python = os.path.join(deps, "venv", "bin", "python")
+        check = "import sys, yaml, kubernetes_validate as k; k.validate(yaml.safe_load(open(sys.argv[1])), '1.29', strict=True)"
+        manifest = os.path.join(PACKAGING, "kubernetes", "daemonset.yaml")
+        done = run(python, "-c", check, manifest)
+        self.assertEqual(done.returncode, 0, done.stderr + "\n(scripts/setup --tests installs the schemas)")
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as wrong:
+            wrong.write(text_of("kubernetes/daemonset.yaml").replace("livenessProbe:", "liveProbe:"))
+            wrong.flush()
+            self.assertIn("liveProbe", run(python, "-c", check, wrong.name).stderr)
+
+    def test_the_pod_has_a_gpu_and_a_keeper_beside_memserver(self):
+        text = text_of("kubernetes/daemonset.yaml")
+        self.assertIn("\n      runtimeClassName: nvidia\n", text)
+        self.assertIn("{name: NVIDIA_VISIBLE_DEVICES, value: all}", text)
+        self.assertIn('"--keeper=external"', text)
+        keeper = re.search(r'command: \["memserver", "keeper"\]\n +args:\n((?: +- .*\n)+)', text).group(1)
+        with tempfile.TemporaryDirectory() as folder:
+            words = [word.replace("/run/tidepool", folder) for word in re.findall(r'"(--[^"]+)"', keeper)]
+            process = subprocess.Popen([os.path.join(BIN, "memserver"), "keeper", *words], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+            self.assertIn("keeper ready", process.stderr.readline())
+            process.terminate()
+            self.assertEqual(process.wait(30), 0)
+            process.stderr.close()
+
+    def test_the_image_is_made_of_what_there_is(self):
+        text = text_of("docker/Dockerfile")
+        image = re.search(r"^ +image: (\S+)$", text_of("kubernetes/daemonset.yaml"), re.M).group(1)
+        self.assertIn(f"-t {image} .", text)
+        self.assertIn("USER 61700:61700", text)
+        self.assertIn("runAsUser: 61700", text_of("kubernetes/daemonset.yaml"))
+        self.assertTrue(os.access(os.path.join(ROOT, re.search(r"RUN (\S+) --no-torch", text).group(1)), os.X_OK))
+        with open(os.path.join(ROOT, "cmake", "Package.cmake"), encoding="utf-8") as file:
+            self.assertIn("add_custom_target(packages", file.read())
+
     def test_the_pods_have_no_more_rights_than_they_need(self):
         text = text_of("kubernetes/daemonset.yaml")
         for word in ("hostIPC:", "hostPID:", "hostNetwork:", "privileged:"):
             self.assertNotIn(word, text)
-        self.assertEqual(text.count('drop: ["ALL"]'), 2)
-        self.assertEqual(text.count("allowPrivilegeEscalation: false"), 2)
+        self.assertEqual(text.count('drop: ["ALL"]'), 3)
+        self.assertEqual(text.count("allowPrivilegeEscalation: false"), 3)
 
     def test_the_unit_is_one(self):
         unit = text_of("systemd/tidepool-memserver.service")

@@ -86,6 +86,12 @@ class Machine(unittest.TestCase):
         self.assertIn("missing NVIDIA packages of torch 2.11.0", asked.stdout)
         self.assertNotIn("NVIDIA", self.setup("--check", "--gpu", "--no-torch").stdout)
 
+    def test_schemas_are_looked_for_where_tests_need_them(self):
+        self.assertNotIn("kubernetes", self.setup("--check").stdout)
+        asked = self.setup("--check", "--tests")
+        self.assertEqual(asked.returncode, 9)
+        self.assertIn("missing kubernetes-validate==1.37.0", asked.stdout)
+
     def as_anybody(self, *arguments):
         """Setup with the tests for root made blind: what a user without rights meets."""
         with open(SETUP, encoding="utf-8") as file:
