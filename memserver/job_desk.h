@@ -44,6 +44,10 @@ class JobDesk {
   // The queue of ranks that wait for room (job_queue.cpp).
   Status CheckTurn(const ReserveJob& event) const;
   bool NeedsRoom(const ReserveJob& event) const;
+  bool FormerSelfLeaves(const ReserveJob& event) const;
+  bool ComesAgain(const ReserveJob& event) const;
+  void ServeThoseWhoComeAgain();
+  void ServeFrom(size_t index, const Seat& seat);
   Demand DemandOf(const ReserveJob& event) const;
   void Enqueue(ReserveJob event, const Status& why);
   bool StaysWaiting(const ReserveJob& event, const Status& why) const;

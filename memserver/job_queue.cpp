@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "memserver/job_desk.h"
 #include "memserver/snapshot_builder.h"
@@ -11,6 +12,19 @@
 #include "shm/spill.h"
 
 namespace tidepool::memserver {
+namespace {
+
+bool IsOfRoom(ErrorId id) {
+  return id == ErrorId::kPoolFull || id == ErrorId::kNvmeFull || id == ErrorId::kQuotaExceeded || id == ErrorId::kRcacheRefused ||
+         id == ErrorId::kTooManySessions;
+}
+
+bool IsOfOneJob(const ReserveJob& one, const ReserveJob& other) {
+  return one.uid == other.uid && one.spec->name == other.spec->name;
+}
+
+}  // namespace
+
 Demand JobDesk::DemandOf(const ReserveJob& event) const {
   const shm::JobSpec& spec = *event.spec;
   Demand demand;
@@ -32,17 +46,34 @@ bool JobDesk::NeedsRoom(const ReserveJob& event) const {
   return job == nullptr || !job->HasRanks();
 }
 
+// The job of this name is being removed: the ranks of its last run are gone, and what it holds goes
+// back as soon as no worker, drive or save has anything of it.
+bool JobDesk::FormerSelfLeaves(const ReserveJob& event) const {
+  if (tables_->draining || tables_->closed || TP_PLANTED("jobs.former_self_refused")) return false;
+  return std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [&event](const auto& job) {
+    return job->phase == JobPhase::kRemoving && job->uid == event.uid && job->spec().name == event.spec->name;
+  });
+}
+
+// A rank of a job whose former self has room that it may take the place of, now or in a moment.
+bool JobDesk::ComesAgain(const ReserveJob& event) const {
+  const auto waits_too = [&event](const WaitingRank& other) { return other.comes_again && IsOfOneJob(other.event, event); };
+  return FormerSelfLeaves(event) || std::any_of(tables_->waiting.begin(), tables_->waiting.end(), waits_too);
+}
+
 // Whoever needs room comes behind those that wait for it already, unless its priority is higher. Those above the limit of their own account
 // hold up nobody. A job that comes back is not held up by those that are here only because states move: least of all by those that want its
-// own room.
+// own room. Nor is one whose former self is being removed: it takes that one's place, and those that wait for their former selves ask for
+// nothing that others could have.
 Status JobDesk::CheckTurn(const ReserveJob& event) const {
-  if (tables_->waiting.empty() || !NeedsRoom(event)) return Status();
+  if (tables_->waiting.empty() || !NeedsRoom(event) || ComesAgain(event)) return Status();
   const Job* job = tables_->FindJob(event.spec->name);
   const Priority priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
   for (const WaitingRank& other : tables_->waiting) {
     if (other.priority < priority) break;
     // The other ranks of the same job wait with it.
-    if (other.event.spec->name == event.spec->name && other.event.uid == event.uid) return other.why;
+    if (IsOfOneJob(other.event, event)) return other.why;
+    if (FormerSelfLeaves(other.event)) continue;
     if (other.why.id() == ErrorId::kQuotaExceeded) continue;
     if (job != nullptr && (!other.event.may_wait || tables_->demotion.job() == job->id)) continue;
     return Status(ErrorId::kPoolFull,
@@ -52,10 +83,17 @@ Status JobDesk::CheckTurn(const ReserveJob& event) const {
   return Status();
 }
 
+bool JobDesk::StaysParked(const ReserveJob& event, bool its_turn, Status* why) {
+  if (IsOfRoom(why->id()) && ComesAgain(event)) {
+    *why = Status(why->id(), "job " + event.spec->name + " waits until what its ranks before held has been given back");
+    return true;
+  }
+  if (MakesRoom(event, its_turn, why)) return true;
+  return event.may_wait && StaysWaiting(event, *why);
+}
+
 bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
-  const bool for_room = why.id() == ErrorId::kPoolFull || why.id() == ErrorId::kNvmeFull || why.id() == ErrorId::kQuotaExceeded ||
-                        why.id() == ErrorId::kRcacheRefused || why.id() == ErrorId::kTooManySessions;
-  if (tables_->draining || !for_room) return false;
+  if (tables_->draining || !IsOfRoom(why.id())) return false;
   Ledger empty = BuildLedger(parts_, options_, *tables_);
   empty.holdings.clear();
   Demand demand = DemandOf(event);
@@ -74,6 +112,7 @@ void JobDesk::Enqueue(ReserveJob event, const Status& why) {
   rank.priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
   rank.since_ns = parts_.clock->NowNs();
   rank.why = why;
+  rank.comes_again = ComesAgain(event);
   rank.event = std::move(event);
   auto& waiting = tables_->waiting;
   const auto before =
@@ -86,15 +125,47 @@ void JobDesk::Enqueue(ReserveJob event, const Status& why) {
   TP_POINT("server.rank_queued");
 }
 
+void JobDesk::ServeFrom(size_t index, const Seat& seat) {
+  const WaitingRank served = std::move(tables_->waiting[index]);
+  tables_->waiting.erase(tables_->waiting.begin() + static_cast<ptrdiff_t>(index));
+  // Zeroing may take longer than it would have waited for room.
+  if (served.event.may_wait) Send(Queued{served.event.connection, 1, Status()});
+  Grant(seat);
+}
+
+// Before everybody else: they take the place of their former selves. Who finds no room even so waits
+// like others from here on, or is refused.
+void JobDesk::ServeThoseWhoComeAgain() {
+  auto& waiting = tables_->waiting;
+  for (size_t i = 0; i < waiting.size();) {
+    if (!waiting[i].comes_again || FormerSelfLeaves(waiting[i].event)) {
+      ++i;
+      continue;
+    }
+    waiting[i].comes_again = false;
+    Result<Seat*> taken = TakeSeat(waiting[i].event);
+    if (taken.ok()) {
+      ServeFrom(i, **taken);
+    } else {
+      ++i;
+    }
+  }
+}
+
 // In order: the first that lacks room holds up everybody behind it that needs some, so that a large job is not passed by small ones for
 // ever. One above the limit of its account waits for jobs of that account alone.
 bool JobDesk::ServeWaiting() {
   auto& waiting = tables_->waiting;
   if (waiting.empty() || served_room_changes_ == tables_->room_changes) return false;
   served_room_changes_ = tables_->room_changes;
+  ServeThoseWhoComeAgain();
   bool held_up = false;
   for (size_t i = 0; i < waiting.size();) {
     const ReserveJob& event = waiting[i].event;
+    if (FormerSelfLeaves(event)) {  // the room that it waits for is its own
+      ++i;
+      continue;
+    }
     const bool its_turn = !held_up || !NeedsRoom(event);
     // While no new jobs are taken, those that wait keep their places.
     if ((!its_turn || tables_->closed) && (event.may_wait || (IsDemoting() && !tables_->closed))) {
@@ -108,15 +179,13 @@ bool JobDesk::ServeWaiting() {
       waiting[i++].why = why;
       continue;
     }
-    const WaitingRank served = std::move(waiting[i]);
-    waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i));
-    if (!taken.ok()) {
-      Refuse(served.event, why);
+    if (taken.ok()) {
+      ServeFrom(i, **taken);
       continue;
     }
-    // Zeroing may take longer than it would have waited for room.
-    if (served.event.may_wait) Send(Queued{served.event.connection, 1, Status()});
-    Grant(**taken);
+    const WaitingRank refused = std::move(waiting[i]);
+    waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i));
+    Refuse(refused.event, why);
   }
   return true;
 }

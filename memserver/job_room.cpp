@@ -100,11 +100,6 @@ bool JobDesk::MakesRoom(const ReserveJob& event, bool its_turn, Status* why) {
   return false;
 }
 
-bool JobDesk::StaysParked(const ReserveJob& event, bool its_turn, Status* why) {
-  if (MakesRoom(event, its_turn, why)) return true;
-  return event.may_wait && StaysWaiting(event, *why);
-}
-
 // From here on the ledger counts what the job holds in both places.
 bool JobDesk::BeginDemotion(Job* job, ConnectionId connection, Status* why) {
   JobStates& states = *job->states;

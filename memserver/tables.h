@@ -78,6 +78,7 @@ struct WaitingRank {
   Priority priority = Priority::kNormal;
   int64_t since_ns = 0;
   Status why;
+  bool comes_again = false;  // for room that its own job's last run held, which is being given back
 };
 
 // A check of health that an admin has muted.

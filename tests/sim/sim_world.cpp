@@ -58,6 +58,7 @@ void SimReport::Add(const SimReport& other) {
   comebacks += other.comebacks;
   saves += other.saves;
   refusals += other.refusals;
+  waits_for_itself += other.waits_for_itself;
   server_deaths += other.server_deaths;
   losses += other.losses;
   keeper_deaths += other.keeper_deaths;
@@ -199,6 +200,7 @@ void SimWorld::Turn() {
 
 void SimWorld::AfterTurn() {
   const bool changed = FollowJobs();
+  CountThoseWhoComeAgain();
   RouteReplies();
   TakeSaves();
   const bool now_and_then = random_.Below(256) == 0;
@@ -340,6 +342,15 @@ bool SimWorld::FollowJobs() {
   return changed;
 }
 
+// Their former selves are being removed, and have the room.
+void SimWorld::CountThoseWhoComeAgain() {
+  for (const WaitingRank& rank : world_->tables().waiting) {
+    if (!rank.comes_again || rank.event.connection <= last_again_) continue;
+    last_again_ = rank.event.connection;
+    ++report_.waits_for_itself;
+  }
+}
+
 // Trained states go away only when all ranks said goodbye, or when the lease is over.
 void SimWorld::CheckVanished(Actor* actor) {
   if (!std::exchange(actor->there, false)) return;
@@ -432,6 +443,8 @@ void SimWorld::On(const Refused& refused) {
   TP_CHECK(!comes_back || !rank->states_lost() || refused.why.id() == ErrorId::kStatesLost, "a rank learns that its states are lost");
   const bool in_time = !rank->states_lost() && world_->clock().NowNs() - rank->lost_since_ns() < lease_ns_;
   TP_CHECK(!comes_back || !in_time || rank->leaving(), ("a rank that comes back in time is let in, not: " + refused.why.Line()).c_str());
+  const bool by_itself = refused.why.why().find(owner->job->spec().name + " holds") != std::string::npos;
+  TP_CHECK(!by_itself, ("nobody is refused for room that its own job holds: " + refused.why.Line()).c_str());
   Note(NameOf(*owner, *rank) + "is refused: " + ErrorEntryOf(refused.why.id()).name);
   rank->On(refused);
   SleepUntil(*owner, *rank) = tick_ + random_.Below(kStallTicksMax);

@@ -27,6 +27,7 @@ struct SimReport {
   uint64_t steps_sealed = 0, steps_skipped = 0;
   uint64_t rank_deaths = 0, rejoins = 0, comebacks = 0, saves = 0, refusals = 0;
   uint64_t server_deaths = 0, deaths_in_recovery = 0, hand_overs = 0;
+  uint64_t waits_for_itself = 0;                                  // ranks whose job came again while it was still being removed
   uint64_t losses = 0;                                            // server deaths with nobody to hold the states
   uint64_t keeper_deaths = 0, losses_in_renewal = 0, stalls = 0;  // of the keeper alone; while it was renewed; of the server
   uint64_t cleared_seats = 0;                                     // of ranks that are gone, seen to be given back
@@ -108,6 +109,7 @@ class SimWorld {
   void EndSave(size_t index);
   // True when a job came, went, was sealed, or began another attempt at its step.
   bool FollowJobs();
+  void CountThoseWhoComeAgain();
   void CheckVanished(Actor* actor);
   void CountDemotions();
   void CheckTurn();
@@ -155,6 +157,7 @@ class SimWorld {
   };
   std::vector<ToldDeath> told_;
   Leftovers leftovers_;
+  ConnectionId last_again_ = 0;  // the newest rank that was seen to wait for its former self
   uint64_t tick_ = 0;
   uint64_t server_asleep_until_ = 0, workers_asleep_until_ = 0, copies_asleep_until_ = 0;  // ticks
   uint64_t keeper_renewed_at_ = 0;                                                         // tick; 0: a keeper holds everything
