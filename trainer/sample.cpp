@@ -1,17 +1,16 @@
 // `trainer sample DIR PROMPT` and `trainer version`: what runs LibTorch without training.
-#include <algorithm>
 #include <iostream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <torch/types.h>
 #include <torch/version.h>
 
 #include "client/protocol.h"
 #include "trainer/comm/nccl_version.h"
+#include "trainer/compute_threads.h"
+#include "trainer/cpu_watch.h"
 #include "trainer/model/generate.h"
 #include "trainer/model_config.h"
 #include "trainer/run.h"
@@ -63,7 +62,7 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
 }
 
 Status Sample(const RunOptions& options) {
-  at::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency())));
+  const auto cpus = CpuWatch::Start(UseThreads(options.threads, 1));
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.weights_dir));
   if (!config.bytes) {
     return Status(ErrorId::kUsageError, "the model of " + options.weights_dir + " was trained on token ids, not on text")

@@ -84,6 +84,7 @@ std::string MetricsLine(const StepReport& r) {
   json.Field("tokens", r.tokens).Field("seconds", r.seconds).Field("tokens_per_s", r.tokens_per_second());
   json.Field("hits", r.hits).Field("misses", r.misses).Field("hit_rate", r.hit_rate()).Field("evictions", r.evictions);
   json.Field("prefetches", r.prefetches).Field("prefetches_late", r.prefetches_late).Field("waited_s", r.waited_seconds);
+  json.Field("cpus_shared", r.cpus_shared);
   json.Field("bytes_h2d", r.bytes_h2d).Field("bytes_d2h", r.bytes_d2h);
   json.Field("bytes_h2d_theory", r.bytes_h2d_theory).Field("bytes_d2h_theory", r.bytes_d2h_theory);
   return json.EndObject().Take();

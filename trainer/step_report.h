@@ -26,6 +26,7 @@ struct StepReport {
   double seconds = 0;      // of this step, without evaluation
   double eta_seconds = 0;
   uint64_t hits = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;  // chunk accesses of this rank
+  bool cpus_shared = false;   // at the end of the step: compute threads wait shortly for each other (trainer/cpu_watch.h)
   double waited_seconds = 0;  // this rank's waits for chunks, collectives and the server
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t bytes_h2d_theory = 0, bytes_d2h_theory = 0;  // 0: no plan yet (the recording step)

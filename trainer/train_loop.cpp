@@ -147,6 +147,7 @@ void Run::TakeCounters(StepReport* report) {
   report->prefetches = now.prefetches - before_.prefetches;
   report->prefetches_late = now.late_prefetches - before_.late_prefetches;
   report->waited_seconds = Seconds(static_cast<int64_t>(now.wait_ns - before_.wait_ns));
+  report->cpus_shared = task_.cpus_shared != nullptr && task_.cpus_shared();
   report->bytes_h2d = now.bytes_h2d - before_.bytes_h2d;
   report->bytes_d2h = now.bytes_d2h - before_.bytes_d2h;
   if (const std::optional<StepTraffic>& theory = task_.engine->planned_traffic()) {

@@ -48,6 +48,7 @@ struct TrainTask {
   ReportWriter* reports = nullptr;                      // rank 0 only, else null
   bool (*stop_wanted)() = nullptr;                      // asked between steps; null: never
   std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the loop
+  std::function<bool()> cpus_shared;                    // whether others want the CPUs at this moment; null: not known
   const Clock* clock = nullptr;
   StepTrace* trace = nullptr;  // told of each step's begin; null: nothing is traced
 };

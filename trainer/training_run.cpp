@@ -8,14 +8,13 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
-#include <thread>
 #include <unordered_map>
 
-#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include "base/log.h"
 #include "base/units.h"
+#include "trainer/compute_threads.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
 #include "trainer/model/gpt_init.h"
@@ -28,11 +27,6 @@ namespace {
 
 constexpr const char* kDefaultData = "/usr/share/common-licenses";  // text that every Debian carries
 constexpr uint64_t kByteVocab = 256;                                // a model of this size reads text byte by byte
-
-void UseThreads(const RunOptions& options, const RankPlace& place) {
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-  at::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : std::max(1u, cores / place.local_world)));
-}
 
 // The module's tensors in the order of the layout's ParameterIds.
 Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
@@ -81,7 +75,7 @@ void TrainingRun::SayWait(const std::string& line) const {
 
 Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_, place_));
-  UseThreads(options_, place_);
+  cpus_ = CpuWatch::Start(UseThreads(options_.threads, place_.local_world));
   TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_, place_.world, place_.rank, JobNameOf(options_, place_)));
   plan_.choice = setup_.choice;
   TP_ASSIGN_OR_RETURN(corpus_, OpenData(options_.data.empty() ? kDefaultData : options_.data, plan_.shape.vocab));
@@ -235,6 +229,7 @@ Result<TrainTask> TrainingRun::MakeTask(const BatchShape& shape) {
     sealed_ = version;
     return setup_.after_step ? setup_.after_step(version) : Status();
   };
+  task.cpus_shared = [this] { return cpus_ != nullptr && cpus_->shared(); };
   task.clock = &clock_;
   if (trace_ != nullptr) task.trace = trace_->step();
   return task;

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "trainer/cpu_watch.h"
 #include "trainer/data/corpus.h"
 #include "trainer/device_memory.h"
 #include "trainer/engine.h"
@@ -86,7 +87,8 @@ class TrainingRun {
   const RankPlace& place_;
   SteadyClock clock_;
   bool resume_ = false;
-  uint32_t fruitless_ = 0;  // attempts in a row that sealed nothing
+  uint32_t fruitless_ = 0;          // attempts in a row that sealed nothing
+  std::unique_ptr<CpuWatch> cpus_;  // where several threads compute
   RunPlan plan_;
   std::unique_ptr<RunDevice> device_;  // outlives all that uses its streams
   std::string base_hash_;              // of the base's file, where adapters will be saved beside it

@@ -36,6 +36,7 @@ StepReport Report(uint64_t step) {
   report.prefetches = 8;
   report.prefetches_late = 1;
   report.waited_seconds = 0.25;
+  report.cpus_shared = true;
   report.bytes_h2d = 12 << 20;
   report.bytes_d2h = 4 << 20;
   report.bytes_h2d_theory = 12 << 20;
@@ -106,6 +107,7 @@ TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {
   EXPECT_EQ(number("evictions"), 9);
   EXPECT_EQ(number("prefetches"), 8);
   EXPECT_EQ(number("prefetches_late"), 1);
+  EXPECT_TRUE(object.at("cpus_shared").as_bool());
   EXPECT_EQ(number("waited_s"), 0.25);
   EXPECT_EQ(number("bytes_h2d"), 12 << 20);
   EXPECT_EQ(number("bytes_d2h"), 4 << 20);
