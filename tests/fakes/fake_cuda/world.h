@@ -99,9 +99,7 @@ class World {
 };
 
 // The context of the calling thread; null for none.
-// Lies beside the thread's stack from its start on: the memory of later ones is freed by whoever makes the next thread, which the thread
-// sanitizer takes for a race.
-extern thread_local CUctx_st* current_context __attribute__((tls_model("initial-exec")));
+extern thread_local CUctx_st* current_context;
 // Ordinal of the calling thread's context; it has one.
 int CurrentOrdinal();
 int CurrentGpu();

@@ -1,0 +1,11 @@
+# cmake -DLIBRARY=... -DREADELF=... -P check_thread_local.cmake: no thread-local variable of the library is made at its first use.
+execute_process(COMMAND ${READELF} --relocs --wide ${LIBRARY} OUTPUT_VARIABLE relocations RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "readelf failed")
+endif()
+if(NOT relocations MATCHES "R_X86_64_TPOFF64")
+  message(FATAL_ERROR "${LIBRARY}: no thread-local variable is there: the check looks for the wrong thing")
+endif()
+if(relocations MATCHES "R_X86_64_(DTPMOD64|TLSDESC)")
+  message(FATAL_ERROR "${LIBRARY}: a thread-local variable is made at its first use (${CMAKE_MATCH_0}): compile it with -ftls-model=initial-exec")
+endif()
