@@ -5,18 +5,21 @@
 #include <algorithm>
 #include <system_error>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "device/copy_bytes.h"
 
 namespace tidepool::device {
 namespace {
 
-constexpr uint64_t kPieceMask = 0xFFFF'FFFF;
+constexpr uint64_t kNextMask = 0xFFFF'FFFF;
+constexpr int kPiecesShift = 32;
 
 }  // namespace
 
-CopyTeam::CopyTeam(uint32_t helpers, int64_t spin_ns) : spin_ns_(spin_ns) {
+CopyTeam::CopyTeam(uint32_t helpers, int64_t spin_ns, const Form& form) : form_(form), spin_ns_(spin_ns) {
   try {
     for (uint32_t i = 0; i < helpers; ++i) {
       threads_.emplace_back(&CopyTeam::Main, this);
@@ -35,33 +38,53 @@ CopyTeam::~CopyTeam() {
 }
 
 void CopyTeam::Copy(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes) {
-  const bool alone = threads_.empty() || !used() || bytes < 2 * kPieceBytes;
+  const bool alone = threads_.empty() || !used() || bytes < 2 * form_.piece_bytes;
   if (alone || busy_.exchange(true, std::memory_order_acquire)) return CopyBytes(dst, src, bytes, copy_bytes);
-  dst_ = dst;
-  src_ = src;
-  bytes_ = bytes;
-  copy_bytes_ = copy_bytes;
-  const auto pieces = static_cast<uint32_t>(DivideUp(bytes, kPieceBytes));
-  pieces_.store(pieces, std::memory_order_relaxed);
-  done_.store(0, std::memory_order_relaxed);
-  const uint64_t generation = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-  ticket_.store(generation << 32, std::memory_order_release);
+  const uint32_t pieces = Open(dst, src, bytes, copy_bytes);
   bell_.fetch_add(1, std::memory_order_release);
   bell_.notify_all();  // a system call only when one sleeps
+
   while (DoOne()) {
   }
-  while (done_.load(std::memory_order_acquire) != pieces) __builtin_ia32_pause();  // at most one piece of each helper
+  // At most one piece of each helper.
+  for (uint32_t done = 0; (done = done_.load(std::memory_order_acquire)) != pieces; __builtin_ia32_pause()) {
+    TP_CHECK(done < pieces, "a piece is claimed once");
+  }
   busy_.store(false, std::memory_order_release);
+}
+
+uint32_t CopyTeam::Open(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes) {
+  const uint64_t piece_bytes = std::max(form_.piece_bytes, RoundUp(DivideUp(bytes, form_.pieces_max), 64));
+  const uint64_t pieces = DivideUp(bytes, piece_bytes);
+  if (TP_PLANTED("device.copy_counted_early")) {
+    const uint64_t next = ticket_.load(std::memory_order_relaxed) & kNextMask;
+    ticket_.store(pieces << kPiecesShift | next, std::memory_order_release);
+    Pause();
+  }
+
+  // The ticket is used up: whoever has it, or an older one, claims nothing before the last store.
+  dst_ = dst;
+  src_ = src;
+  Pause();
+  bytes_ = bytes;
+  copy_bytes_ = copy_bytes;
+  piece_bytes_ = piece_bytes;
+  done_.store(0, std::memory_order_relaxed);
+  Pause();
+  ticket_.store(pieces << kPiecesShift, std::memory_order_release);
+  return static_cast<uint32_t>(pieces);
 }
 
 bool CopyTeam::DoOne() {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   do {
-    // The number of pieces may be that of a later generation: then the ticket has changed too, and the exchange fails.
-    if ((ticket & kPieceMask) >= pieces_.load(std::memory_order_relaxed)) return false;
+    if ((ticket & kNextMask) >= ticket >> kPiecesShift) return false;
+    Pause();
   } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire, std::memory_order_acquire));
-  const uint64_t begin = (ticket & kPieceMask) * kPieceBytes;
-  CopyBytes(dst_ + begin, src_ + begin, std::min(kPieceBytes, bytes_ - begin), copy_bytes_);
+  Pause();
+  const uint64_t begin = (ticket & kNextMask) * piece_bytes_;
+  CopyBytes(dst_ + begin, src_ + begin, std::min(piece_bytes_, bytes_ - begin), copy_bytes_);
+  Pause();
   done_.fetch_add(1, std::memory_order_release);
   return true;
 }

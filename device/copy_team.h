@@ -1,10 +1,15 @@
 // CopyTeam: threads that help whoever copies much at the moment: one core cannot keep the memory busy.
 //
-// Copy may be called from any thread; one caller at a time gets the helpers, another copies alone meanwhile. It returns when all is copied.
-// Helpers spin for a bounded time after their last piece, then sleep.
-// Invariants:
-//  1. ticket_ = generation << 32 | next piece; a piece belongs to whoever moved the ticket past it;
-//  2. the fields of a task change only between generations, when every piece of the last one has been done.
+// Copy may be called from any thread; one caller at a time gets the helpers, another copies alone
+// meanwhile. It returns when all is copied. Helpers spin for a bounded time after their last piece,
+// then sleep.
+// Invariants (tests/models/copy_team.pml searches every interleaving):
+//  1. ticket_ = pieces of the task << 32 | next piece, one word: whether a piece is left to claim never
+//     depends on a second load. A piece belongs to whoever moved the ticket past it;
+//  2. the other fields of a task change only while the ticket is used up and every piece that was claimed
+//     has been counted as done; they are read only by who has claimed a piece and not counted it yet.
+// So a thread that comes late with an old value of the ticket either fails to move it, or the word is the
+// same again and it has claimed a piece of the task that is there now: nothing else was read before.
 #pragma once
 
 #include <atomic>
@@ -19,8 +24,18 @@ namespace tidepool::device {
 
 class CopyTeam {
  public:
+  struct Form {
+    // Small enough that everybody ends at about the same time, large enough that a claim costs nothing.
+    uint64_t piece_bytes = 512 * kKiB;
+    // Pieces become larger where there were more of them than the ticket can count.
+    uint64_t pieces_max = 0xFFFF'FFFF;
+    // Of a test: called between any two steps of the hand-over, by the thread that makes them.
+    void (*pause)() = nullptr;
+  };
+
   // As many of `helpers` threads as the system gives.
-  CopyTeam(uint32_t helpers, int64_t spin_ns);
+  CopyTeam(uint32_t helpers, int64_t spin_ns) : CopyTeam(helpers, spin_ns, Form()) {}
+  CopyTeam(uint32_t helpers, int64_t spin_ns, const Form& form);
   ~CopyTeam();
   CopyTeam(const CopyTeam&) = delete;
   CopyTeam& operator=(const CopyTeam&) = delete;
@@ -33,19 +48,22 @@ class CopyTeam {
   bool used() const { return used_.load(std::memory_order_relaxed); }
 
  private:
-  // Small enough that everybody ends at about the same time, large enough that a claim costs nothing.
-  static constexpr uint64_t kPieceBytes = 512 * kKiB;
-
   void Main();
+  // Makes the task and opens its ticket; how many pieces it has.
+  uint32_t Open(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes);
   bool DoOne();  // claims a piece and copies it; false when there is none
+  void Pause() const {
+    if (form_.pause != nullptr) form_.pause();
+  }
 
+  const Form form_;
   const int64_t spin_ns_;
   std::atomic<bool> used_{true}, stop_{false}, busy_{false};
   alignas(64) std::atomic<uint64_t> ticket_{0};
-  std::atomic<uint32_t> pieces_{0}, done_{0};
+  std::atomic<uint32_t> done_{0};
   std::byte* dst_ = nullptr;  // of the task, as all below
   const std::byte* src_ = nullptr;
-  uint64_t bytes_ = 0, copy_bytes_ = 0;
+  uint64_t bytes_ = 0, copy_bytes_ = 0, piece_bytes_ = 0;
   alignas(64) std::atomic<uint32_t> bell_{0};  // counts tasks; helpers sleep on it
   std::vector<std::thread> threads_;
 };

@@ -102,12 +102,14 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
 
 std::string Text(const CopyTuning& tuning) {
   std::string text = NameOf(tuning.chosen);
-  if (tuning.rates.empty()) return text + " (not measured)";
+  const std::string together = tuning.threads > 1 ? ", by " + std::to_string(tuning.threads) + " threads" : "";
+  if (tuning.rates.empty()) return text + " (not measured)" + together;
   for (const CopyRate& rate : tuning.rates) {
     if (rate.kernel == tuning.chosen) text += ", " + Rate(rate.bytes_per_second) + " GB/s";
   }
   text += " (memcpy " + Rate(tuning.rates.front().bytes_per_second) + ")";
-  if (tuning.threads > 1) text += ", by " + std::to_string(tuning.threads) + " threads " + Rate(tuning.together_bytes_per_second) + " GB/s";
+  text += together;
+  if (tuning.together_bytes_per_second > 0) text += " " + Rate(tuning.together_bytes_per_second) + " GB/s";
   return text;
 }
 

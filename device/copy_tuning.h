@@ -23,7 +23,7 @@ struct CopyTuning {
   std::vector<CopyRate> rates;  // kMemcpy first; empty when nothing was measured (too little memory to copy in)
   CopyKernel chosen = CopyKernel::kStreamPages;
   uint32_t threads = 1;                  // that copy a large range together
-  double together_bytes_per_second = 0;  // 0 with one thread
+  double together_bytes_per_second = 0;  // 0 with one thread, or not measured
   double seconds = 0;                    // that the measurement took
 };
 

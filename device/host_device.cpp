@@ -11,7 +11,9 @@ HostDevice::HostDevice(const HostDeviceOptions& options)
       team_(options.copy_threads > 1 ? std::make_shared<CopyTeam>(options.copy_threads - 1, options.spin_ns) : nullptr) {}
 
 CopyTuning HostDevice::Tune(std::span<std::byte> scratch, int64_t budget_ns) {
-  return TuneCopies(scratch, team_.get(), budget_ns);
+  CopyTuning tuning = TuneCopies(scratch, options_.together ? nullptr : team_.get(), budget_ns);
+  if (options_.together && team_ != nullptr) tuning.threads = team_->helpers() + 1;
+  return tuning;
 }
 
 Result<std::unique_ptr<Stream>> HostDevice::OpenStream() {

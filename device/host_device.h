@@ -25,6 +25,7 @@ namespace tidepool::device {
 struct HostDeviceOptions {
   uint32_t copy_threads = 0;  // that copy one large range together
   int64_t spin_ns = 20'000;   // of an idle or blocked stream thread before it sleeps
+  bool together = false;      // also where that was not measured to be worth it
 };
 
 class HostDevice final : public Device {

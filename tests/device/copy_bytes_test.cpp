@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -56,39 +54,6 @@ TEST(CopyBytes, AnyChoiceForLargeCopiesGivesTheSameBytes) {
   }
   SetLargeCopyKernel(before);
   CopyBytes(nullptr, nullptr, 0, kStreamingCopyMin);
-}
-
-TEST(CopyTeam, CopiesTheSameBytesAsOneThread) {
-  const std::vector<std::byte> from = Random(9 * kMiB + 12345);
-  for (const uint32_t helpers : {0u, 1u, 3u}) {
-    CopyTeam team(helpers, 20'000);
-    EXPECT_EQ(team.helpers(), helpers);
-    for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, kMiB - 1, kMiB, 4 * kMiB + 1, uint64_t{from.size()}}) {
-      std::vector<std::byte> to(bytes + 1, std::byte{0xA5});
-      team.Copy(to.data(), from.data(), bytes, bytes);
-      ASSERT_TRUE(bytes == 0 || std::memcmp(to.data(), from.data(), bytes) == 0) << helpers << " helpers, " << bytes << " bytes";
-      ASSERT_EQ(to[bytes], std::byte{0xA5});
-    }
-  }
-}
-
-// The helpers go to one of the callers at a time; every copy is complete when Copy returns, task after task without a pause.
-TEST(CopyTeam, SeveralCallersDoNotMixTheirCopies) {
-  CopyTeam team(2, 0);
-  std::atomic<int> wrong{0};
-  std::vector<std::thread> callers;
-  for (int caller = 0; caller < 3; ++caller) {
-    callers.emplace_back([&team, &wrong, caller] {
-      std::vector<std::byte> from(2 * kMiB), to(2 * kMiB);
-      for (int round = 0; round < 60; ++round) {
-        std::memset(from.data(), caller * 80 + round, from.size());
-        team.Copy(to.data(), from.data(), to.size(), to.size());
-        if (std::memcmp(to.data(), from.data(), to.size()) != 0) ++wrong;
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(wrong, 0);
 }
 
 TEST(CopyTuning, ChoosesTheFastestAndKeepsToItsTime) {

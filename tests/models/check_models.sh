@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: check_models.sh WORK_FOLDER [--large] [MODEL...]
 #
-# Searches the full state space of each SPIN model (ring, commit, accumulate), then shows that each of its broken twins is caught: every
+# Searches the full state space of each SPIN model (ring, commit, accumulate, copy_team), then shows that each of its broken twins is caught: every
 # TWIN_ that a model names is one mistake, compiled in. --large searches larger bounds too (two minutes more; 2.5 GB). One core.
 #
 # Exit codes: 0 the models hold and every twin was caught, 1 otherwise, 2 usage.
@@ -9,7 +9,7 @@ set -euo pipefail
 models=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 memory_mib=2700
 depth_max=20000
-compiler=$(command -v clang-14 || echo gcc)  # of 37 programs, most of which run for a moment only: clang makes them in half of the time
+compiler=$(command -v clang-14 || echo gcc)  # of 47 programs, most of which run for a moment only: clang makes them in half of the time
 failures=0
 
 # Bounds of --large: MODEL=FLAGS, one search each.
@@ -18,6 +18,7 @@ large_bounds=(
   "commit=-DTILES1=2"
   "accumulate=-DTILES=3"
   "accumulate=-DRANKS=2 -DCRASHES=1 -DDROPS=0"
+  "copy_team=-DPIECES_MAX=4"
 )
 
 complain() {
@@ -81,7 +82,7 @@ if [[ ${1:-} == --large ]]; then
   shift
 fi
 chosen=("$@")
-((${#chosen[@]})) || chosen=(ring commit accumulate)
+((${#chosen[@]})) || chosen=(ring commit accumulate copy_team)
 command -v spin > /dev/null || {
   echo "check_models: spin is not installed: run scripts/setup" >&2
   exit 1
