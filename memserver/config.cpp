@@ -258,7 +258,7 @@ constexpr std::array<Setting, 33> kSettings{{
      "how many elements ahead updates ask for memory, such as 512; auto: measured at start; the bits are the same with each", ParseTuning},
     {"--copy-threads", "copy.threads", "N|auto", "auto",
      "0: the serve loop copies; else each session has a copy thread, and N of them copy a large range together; auto: by the number of "
-     "CPUs",
+     "CPUs, and together only where that is measured to be faster",
      ParseCopyThreads},
     {"--gpu", "gpu", "auto|none", "auto", "auto: trainers may bring memory of this machine's GPUs as their rCaches; none: no GPU is used",
      ParseGpu},

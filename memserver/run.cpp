@@ -332,6 +332,7 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   options.copy_threads = config.copy_threads != kAutomatic ? config.copy_threads
                          : cpus > kFewCores                ? std::clamp(cpus / 4, 1U, kCopyThreadsMax)
                                                            : 0;
+  options.copy_together = config.copy_threads != kAutomatic;
   options.tuning = config.tuning;
   options.reserved_pages = config.reserved_pages;
   TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(config));

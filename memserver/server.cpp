@@ -185,7 +185,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.nvme, &r.clock));
   TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), keeper));
   HostPool* pool = r.kept.pool.get();
-  r.device = std::make_unique<device::HostDevice>(device::HostDeviceOptions{.copy_threads = options.copy_threads});
+  r.device = std::make_unique<device::HostDevice>(
+      device::HostDeviceOptions{.copy_threads = options.copy_threads, .together = options.copy_together});
   r.copy_tuning = TuneCopies(r.device.get(), pool, r.kept.adopted);
   const WorkerTeamOptions team{.threads = WorkersThatFit(options, *pool), .cpus = options.places.WorkerCpus(), .isa = options.isa};
   r.team = std::make_unique<WorkerTeam>(team, pool->own_records());

@@ -37,7 +37,8 @@ struct ServerOptions {
   device::Topology topology;  // what `places` was planned for; shown to people
   device::Places places;
   uint32_t adam_threads = 1;
-  uint32_t copy_threads = 0;  // 0: the serve loop copies; else a thread a session, and so many together on a large range
+  uint32_t copy_threads = 0;   // 0: the serve loop copies; else a thread a session, and so many together on a large range
+  bool copy_together = false;  // also where that was not measured to be worth it
   optim::IsaLevel isa = optim::BestIsa();
   std::optional<optim::Tuning> tuning = optim::Tuning{};  // of the update; none: measured at start
   int64_t lease_ns = 0;

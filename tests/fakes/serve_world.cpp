@@ -98,7 +98,7 @@ std::optional<shm::Completion> FakeRank::Take() {
   return completion;
 }
 
-ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads}), options_(options) {
+ServeWorld::ServeWorld(const WorldOptions& options) : device_({.copy_threads = options.copy_threads, .together = true}), options_(options) {
   ReserveMemory();
   if (options_.nvme_directories > 0) MakeDisk();
   StartServing();

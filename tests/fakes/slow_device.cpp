@@ -41,7 +41,8 @@ class SlowDevice::SlowStream final : public device::Stream {
     PendingCopy& copy = copies_.front();
     const uint64_t now = std::min(bytes, copy.bytes);
     if (copy.call == nullptr) {
-      std::memcpy(copy.dst, copy.src, now);
+      if (device_->team_ == nullptr) std::memcpy(copy.dst, copy.src, now);
+      if (device_->team_ != nullptr) device_->team_->Copy(copy.dst, copy.src, now, now);
       copy.dst += now;
       copy.src += now;
     }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "device/copy_team.h"
 #include "device/device.h"
 #include "memserver/traffic/gpu.h"
 
@@ -32,6 +33,8 @@ class SlowDevice final : public device::Device {
   void Fail() { failure_ = Status(ErrorId::kCudaFailed, "the slow device failed"); }
   // Whether host memory can be registered.
   void SetRegisters(bool registers) { registers_ = registers; }
+  // From now on copies are made by this team, which outlives them; null: by the caller alone.
+  void SetTeam(device::CopyTeam* team) { team_ = team; }
   // Moves up to `bytes` on the `index`-th busy stream.
   void Move(uint32_t index, uint64_t bytes);
 
@@ -40,6 +43,7 @@ class SlowDevice final : public device::Device {
   std::vector<SlowStream*> streams_;  // open ones, in order of opening
   Status failure_;
   bool registers_ = true;
+  device::CopyTeam* team_ = nullptr;
 };
 
 // A GPU in front of a device that outlives it, behind a root complex of this name, or of its own.

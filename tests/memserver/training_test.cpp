@@ -165,18 +165,21 @@ bool SameBits(const std::vector<std::vector<float>>& a, const std::vector<std::v
 }
 
 TEST(TrainingBits, DoNotDependOnWorkersCopyThreadsOrOrderOfArrival) {
-  // Chunks of more than one piece each.
+  // Chunks of more than one piece each, and shards that copy threads copy together.
   const shm::JobSpec spec =
-      MakeSpec({.world = 2, .chunks = 2, .chunk_elements = 320 * 1024, .micro_batches = 2, .max_grad_norm = 1, .rcache_bytes = 4 * kMiB});
-  WorldOptions plain{.pool_bytes = 64 * kMiB};
+      MakeSpec({.world = 2, .chunks = 1, .chunk_elements = 2304 * 1024, .micro_batches = 2, .max_grad_norm = 1, .rcache_bytes = 20 * kMiB});
+  WorldOptions plain{.pool_bytes = 128 * kMiB};
+  plain.loop.rcache_limit = 64 * kMiB;
   const auto expected = TrainedBits(plain, spec, 0);
   WorldOptions one_worker = plain;
   one_worker.workers = 1;
   EXPECT_TRUE(SameBits(TrainedBits(one_worker, spec, 0), expected));
-  WorldOptions threads = plain;
-  threads.workers = 3;
-  threads.copy_threads = 1;
-  EXPECT_TRUE(SameBits(TrainedBits(threads, spec, 1), expected));
+  for (const uint32_t copy_threads : {1u, 3u}) {
+    WorldOptions threads = plain;
+    threads.workers = 3;
+    threads.copy_threads = copy_threads;
+    EXPECT_TRUE(SameBits(TrainedBits(threads, spec, 1), expected)) << copy_threads;
+  }
 }
 
 // Eight parameters of 300 to 2,700 elements, packed one behind the other into chunks of at least `chunk_elements`.

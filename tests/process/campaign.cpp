@@ -19,9 +19,13 @@ constexpr int64_t kRoundLimitNs = 60 * kNsPerSecond;
 constexpr int64_t kWaitLimitNs = 30 * kNsPerSecond;  // for one process to do one thing
 const char* const kJob = "campaign";
 
-std::vector<std::string> ServerCommand(const std::string& socket_dir) {
-  return MemserverCommand(socket_dir,
-                          {"--keeper", "process", "--no-respawn", "--lease", "30s", "--pool", "8MiB", "--update-prefetch", "512"});
+std::vector<std::string> ServerCommand(const std::string& socket_dir, const Shape& shape) {
+  std::vector<std::string> options{"--keeper", "process", "--no-respawn", "--lease", "30s", "--update-prefetch", "512"};
+  options.insert(options.end(), {"--pool", shape.large ? "64MiB" : "8MiB"});
+  if (shape.large)
+    options.insert(options.end(),
+                   {"--rcache-limit", "64MiB", "--adam-threads", "2", "--copy-threads", shape.micro_batches == 1 ? "2" : "3"});
+  return MemserverCommand(socket_dir, options);
 }
 
 size_t Count(const std::string& text, const std::string& what) {
@@ -89,7 +93,7 @@ class Campaign::Round {
   void StartServerAt(const std::string& point) {
     if (server_) server_output_ += server_->Output();
     server_point_ = point;
-    server_ = std::make_unique<ChildProcess>(ServerCommand(directory_.path()), Armed(server_point_));
+    server_ = std::make_unique<ChildProcess>(ServerCommand(directory_.path(), plan_.shape), Armed(server_point_));
   }
 
   void StartTrainer(size_t rank, const std::string& point, bool stays) {
@@ -103,7 +107,8 @@ class Campaign::Round {
     add("--rank", rank);
     add("--steps", plan_.shape.steps);
     add("--micro-batches", plan_.shape.micro_batches);
-    add("--elements", 4800);  // a multiple of 16 x ranks for up to 3 ranks
+    add("--elements", plan_.shape.elements());
+    if (plan_.shape.large) add("--chunks", 1);
     add("--pause-ms", static_cast<uint64_t>(plan_.pause_ms));
     if (plan_.shape.bf16) options.push_back("--bf16");
     options.insert(options.end(), {"--optimizer", NameOf(plan_.shape.rule()), "--states", NameOf(plan_.shape.states())});
@@ -327,7 +332,7 @@ class Campaign::Round {
 
 Campaign::Campaign() {
   const TemporaryDirectory directory;
-  ChildProcess server(ServerCommand(directory.path()));
+  ChildProcess server(ServerCommand(directory.path(), {}));
   TP_CHECK(WaitForHoldings(directory.path(), kNothing, kWaitLimitNs) == kNothing, server.Output().c_str());
   at_rest_ = SettledDescriptorsOf(directory.path());
   KillDaemon(directory.path());
@@ -363,11 +368,13 @@ RoundReport Campaign::Run(const RoundPlan& plan) {
   return report;
 }
 
-Shape Campaign::RandomShape() {
+Shape Campaign::RandomShape(bool large) {
   Shape shape;
-  shape.world = static_cast<uint32_t>(1 + random_.Below(3));
+  shape.world = static_cast<uint32_t>(1 + random_.Below(large ? 2 : 3));
   shape.micro_batches = static_cast<uint32_t>(1 + random_.Below(2));
-  shape.bf16 = random_.Below(2) == 1;
+  shape.bf16 = !large && random_.Below(2) == 1;
+  shape.large = large;
+  if (large) shape.steps = 12;
   return shape;
 }
 

@@ -28,6 +28,9 @@ struct Shape {  // of the job
   uint32_t micro_batches = 1;
   bool bf16 = false;
   uint64_t steps = 40;
+  // One chunk of several pieces, which two workers update at once, in shards that copy threads copy together.
+  bool large = false;
+  uint64_t elements() const { return large ? uint64_t{1'200'000} * world : 4800; }  // a multiple of 16 x ranks
   // Follow from the others, so that there are not more shapes, each of which needs its undisturbed run.
   OptimizerRule rule() const { return static_cast<OptimizerRule>((2 * world + micro_batches) % RuleNames().size()); }
   StateForm states() const { return bf16 ? static_cast<StateForm>((world + micro_batches) % StateFormNames().size()) : StateForm::kF32; }
@@ -59,7 +62,7 @@ class Campaign {
   // Everything from here on follows from the seed, and from the machine's pace.
   void Begin(uint64_t seed) { random_ = SplitMix64(seed); }
   RoundReport Run(const RoundPlan& plan);
-  Shape RandomShape();
+  Shape RandomShape(bool large);
   SplitMix64& random() { return random_; }
   // What memserver and keeper have open when nobody is there.
   const OpenDescriptors& at_rest() const { return at_rest_; }

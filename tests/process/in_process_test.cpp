@@ -109,6 +109,40 @@ TEST(InProcess, TwoJobsAtOnceDoNotChangeEachOther) {
   EXPECT_EQ(WaitForHoldings(daemon.socket_dir(), kNothing, 5 * kSecond), kNothing);
 }
 
+// Shards of more than the 8 MiB that a copy thread takes at once: long and short ranges in turn, of all jobs and
+// ranks at once, and only one of them has the helpers.
+TEST(InProcess, JobsOfLargeChunksShareTheCopyHelpersAndTheWorkers) {
+  for (const uint32_t copy_threads : {2u, 3u}) {
+    memserver::ServerOptions server = DaemonInProcess::SmallServer();
+    server.pool_bytes = 160 * kMiB;
+    server.rcache_limit = 96 * kMiB;
+    server.adam_threads = 2;
+    server.copy_threads = copy_threads;
+    server.copy_together = true;
+    const DaemonInProcess daemon(server);
+    ThinOptions options = Options(daemon, "alone");
+    options.steps = 3;
+    options.chunks = 1;
+    options.chunk_elements = 9 * kMiB / sizeof(float) + 16 * 1000;
+    const auto alone = RunThinJob(options);
+    ASSERT_TRUE(alone.ok()) << alone.status().Format();
+
+    std::vector<Result<ThinResult>> results = NotRun(3);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < results.size(); ++i) {
+      threads.emplace_back([&results, i, options]() mutable {
+        options.name = "job" + std::to_string(i);
+        results[i] = RunThinJob(options);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& result : results) {
+      ASSERT_TRUE(result.ok()) << result.status().Format();
+      EXPECT_EQ(result.value().hash, alone.value().hash);
+    }
+  }
+}
+
 TEST(InProcess, DescriptorsReturnToTheirNumber) {
   const DaemonInProcess daemon;
   ASSERT_TRUE(RunThinJob(Options(daemon, "first")).ok());  // lazily opened ones are open now

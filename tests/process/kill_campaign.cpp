@@ -3,6 +3,7 @@
 //   kill_campaign --kills 600 --victims all            at random times, one or two of them at once
 //   kill_campaign --losses 20                           memserver and keeper at once: the job's ranks are told, and it begins anew
 //   kill_campaign --points server.step_sealed --each 5  at named points (default: all of them)
+//   kill_campaign --large --kills 60                    of a chunk of several pieces: workers and copy threads die at work together
 // Prints one line a part and a summary; exit code 1 at the first difference, with the seed that repeats it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -69,12 +70,13 @@ struct Counts {
   std::vector<Victim> victims;
   std::vector<std::string> points;
   uint32_t threads = 2;  // a round mostly waits
+  bool large = false;
 };
 
 RoundPlan RandomRound(const Counts& counts, Campaign* campaign) {
   constexpr uint32_t kKillsPerRound = 12;
   RoundPlan plan;
-  plan.shape = campaign->RandomShape();
+  plan.shape = campaign->RandomShape(counts.large);
   plan.kills = kKillsPerRound;
   plan.victims = counts.victims;
   plan.pause_ms = 2;
@@ -83,10 +85,10 @@ RoundPlan RandomRound(const Counts& counts, Campaign* campaign) {
   return plan;
 }
 
-RoundPlan RoundOfLosses(Campaign* campaign) {
+RoundPlan RoundOfLosses(const Counts& counts, Campaign* campaign) {
   constexpr uint32_t kLossesPerRound = 4;
   RoundPlan plan;
-  plan.shape = campaign->RandomShape();
+  plan.shape = campaign->RandomShape(counts.large);
   plan.losses = kLossesPerRound;
   plan.pause_ms = 1;
   return plan;
@@ -98,7 +100,7 @@ void KillAtRandomTimes(const Counts& counts, Totals* totals) {
     while (totals->good && (totals->kills < counts.kills || totals->losses < counts.losses)) {
       campaign->Begin(counts.seed + 1000 * next++);
       const bool loss = totals->losses < counts.losses;
-      if (!Play(campaign, loss ? RoundOfLosses(campaign) : RandomRound(counts, campaign), totals)) totals->good = false;
+      if (!Play(campaign, loss ? RoundOfLosses(counts, campaign) : RandomRound(counts, campaign), totals)) totals->good = false;
     }
   });
 }
@@ -177,9 +179,9 @@ constexpr std::string_view kPoints[] = {"checkpoint.created",
                                         "server.update_started"};
 
 // Where a point lies decides who is armed. `rare`: the first passing is taken, because few were seen.
-RoundPlan PlanOf(const std::string& point, uint32_t repeat, bool rare, Campaign* campaign) {
+RoundPlan PlanOf(const Shape& shape, const std::string& point, uint32_t repeat, bool rare, Campaign* campaign) {
   RoundPlan plan;
-  plan.shape = campaign->RandomShape();
+  plan.shape = shape;
   plan.shape.micro_batches = point.find("stag") != std::string::npos ? 2 : plan.shape.micro_batches;
   const std::string once = point + ":1";
   const std::string armed = rare ? once : point + ":" + std::to_string(1 + campaign->random().Below(8));
@@ -197,7 +199,7 @@ RoundPlan PlanOf(const std::string& point, uint32_t repeat, bool rare, Campaign*
     plan.server_points = {once};  // the keeper inherits it
   } else if (point.starts_with("recover.") || point == "optim.tile_restored") {
     // Recovery has something to restore after a death inside a tile; it is killed up to five times in a row.
-    plan.server_points = {"optim.tile_written:" + std::to_string(1 + campaign->random().Below(200))};
+    plan.server_points = {"optim.tile_written:" + std::to_string(1 + campaign->random().Below(shape.large ? 40'000 : 200))};
     for (uint32_t i = 0; i <= repeat % 5; ++i) plan.server_points.push_back(once);
   } else if (repeat % 2 == 0) {
     plan.server_points = {armed};
@@ -207,11 +209,12 @@ RoundPlan PlanOf(const std::string& point, uint32_t repeat, bool rare, Campaign*
   return plan;
 }
 
-bool KillAtPoint(Campaign* campaign, const std::string& point, uint32_t each, Totals* totals) {
+bool KillAtPoint(Campaign* campaign, const std::string& point, const Counts& counts, Totals* totals) {
+  const uint32_t each = counts.each;
   uint32_t hits = 0, runs = 0;
   for (; hits < each && runs < 8 * each; ++runs) {
     const bool rare = runs < 2 || (hits < runs && campaign->random().Below(4) != 0);
-    if (!Play(campaign, PlanOf(point, runs, rare, campaign), totals, point, &hits)) return false;
+    if (!Play(campaign, PlanOf(campaign->RandomShape(counts.large), point, runs, rare, campaign), totals, point, &hits)) return false;
   }
   std::printf("%-28s %u kills in %u runs\n", point.c_str(), hits, runs);
   if (hits >= each) return true;
@@ -224,7 +227,7 @@ void KillAtPoints(const Counts& counts, Totals* totals) {
   RunOnThreads(counts.threads, [&](Campaign* campaign) {
     for (size_t i = next++; i < counts.points.size() && totals->good; i = next++) {
       campaign->Begin(counts.seed + std::hash<std::string>()(counts.points[i]));
-      if (!KillAtPoint(campaign, counts.points[i], counts.each, totals)) totals->good = false;
+      if (!KillAtPoint(campaign, counts.points[i], counts, totals)) totals->good = false;
     }
   });
 }
@@ -239,6 +242,7 @@ int Main(int argc, char** argv) {
   app.add_option("--victims", victims)->check(CLI::IsMember({"trainer", "server", "keeper", "pair", "all"}));
   app.add_option("--points", counts.points, "default: all");
   app.add_option("--each", counts.each, "kills a point");
+  app.add_flag("--large", counts.large, "a chunk of several pieces, two workers, several copy threads");
   app.add_option("--jobs", counts.threads, "rounds at once")->check(CLI::Range(1u, 64u));
   CLI11_PARSE(app, argc, argv);
   SetLogLevel(LogLevel::kError);

@@ -24,11 +24,13 @@ namespace long_running_test {
 constexpr int64_t kLimit = 30 * kNsPerSecond;
 
 // All ranks of a two-rank job; their outputs in order of rank, empty when one failed.
-std::vector<std::unique_ptr<ChildProcess>> StartRun(const std::string& socket_dir, const std::string& name) {
+std::vector<std::unique_ptr<ChildProcess>> StartRun(const std::string& socket_dir, const std::string& name,
+                                                    const std::vector<std::string>& more = {"--steps", "30"}) {
   std::vector<std::unique_ptr<ChildProcess>> ranks;
   for (const char* rank : {"0", "1"}) {
-    ranks.push_back(std::make_unique<ChildProcess>(
-        ThinCommand(socket_dir, {"--name", name, "--world", "2", "--rank", rank, "--steps", "30", "--micro-batches", "2"})));
+    std::vector<std::string> options{"--name", name, "--world", "2", "--rank", rank, "--micro-batches", "2"};
+    options.insert(options.end(), more.begin(), more.end());
+    ranks.push_back(std::make_unique<ChildProcess>(ThinCommand(socket_dir, options)));
   }
   return ranks;
 }
@@ -67,6 +69,17 @@ TEST(LongRunning, TheSameBitsComeFromEverySettingOfTheServer) {
     const auto outputs = FinishRun(StartRun(server.socket_dir(), "bits"));
     if (expected.empty()) expected = outputs;
     EXPECT_EQ(outputs, expected) << (setting.empty() ? "" : setting[0]);
+  }
+}
+
+// Shards that copy threads copy together, and chunks of several pieces, which several workers update.
+TEST(LongRunning, TheSameBitsOfLargeChunksComeFromEveryNumberOfCopyThreads) {
+  std::vector<std::string> expected;
+  for (const char* copy_threads : {"0", "2", "3"}) {
+    MemserverProcess server({"--pool", "96MiB", "--rcache-limit", "64MiB", "--adam-threads", "2", "--copy-threads", copy_threads});
+    const auto outputs = FinishRun(StartRun(server.socket_dir(), "large", {"--steps", "4", "--chunks", "1", "--elements", "2400000"}));
+    if (expected.empty()) expected = outputs;
+    EXPECT_EQ(outputs, expected) << copy_threads << " copy threads";
   }
 }
 

@@ -59,7 +59,7 @@ class Nightly(unittest.TestCase):
         parts = self.listed("--scale", "1")
         self.assertEqual(list(parts), ["scripts/test", "build without precompiled headers", "all tests under the thread sanitizer",
                                        "the page of memctl in a browser", "split masters of all 2^32 floats",
-                                       "50000 kills at random times", "kills at each named point",
+                                       "50000 kills at random times", "kills at each named point", "kills of large chunks",
                                        "kills inside recovery", "drive faults, 1000 times 50,000",
                                        "kills with transfers in flight, 50 a time", "kills before the first step, 78 a time", "kills among copies of GPUs, 100 a time",
                                        "rolling restarts, 30 a time", "a flood of descriptors, 100000 messages",
@@ -75,7 +75,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 22)
+        self.assertEqual(len(parts), 23)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -83,7 +83,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 22, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 23, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12",
@@ -109,7 +109,7 @@ class Nightly(unittest.TestCase):
         done = self.nightly("--scale", "0", FAIL="build/tests/kill_campaign build/bin/sim_main")
         self.assertEqual(done.returncode, 1)
         failed = re.findall(r"^(.*?) +\d+   failed \(1\)$", done.stdout, re.MULTILINE)
-        self.assertEqual(failed, ["10 kills at random times", "kills at each named point", "kills inside recovery", "simulation, 100 seeds"])
+        self.assertEqual(failed, ["10 kills at random times", "kills at each named point", "kills of large chunks", "kills inside recovery", "simulation, 100 seeds"])
         self.assertIn("scripts/bench all", self.calls.read_text())
         missed = self.nightly("--only", "^benchmarks$", FAIL="scripts/bench", FAIL_WITH="3")
         self.assertEqual(missed.returncode, 0, "a target that does not hold is told, and is no failure")

@@ -13,6 +13,8 @@
 namespace tidepool::memserver {
 namespace {
 
+constexpr uint64_t kTeamEvery = 8;
+constexpr uint64_t kTeamPieceBytes = 256;  // so that even the smallest shards are copied by several threads
 constexpr uint64_t kFnvBasis = 14695981039346656037ULL;
 constexpr uint64_t kFnvPrime = 1099511628211ULL;
 constexpr uint32_t kHealTicksMax = 200000;
@@ -83,6 +85,7 @@ void SimReport::Add(const SimReport& other) {
 SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbose), frozen_(seed % 4 == 2), plan_(&random_) {
   report_.hash = kFnvBasis;
   if (verbose_) std::printf("faults: %s\n", plan_.Text().c_str());
+  if (seed % kTeamEvery == 1) TakeTeam(seed);
   uint64_t sum = 0, largest = 0;
   const uint64_t jobs = 1 + random_.Below(3);
   for (uint32_t i = 0; i < jobs; ++i) {
@@ -115,6 +118,13 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   if (demotes_) BeginAnew();
   rare_paths_armed_ = random_.Below(4) != 0;
   if (rare_paths_armed_) ArmBuggify(random_.Next());
+}
+
+// A copy is whole when it returns, however many threads made it: a seed repeats exactly with them too.
+void SimWorld::TakeTeam(uint64_t seed) {
+  const auto helpers = static_cast<uint32_t>(1 + seed / kTeamEvery % 2);
+  team_ = std::make_unique<device::CopyTeam>(helpers, 5'000, device::CopyTeam::Form{.piece_bytes = kTeamPieceBytes});
+  device_.SetTeam(team_.get());
 }
 
 SimWorld::~SimWorld() {

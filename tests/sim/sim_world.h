@@ -68,6 +68,7 @@ class SimWorld {
     uint64_t hash = 0;  // of the planes when it began
   };
 
+  void TakeTeam(uint64_t seed);
   void GiveDisks(uint64_t seed, WorldOptions* options);
   void MakeDemotionsLikely(WorldOptions* options);
   void ArmDisk(bool armed);
@@ -133,6 +134,7 @@ class SimWorld {
   const bool frozen_;     // jobs list frozen chunks
   bool demotes_ = false;  // jobs have to give room to others
   const FaultPlan plan_;
+  std::unique_ptr<device::CopyTeam> team_;  // that makes the copies; null: one thread does
   SlowDevice device_;
   std::vector<Actor> actors_;
   bool rare_paths_armed_ = false;
