@@ -32,6 +32,7 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
   hello.spec_bytes = bytes.size();
   hello.fingerprint = shm::Fingerprint(bytes);
   hello.nonce = who.nonce;
+  hello.note = who.note;
   const std::array<int, 1> memory{brought != nullptr ? brought->descriptor : -1};
   TP_RETURN_IF_ERROR(channel->Send(hello, timeout_ns, std::span(memory).first(brought != nullptr ? 1 : 0)));
   TP_POINT("client.hello_sent");
@@ -57,6 +58,7 @@ Attachment AttachmentOf(const shm::WelcomeFrame& welcome, std::byte* rcache) {
   attachment.random_state = welcome.random_state;
   attachment.pool_bytes = welcome.pool_bytes;
   attachment.last_skipped = welcome.last_skipped != 0;
+  attachment.note = welcome.note;
   return attachment;
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/ids.h"
 #include "base/status.h"
@@ -24,7 +25,8 @@ namespace tidepool::client {
 // Names one incarnation of a rank: the same nonce over all its connections, another one after a restart of the trainer.
 struct RankName {
   Rank rank = 0;
-  uint64_t nonce = 0;  // random, not 0
+  uint64_t nonce = 0;     // random, not 0
+  std::string note = {};  // what its run is known by; the server keeps that of a job's first rank
 };
 
 struct AttachWaits {

@@ -41,6 +41,7 @@ struct Attachment {
   uint64_t random_state = 0;
   bool last_skipped = false;  // that step's verdict: a gradient overflowed, nothing was changed
   uint64_t pool_bytes = 0;    // host memory that the job's states take
+  std::string note = {};      // ClientOptions::run_note of the job's first rank; empty where it, or the server, knew of none
   // Both sides' flag words where the rCache is memory of a device, to be registered with it (whole pages); null on the host.
   std::byte* flags = nullptr;
   uint64_t flags_bytes = 0;

@@ -35,6 +35,9 @@ struct ClientOptions {
   std::function<void(const std::string&)> on_wait = nullptr;
   std::function<bool()> give_up = nullptr;  // asked now and then while the job waits for room: true ends the wait
   std::optional<BroughtMemory> brought = {};
+  // What the run is known by, at most 480 bytes (shm::kRunNoteMax). A server of protocol 6 keeps that of the first rank with the job, as
+  // long as it keeps the job, and tells it to all that attach (Attachment::note); it compares nothing.
+  std::string run_note = {};
 };
 
 }  // namespace tidepool::client

@@ -60,7 +60,7 @@ uint64_t RandomNonce() {
 
 Result<std::unique_ptr<MemClient>> MemClient::Connect(const ClientOptions& options, const shm::JobSpec& spec, Rank rank) {
   const std::string socket_dir = options.socket_dir.empty() ? shm::DefaultClientDir() : options.socket_dir;
-  const RankName who{rank, RandomNonce()};
+  const RankName who{rank, RandomNonce(), options.run_note};
   TP_ASSIGN_OR_RETURN(Link link, Attach(options, socket_dir, spec, who));
   return std::unique_ptr<MemClient>(new MemClient(options, socket_dir, who, std::move(link), spec.dtype));
 }

@@ -100,6 +100,7 @@ struct Job {
   uint64_t nonce = 0;
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
+  std::string note;         // what the run is known by, as the job's first rank said
   uint32_t index_slot = 0;  // in the kept index, while recorded
   std::string account;      // whose quota it uses; with the quota, see SetQuota
   Quota quota;

@@ -108,6 +108,7 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   job->nonce = nonce;
   job->fingerprint = event.fingerprint;
   job->uid = event.uid;
+  job->note = event.note;
   job->zeroing_connection = event.connection;
   const std::string account = tables_->quotas.AccountOf(spec.name, event.uid);
   job->SetQuota(account, tables_->quotas.QuotaFor(spec.name, event.uid));
@@ -147,6 +148,7 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   }
   // The same incarnation asks again: the server before this one ended before its answer arrived. It has sent nothing yet.
   if (job->IsAwaited(event.rank) && job->NonceOf(event.rank) == event.nonce) job->states->ClearRank(event.rank);
+  if (TP_PLANTED("jobs.note_of_the_last_rank")) job->note = event.note;
   if (!job->HasRanks()) job->SetRun(RunState::kWhole);
   if (job->IsRecorded()) job->states->record().ranks_left_well.fetch_and(~(uint64_t{1} << event.rank), std::memory_order_release);
   Seat seat;
@@ -280,7 +282,7 @@ void JobDesk::On(AttachSession event) {
 bool JobDesk::OpenIfReady(Job* job) {
   if (job->phase != JobPhase::kZeroing || !job->zeroed) return false;
   if (job->states->spills() && !parts_.tier->IsDurable(*job->states)) return false;
-  job->states->WriteFirstRecords({job->id, job->nonce, job->fingerprint, job->uid});
+  job->states->WriteFirstRecords({job->id, job->nonce, job->fingerprint, job->uid, job->note});
   TP_POINT("server.records_written");
   job->index_slot = parts_.index->Add(job->id, job->nonce, job->states->extents().front());
   job->phase = JobPhase::kOpen;
@@ -351,6 +353,7 @@ void JobDesk::Attach(Seat* seat) {
   attached.pool_bytes = states.pool_bytes();
   attached.job_nonce = seat->job->nonce;
   attached.last_skipped = step.skipped != 0;
+  attached.note = seat->job->note;
   LogInfo("rank attached", {{"job", seat->job->id},
                             {"rank", seat->rank},
                             {"session", seat->session_id},

@@ -118,6 +118,7 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& in
   job->nonce = kept.nonce;
   job->fingerprint = kept.fingerprint;
   job->uid = kept.uid;
+  job->note = kept.note;
   job->index_slot = kept.slot;
   job->phase = JobPhase::kOpen;
   TP_RETURN_IF_ERROR(FindShares(kept, held, job.get()));

@@ -56,6 +56,7 @@ void PutPayload(const HelloFrame& frame, ByteWriter* out) {
   out->Put(frame.fingerprint);
   out->Put(frame.nonce);
   if (SaysRcache(frame.protocols)) PutRcache(frame.rcache, out);
+  if (frame.protocols.highest >= kAbiNote) out->PutString(frame.note);
 }
 void PutPayload(const SpecPartFrame& frame, ByteWriter* out) {
   out->PutBytes(frame.bytes);
@@ -74,6 +75,7 @@ void PutPayload(const WelcomeFrame& frame, ByteWriter* out) {
   out->Put(frame.scaler_steps);
   out->Put(frame.last_skipped);
   out->Put(frame.job_nonce);
+  if (frame.protocol >= kAbiNote) out->PutString(frame.note);
 }
 void PutPayload(const RefusedFrame& frame, ByteWriter* out) {
   PutStatus(frame.why, out);
@@ -164,6 +166,7 @@ bool GetPayload(ByteReader* in, HelloFrame* frame) {
   frame->fingerprint = in->Get<uint64_t>();
   frame->nonce = in->Get<uint64_t>();
   const bool sound = !SaysRcache(frame->protocols) || GetRcache(in, &frame->rcache);
+  if (frame->protocols.highest >= kAbiNote) frame->note = in->GetString(kRunNoteMax);
   SkipUnknown(frame->protocols, in);
   return sound && frame->nonce != 0 && frame->world >= 1 && frame->world <= kRanksMax && frame->rank < frame->world &&
          frame->spec_bytes <= kSpecBytesMax;
@@ -188,6 +191,7 @@ bool GetPayload(ByteReader* in, WelcomeFrame* frame) {
   frame->scaler_steps = in->Get<uint32_t>();
   frame->last_skipped = in->Get<uint32_t>();
   frame->job_nonce = in->Get<uint64_t>();
+  if (frame->protocol >= kAbiNote) frame->note = in->GetString(kRunNoteMax);
   return true;
 }
 bool GetPayload(ByteReader* in, RefusedFrame* frame) {

@@ -74,6 +74,9 @@ struct HelloFrame {
   uint64_t nonce = 0;  // chosen at random by the client, not 0: names this incarnation of the rank, also when it comes back
   uint32_t flags = 0;  // kHelloMayWait
   RcacheKind rcache = {};
+  // What the run is known by, up to kRunNoteMax bytes that only trainers understand; empty: nothing is said. The server keeps what the
+  // first rank of a job says. Since version 6.
+  std::string note = {};
 };  // + one descriptor when the rCache is brought: the memory, exported
 struct SpecPartFrame {
   std::vector<std::byte> bytes;
@@ -88,6 +91,7 @@ struct WelcomeFrame {
   uint32_t scaler_steps = 0;
   uint64_t job_nonce = 0;     // names the job's states in kept memory
   uint32_t last_skipped = 0;  // 1: the sealed step was skipped because a gradient overflowed
+  std::string note = {};      // as the job's first rank said it; since version 6
 };
 struct RefusedFrame {
   Status why;

@@ -38,6 +38,7 @@ inline constexpr uint32_t kMicroBatchesMax = 1u << 16;
 inline constexpr uint32_t kDimsMax = 4;
 inline constexpr size_t kNameMax = 95;  // of a parameter
 inline constexpr size_t kJobNameMax = 63;
+inline constexpr size_t kRunNoteMax = 480;  // of Hello, see shm/frames.h
 inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
 // Kept memory of a job (memserver/residency/kept_records.h): an update runs in pieces of a chunk, each with one progress word

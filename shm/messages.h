@@ -12,12 +12,15 @@ namespace tidepool::shm {
 
 // The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a struct there obliges a new number; a
 // program goes on speaking the version before where shm/own_protocols.cpp says so (shm/protocol.h).
-inline constexpr uint32_t kAbiVersion = 5;
-// The version before it, which programs of this release speak too: the same, but that ranks bring no memory.
+inline constexpr uint32_t kAbiVersion = 6;
+// The version before, which programs of this release speak too (5 was between releases): ranks bring no memory and say nothing of their
+// run.
 inline constexpr uint32_t kAbiVersionBefore = 4;
 // The first version in which a rank may bring its rCache (frames.h).
 inline constexpr uint32_t kAbiBrought = 5;
-static_assert(kAbiBrought <= kAbiVersion);
+// The first version in which a rank says what its run is known by, and hears what the job's first one said (frames.h).
+inline constexpr uint32_t kAbiNote = 6;
+static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion);
 
 enum class Op : uint32_t {
   kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training); or a frozen chunk

@@ -97,7 +97,8 @@ Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   state_ = ConnectionState::kReserving;
   const bool may_wait = (hello_.flags & shm::kHelloMayWait) != 0;
   const bool brought = hello_.rcache.is_brought();
-  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_, may_wait, brought},
+  return FrameAction{ReserveJob{connection_, spec_, fingerprint, hello_.rank, uid_, pid_, hello_.nonce, process_start_, may_wait, brought,
+                                std::move(hello_.note)},
                      {}};
 }
 
@@ -150,6 +151,7 @@ shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
   welcome.job_nonce = attached.job_nonce;
   welcome.last_skipped = attached.last_skipped ? 1 : 0;
   welcome.rcache_bytes = spec_->rcache_bytes;
+  welcome.note = attached.note;
   return welcome;
 }
 

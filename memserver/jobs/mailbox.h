@@ -43,6 +43,7 @@ struct ReserveJob {
   uint64_t process_start = 0;  // of pid; see ReadProcessStart in peer_identity.h
   bool may_wait = false;       // for room, in the loop's queue
   bool brings_rcache = false;  // memory of a GPU: none of the server's is used for it
+  std::string note = {};       // what the run is known by, as shm::HelloFrame has it
 };
 struct ResumeSession {
   ConnectionId connection = 0;
@@ -233,6 +234,7 @@ struct Attached {
   uint64_t pool_bytes = 0;
   uint64_t job_nonce = 0;
   bool last_skipped = false;
+  std::string note = {};  // of the job
 };
 // Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's memory is free: the client waits for it.
 struct SessionOver {

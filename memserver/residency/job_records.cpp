@@ -119,6 +119,7 @@ Result<KeptJob> ReadJobRecords(std::span<const std::byte> records, const Indexed
   kept.nonce = record.nonce;
   kept.fingerprint = record.fingerprint;
   kept.uid = record.uid;
+  kept.note = NoteOf(record);
   kept.spec = std::make_shared<const shm::JobSpec>(std::move(spec).value());
   kept.extent_offsets.resize(shm::ExtentCount(*kept.spec));
   kept.frozen_places.resize(kept.spec->frozen.size());

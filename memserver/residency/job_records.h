@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -34,6 +35,7 @@ struct KeptJob {
   uint64_t nonce = 0;
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
+  std::string note;  // empty where none is whole
   std::shared_ptr<const shm::JobSpec> spec;
   std::vector<uint64_t> extent_offsets;  // planes of demoted chunks named as on NVMe
   std::vector<uint64_t> frozen_places;   // in the pool, as `spec` lists them

@@ -292,6 +292,7 @@ void JobStates::WriteFirstRecords(const JobIdentity& identity) {
   record_->spec_crc = Crc32c(encoded_spec_);
   record_->extents_crc = Crc32c(std::as_bytes(std::span(offsets, places)));
   record_->crc = CrcOf(*record_);
+  WriteNote(identity.note, record_);
   record_->steps[0].loss_scale = 1;
   record_->steps[0].crc = CrcOf(record_->steps[0]);
   for (ChunkId id = 0; id < chunks_.size(); ++id) {

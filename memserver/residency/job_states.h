@@ -115,6 +115,7 @@ struct JobIdentity {
   uint64_t nonce = 0;
   uint64_t fingerprint = 0;
   uint32_t uid = 0;
+  std::string note = {};  // up to shm::kRunNoteMax bytes
 };
 
 class JobStates {

@@ -84,6 +84,31 @@ std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuSha
   return slot != 0 && GpuShareWord(job_nonce, rank, slot, record.gpu) == word ? std::optional(slot) : std::nullopt;
 }
 
+namespace {
+
+uint32_t CrcOf(const NoteRecord& note, uint64_t job_nonce) {
+  const std::array<uint64_t, 2> about{job_nonce, note.bytes};
+  const uint32_t text = Crc32c(std::as_bytes(std::span(note.text, note.bytes)));
+  return Crc32c(std::as_bytes(std::span(about))) ^ text ^ kJobRecordMagic;
+}
+
+}  // namespace
+
+void WriteNote(std::string_view text, JobRecord* record) {
+  TP_CHECK(text.size() <= shm::kRunNoteMax, "the frame that brought the note had room for it");
+  NoteRecord& note = record->note;
+  note.bytes = static_cast<uint32_t>(text.size());
+  std::copy(text.begin(), text.end(), note.text);
+  note.crc = CrcOf(note, record->nonce);
+}
+
+std::string NoteOf(const JobRecord& record) {
+  const NoteRecord& note = record.note;
+  if (note.bytes > shm::kRunNoteMax) return {};
+  const bool whole = note.crc == CrcOf(note, record.nonce) || TP_PLANTED("recover.note_unchecked");
+  return whole ? std::string(note.text, note.bytes) : std::string();
+}
+
 uint32_t CrcOf(const StepRecord& record) {
   return Crc32c(std::as_bytes(std::span(&record, 1)).first(offsetof(StepRecord, crc)));
 }

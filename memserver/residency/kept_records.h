@@ -36,6 +36,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/content_hash.h"
 #include "base/ids.h"
@@ -89,6 +91,14 @@ struct GpuShareRecord {
 // Of the run: the set of ranks from the first seat to the last.
 enum class RunState : uint32_t { kWhole = 0, kLeft = 1, kPeerLost = 2 };  // kLeft: a rank said goodbye
 
+// What the run is known by. Servers of layout 8 that know nothing of it left zeros here, and read none of it: no note, and no other layout.
+// Never changes; a text that does not fit its check is none.
+struct NoteRecord {
+  uint32_t crc;  // of all below that counts, and of the job's nonce
+  uint32_t bytes;
+  char text[shm::kRunNoteMax];
+};
+
 struct JobRecord {
   std::atomic<uint32_t> magic;  // stored last: a record without it was never complete
   uint32_t crc;                 // of the identity: from `layout` to `extents_crc`
@@ -112,6 +122,7 @@ struct JobRecord {
   alignas(64) StepRecord steps[2];  // of version v at v % 2
   alignas(64) RankRecord ranks[shm::kRanksMax];
   GpuShareRecord gpu_shares[shm::kRanksMax];  // by rank
+  NoteRecord note;
 };
 
 // Names the chunk's planes; its stamp is the version with a check over the whole name, so that one store publishes both.
@@ -183,6 +194,9 @@ uint32_t DemotedCount(uint64_t word);
 // The keeper's slot of a share, with a check over whose it is and of which GPU. The slot of a word whose check fits; nothing of another.
 uint64_t GpuShareWord(uint64_t job_nonce, Rank rank, uint32_t slot, const std::array<uint8_t, 16>& gpu);
 std::optional<uint32_t> GpuShareSlot(uint64_t job_nonce, Rank rank, const GpuShareRecord& record);
+// `note` has at most shm::kRunNoteMax bytes. The record's nonce is there already.
+void WriteNote(std::string_view note, JobRecord* record);
+std::string NoteOf(const JobRecord& record);
 uint32_t CrcOf(const StepRecord& record);
 uint32_t CrcOf(const JobRecord& record);  // of the identity
 uint32_t CrcOf(const StandInRecord& record);

@@ -333,6 +333,7 @@ ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t u
   event.pid = pid_ != 0 ? pid_ : static_cast<int32_t>(1000 + last_connection_);
   event.nonce = nonce != 0 ? nonce : NonceOf(last_connection_);
   event.may_wait = may_wait_;
+  event.note = note_;
   event.brings_rcache = !gpus_.empty();
   Post(std::move(event));
   return last_connection_;

@@ -204,6 +204,8 @@ class ServeWorld {
   void LoseShares() { kept_states_.clear(); }
   // Whether later reservations wait for room.
   void MayWait(bool may_wait) { may_wait_ = may_wait; }
+  // What later reservations say that their run is known by.
+  void SayOfRun(std::string note) { note_ = std::move(note); }
   // An admin changes something; the answer.
   Status Command(decltype(AdminCommand::what) what);
   Status SetQuota(const std::string& job, const QuotaChange& change);
@@ -239,6 +241,7 @@ class ServeWorld {
   Status recovered_;
   uint64_t pool_nonce_ = 76;
   int32_t pid_ = 0;
+  std::string note_;
   bool may_wait_ = false;
   Gpu* GpuFor(Rank rank) const { return gpus_.empty() ? nullptr : gpus_[rank % gpus_.size()]; }
   std::vector<Gpu*> gpus_;

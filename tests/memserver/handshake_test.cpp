@@ -30,7 +30,7 @@ class HandshakeTest : public ::testing::Test {
  protected:
   Result<FrameAction> Say(shm::Frame frame) { return protocol_.OnFrame(std::move(frame), {}); }
   static shm::HelloFrame Hello(const std::vector<std::byte>& bytes) {
-    return {shm::kOwnProtocols, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes), 0xabc};
+    return {shm::kOwnProtocols, 1, 2, 1, bytes.size(), shm::Fingerprint(bytes), 0xabc, 0, {}, "batch 8"};
   }
   // Through the greeting; the event that comes out of it.
   ReserveJob Greet() {
@@ -72,13 +72,15 @@ TEST_F(HandshakeTest, ACompleteGreetingBecomesOneReservation) {
   EXPECT_EQ(protocol_.state(), ConnectionState::kReserving);
   EXPECT_EQ(event.nonce, 0xabcU);
   EXPECT_EQ(event.process_start, 99U);
+  EXPECT_EQ(event.note, "batch 8");
   EXPECT_FALSE(protocol_.resume().has_value());
   EXPECT_FALSE(protocol_.TakeMemory().rcache.valid());
 }
 
 TEST_F(HandshakeTest, TheAnswerToAGreetingIsAWelcome) {
   Greet();
-  const auto frame = protocol_.AnswerTo({.connection = 5, .session = 3, .job = 4, .sealed_version = 7, .job_nonce = 0x10b});
+  const auto frame =
+      protocol_.AnswerTo({.connection = 5, .session = 3, .job = 4, .sealed_version = 7, .job_nonce = 0x10b, .note = "batch 4"});
   ASSERT_TRUE(std::holds_alternative<shm::WelcomeFrame>(frame));
   const auto& welcome = std::get<shm::WelcomeFrame>(frame);
   EXPECT_EQ(welcome.session, 3U);
@@ -86,6 +88,7 @@ TEST_F(HandshakeTest, TheAnswerToAGreetingIsAWelcome) {
   EXPECT_EQ(welcome.sealed_version, 7U);
   EXPECT_EQ(welcome.job_nonce, 0x10bU);
   EXPECT_EQ(welcome.rcache_bytes, 8192U);
+  EXPECT_EQ(welcome.note, "batch 4");
 }
 
 TEST_F(HandshakeTest, ARankThatComesBackAsksForItsSessionAtOnce) {

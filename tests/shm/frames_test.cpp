@@ -156,12 +156,27 @@ TEST(Frames, ABroughtRcacheOutOfRangeIsRefused) {
   EXPECT_TRUE(refused(resume)) << "a session on the host has no flags";
 }
 
+TEST(Frames, WhatARunIsKnownByIsSaidBothWays) {
+  HelloFrame hello = SoundHello();
+  hello.note = std::string(kRunNoteMax, 'n');
+  EXPECT_EQ(Through(hello).note, hello.note);
+  hello.note += "n";
+  EXPECT_EQ(DecodeFrame(EncodeFrame(hello)).status().id(), ErrorId::kHandshakeBad);
+  WelcomeFrame welcome{kAbiNote};
+  welcome.note = "batch 8\n";
+  EXPECT_EQ(Through(welcome).note, "batch 8\n");
+  welcome.protocol = kAbiNote - 1;
+  EXPECT_EQ(Through(welcome).note, "");
+}
+
 TEST(Frames, AVersionBeforeItSaysAndReadsNothingOfIt) {
   HelloFrame hello = SoundHello();
   ResumeFrame resume = SoundResume();
   const size_t greeting = EncodeFrame(hello).size(), coming_back = EncodeFrame(resume).size();
   hello.protocols = resume.protocols = {kAbiVersionBefore, kAbiVersionBefore};
-  EXPECT_EQ(EncodeFrame(hello).size(), greeting - 20) << "form and uuid";
+  hello.note = "batch 8";
+  EXPECT_EQ(EncodeFrame(hello).size(), greeting - 20 - 4) << "form and uuid, and how long the note is";
+  EXPECT_EQ(Through(hello).note, "");
   EXPECT_EQ(EncodeFrame(resume).size(), coming_back - 28) << "and the base of its flags";
   EXPECT_EQ(Through(hello).rcache, RcacheKind{});
   EXPECT_EQ(Through(resume).nonce, resume.nonce);
