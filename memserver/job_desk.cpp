@@ -13,6 +13,7 @@
 #include "base/point.h"
 #include "memserver/snapshot_builder.h"
 #include "shm/gpu_states.h"
+#include "shm/spec_difference.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -50,7 +51,8 @@ Status JobDesk::CheckJoin(const Job& job, const ReserveJob& event) const {
                                                    std::to_string(spec.world));
   }
   if (job.fingerprint != event.fingerprint) {
-    return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name + " differently from the ranks before it");
+    return Status(ErrorId::kJobMismatch, RankText(event.rank) + " describes job " + spec.name +
+                                             " differently from the ranks before it: " + shm::DifferenceOf(spec, *event.spec));
   }
   if (job.HasSeats() && job.brings_rcache != event.brings_rcache) {
     return Status(ErrorId::kJobMismatch,

@@ -44,7 +44,9 @@ TEST(Joining, IsRefusedToOthersWithTheReason) {
   EXPECT_EQ(world.Join(MakeSpec({.world = 3}), 1), nullptr);
   EXPECT_EQ(Refusal(&world).id(), ErrorId::kRankCountMismatch);
   EXPECT_EQ(world.Join(MakeSpec({.world = 2, .chunks = 3}), 1), nullptr);
-  EXPECT_EQ(Refusal(&world).id(), ErrorId::kJobMismatch);
+  const Status differs = Refusal(&world);
+  EXPECT_EQ(differs.id(), ErrorId::kJobMismatch);
+  EXPECT_NE(differs.what().find("number of chunks 2, now 3"), std::string::npos) << differs.what();
   EXPECT_EQ(world.Join(spec, 1, /*uid=*/1001), nullptr);
   EXPECT_EQ(Refusal(&world).id(), ErrorId::kNotOwner);
   EXPECT_NE(world.Join(spec, 1), nullptr);
