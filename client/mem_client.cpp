@@ -38,6 +38,15 @@ std::string Described(const shm::Request& request) {
   return NameOf(op) + (of_chunk ? " chunk " + std::to_string(request.chunk) : std::string());
 }
 
+// A user's numbers, which only the server had looked at.
+Status WhyNoStep(const shm::EndStepRequest& end) {
+  return Status(ErrorId::kConfigBadValue, "a step cannot be taken with learning rate " + std::to_string(end.learning_rate) +
+                                              " and loss scale " + std::to_string(end.loss_scale))
+      .Where("the end of step " + std::to_string(end.version + 1))
+      .Why("memserver takes a finite learning rate from 0, and a finite loss scale above 0")
+      .Fix("correct the learning rate and its schedule (--lr, --min-lr), or the loss scale");
+}
+
 shm::Request RequestOf(shm::Op op, const Range& range) {
   shm::Request request{};
   request.op = static_cast<uint32_t>(op);
@@ -175,6 +184,7 @@ void MemClient::TakeCompletions() {
 Result<Outcome> MemClient::OutcomeOf(const shm::Completion& completion, const shm::Request& request) const {
   if (completion.error != 0) {
     const ErrorId id = completion.error <= UINT16_MAX ? static_cast<ErrorId>(completion.error) : ErrorId::kInternal;
+    if (id == ErrorId::kConfigBadValue && request.op == static_cast<uint32_t>(shm::Op::kEndStep)) return WhyNoStep(shm::AsEndStep(request));
     return Status(id, "memserver answered '" + Described(request) + "' with " + ErrorEntryOf(id).name)
         .Where("job " + std::to_string(session_.attachment.job) + ", version " + std::to_string(request.version));
   }

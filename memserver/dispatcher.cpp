@@ -233,6 +233,10 @@ void EndStep(Seat* seat, const shm::EndStepRequest& request) {
     Answer(seat, Failure(shm::AsRequest(request), ErrorId::kPeerLost));
     return;
   }
+  if (!HasUsableNumbers(request) && !TP_PLANTED("step.numbers_unchecked")) {
+    Answer(seat, Failure(shm::AsRequest(request), ErrorId::kConfigBadValue));
+    return;
+  }
   seat->violation = CheckEndStep(*job->states, request);
   if (seat->violation != nullptr) return;
   if (job->step.HasEnded(seat->rank)) {

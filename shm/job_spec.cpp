@@ -60,7 +60,7 @@ Status CheckCounts(const JobSpec& spec) {
   TP_RETURN_IF_ERROR(CheckCount("chunks", spec.chunks.size(), kChunksMax));
   TP_RETURN_IF_ERROR(CheckCount("parameters", spec.parameters.size(), kParametersMax));
   if (!IsDType(static_cast<uint32_t>(spec.dtype))) return Bad("unknown element type " + std::to_string(static_cast<uint32_t>(spec.dtype)));
-  if (const char* why = WhyBad(spec.optimizer, spec.dtype)) return Bad(why);
+  if (const char* why = WhyBad(spec.optimizer, spec.dtype)) return Bad(why).Fix("correct that number of the optimizer");
   if (spec.loss_scaling > 1) return Bad("loss_scaling is " + std::to_string(spec.loss_scaling) + "; allowed are 0 and 1");
   if (spec.rcache_bytes == 0 || spec.rcache_bytes % kPageBytes != 0 || spec.rcache_bytes > kRcacheBytesMax) {
     return Bad("the rCache of " + std::to_string(spec.rcache_bytes) + " bytes is not a positive multiple of 4 KiB up to 256 TiB");
@@ -70,11 +70,13 @@ Status CheckCounts(const JobSpec& spec) {
 
 Status CheckFloats(const JobSpec& spec) {
   constexpr double kHuge = 1e30;
-  if (!InRange(spec.max_grad_norm, 0, kHuge)) return Bad("max_grad_norm must be finite and not negative");
+  if (!InRange(spec.max_grad_norm, 0, kHuge))
+    return Bad("max_grad_norm must be finite and not negative").Fix("correct the value that gradients are clipped to (--clip)");
   for (size_t i = 0; i < spec.parameter_groups.size(); ++i) {
     const ParameterGroup& group = spec.parameter_groups[i];
     if (!InRange(group.lr_scale, 0, kHuge) || !InRange(group.weight_decay, 0, kHuge)) {
-      return Bad(Nth("parameter group", i) + ": lr_scale and weight_decay must be finite and not negative");
+      return Bad(Nth("parameter group", i) + ": lr_scale and weight_decay must be finite and not negative")
+          .Fix("correct the weight decay (--weight-decay), or the factor of the learning rate");
     }
   }
   return Status();

@@ -73,10 +73,13 @@ const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& requ
   return nullptr;
 }
 
+bool HasUsableNumbers(const shm::EndStepRequest& request) {
+  const bool rate = std::isfinite(request.learning_rate) && request.learning_rate >= 0;
+  return rate && std::isfinite(request.loss_scale) && request.loss_scale > 0;
+}
+
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request) {
   if (request.reserved != 0 || (request.flags & ~shm::kResubmitted) != 0) return "a reserved field is not zero";
-  if (!std::isfinite(request.learning_rate) || request.learning_rate < 0) return "the learning rate is not a finite number from 0";
-  if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) return "the loss scale is not a finite number above 0";
   if (!states.weights_ready()) return "a step ended before the weights came";
   if (request.version != states.sealed_version()) return "the step that ends is not the open one";
   return nullptr;

@@ -17,6 +17,8 @@ const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes
 const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request);
 const char* CheckFetch(JobStates& states, const shm::Request& request);
 const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& request);
+// False: a user has chosen a learning rate or a loss scale with which nothing can be updated. That breaks no rule of the rings.
+bool HasUsableNumbers(const shm::EndStepRequest& request);
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request);
 
 }  // namespace tidepool::memserver
