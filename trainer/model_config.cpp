@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "base/json_writer.h"
+#include "base/whole_file.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -57,12 +58,7 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
     json.Field("tidepool_lora_targets", TargetsText(config.lora)).Field("tidepool_base", config.base);
   }
   json.EndObject();
-  std::ofstream file(directory + kFile, std::ios::trunc);
-  file << json.text() << "\n";
-  file.close();
-  if (!file)
-    return Status(ErrorId::kFileWriteFailed, "cannot write " + directory + kFile).Where(directory + kFile).Why(std::strerror(errno));
-  return {};
+  return WriteWholeFile(directory + kFile, json.text() + "\n");
 }
 
 Result<ModelConfig> ReadModelConfig(const std::string& directory) {

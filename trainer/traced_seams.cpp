@@ -1,9 +1,8 @@
 #include "trainer/traced_seams.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <utility>
+
+#include "base/whole_file.h"
 
 namespace tidepool::trainer {
 
@@ -110,10 +109,8 @@ std::vector<Collective*> RunTrace::groups() const {
 }
 
 Status RunTrace::Write(const std::string& path, uint32_t rank) const {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << trace_.Render(rank) << "\n" << std::flush;
-  if (file.good()) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot write the trace " + path).Where("--trace " + path).Why(std::strerror(errno));
+  Status written = WriteWholeFile(path, trace_.Render(rank) + "\n");
+  return written.ok() ? written : std::move(written).Where("--trace " + path);
 }
 
 }  // namespace tidepool::trainer

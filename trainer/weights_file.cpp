@@ -8,9 +8,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <cstdio>
 
 #include "base/units.h"
+#include "base/whole_file.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -26,40 +26,6 @@ std::string ShapeText(const std::vector<uint64_t>& dims) {
 bool IsDirectory(const std::string& path) {
   struct stat seen {};
   return stat(path.c_str(), &seen) == 0 && S_ISDIR(seen.st_mode);
-}
-
-Status WriteFailed(const std::string& path) {
-  return Status(ErrorId::kFileWriteFailed, "cannot write " + path).Where(path).Why(std::strerror(errno));
-}
-
-Status WriteAll(int fd, const std::string& path, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return WriteFailed(path);
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  return {};
-}
-
-// On the disk under its final name, with the mode of the file that it replaces, or not at all.
-Status ReplaceWhole(const std::string& path, std::span<const std::byte> header, std::span<const std::byte> data) {
-  struct stat former {};
-  if (stat(path.c_str(), &former) != 0) return WriteFailed(path);
-  const std::string temporary = path + ".tmp-" + std::to_string(getpid());
-  const UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid()) return WriteFailed(temporary);
-  Status written = WriteAll(fd.get(), temporary, header);
-  if (written.ok()) written = WriteAll(fd.get(), temporary, data);
-  if (written.ok() && fchmod(fd.get(), former.st_mode & 0777) != 0) written = WriteFailed(temporary);
-  if (written.ok() && fsync(fd.get()) != 0) written = WriteFailed(temporary);
-  if (written.ok() && rename(temporary.c_str(), path.c_str()) != 0) written = WriteFailed(path);
-  if (!written.ok()) {
-    unlink(temporary.c_str());
-    return written;
-  }
-  const UniqueFd directory(open(DirectoryOfWeights(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return directory.valid() && fsync(directory.get()) == 0 ? Status() : WriteFailed(DirectoryOfWeights(path));
 }
 
 }  // namespace
@@ -164,7 +130,7 @@ Status AddMetadata(const std::string& path, const std::vector<std::pair<std::str
     TP_RETURN_IF_ERROR(file.Read(tensor, 0, std::span(data).subspan(at)));
   }
   TP_ASSIGN_OR_RETURN(const std::string text, EncodeSafetensorsHeader(&header));
-  return ReplaceWhole(path, std::as_bytes(std::span(text)), std::as_bytes(std::span(data)));
+  return WriteWholeFile(path, {std::as_bytes(std::span(text)), std::as_bytes(std::span(data))});
 }
 
 }  // namespace tidepool::trainer

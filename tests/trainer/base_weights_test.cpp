@@ -1,5 +1,8 @@
 // A saved model as the base of adapters: its chunks hold the file's values, and a file that does not fit is refused with what is wrong.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
 #include <stdlib.h>
 
 #include <cmath>
@@ -217,6 +220,23 @@ TEST_F(BaseWeights, AreNotAdaptersThemselves) {
   EXPECT_EQ(TargetsText(read.lora), "attn.c_attn,mlp.c_fc");
   EXPECT_EQ(read.shape.name, "deep");
   ExpectRefused(ErrorId::kUsageError, {"holds adapters", "--base /models/a/model.safetensors"});
+}
+
+// --save of a disk that is full.
+TEST_F(BaseWeights, KeepTheirDescriptionWhereAnotherOneDoesNotFit) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{40, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status failed = WriteModelConfig(directory_, {.shape = kShape, .bytes = false, .lora = {}, .base = {}});
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(failed.id(), ErrorId::kFileWriteFailed);
+  EXPECT_EQ(failed.where(), directory_ + "/config.json");
+  const auto read = ReadModelConfig(directory_);
+  ASSERT_TRUE(read.ok()) << read.status().Format();
+  EXPECT_TRUE(read.value().bytes);
 }
 
 TEST_F(BaseWeights, KeepTheirBytesAndModeWhenMetadataIsAdded) {
