@@ -24,7 +24,6 @@ constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is b
 constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
 constexpr uint64_t kUploadBytesMax = 8 * kMiB;  // of the rCache; more would only delay the first copy
-constexpr const char* kQueueDefault = "24h";
 
 Rendezvous RendezvousOf(const RankPlace& place, int64_t server_timeout_ns) {
   Rendezvous meet;
@@ -41,11 +40,6 @@ Rendezvous RendezvousOf(const RankPlace& place, int64_t server_timeout_ns) {
   return meet;
 }
 
-Result<int64_t> DurationOf(const char* flag, const std::string& text) {
-  Result<int64_t> duration = ParseDurationNs(text);
-  return duration.ok() ? std::move(duration) : Status(duration.status()).Where(flag);
-}
-
 Status StoppedBySignal() {
   return Status(ErrorId::kSessionEnded, "stopped by a signal while other ranks were waited for");
 }
@@ -54,19 +48,9 @@ Status StoppedBySignal() {
 
 Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, SessionTask task) {
   std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
-  const RunOptions& options = session->task_.options;
-  if (!options.pool.empty()) {
-    const Result<uint64_t> pool = ParseSize(options.pool);
-    if (!pool.ok()) return Status(pool.status()).Where("--pool");
-    session->pool_bytes_ = pool.value();
-  }
+  TP_ASSIGN_OR_RETURN(session->waits_, WaitsOf(session->task_.options));
   // A private server's states end with it: there is nothing to wait for.
-  if (!session->standalone()) {
-    TP_ASSIGN_OR_RETURN(session->server_timeout_ns_, DurationOf("--server-timeout", options.server_timeout));
-    TP_ASSIGN_OR_RETURN(session->rejoin_timeout_ns_, DurationOf("--rejoin-timeout", options.rejoin_timeout));
-    const std::string& queue = options.queue_timeout;
-    TP_ASSIGN_OR_RETURN(session->queue_timeout_ns_, DurationOf("--wait", queue.empty() ? kQueueDefault : queue));
-  }
+  if (session->standalone()) session->waits_ = {.pool_bytes = session->waits_.pool_bytes};
   return session;
 }
 
@@ -93,7 +77,7 @@ Status RunSession::StartPrivateServer() {
 Status RunSession::LaunchServer() {
   StandaloneOptions standalone;
   standalone.pool_bytes =
-      pool_bytes_.value_or(RoundUp(client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
+      waits_.pool_bytes.value_or(RoundUp(client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
   standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
   TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(standalone));
   socket_dir_ = server_->socket_dir();
@@ -112,7 +96,7 @@ Status RunSession::ShareSocketDir() {
 }
 
 DoneKeys RunSession::MakeDoneKeys() const {
-  return DoneKeys(RendezvousOf(place_, server_timeout_ns_), task_.spec.name);
+  return DoneKeys(RendezvousOf(place_, waits_.server_timeout_ns), task_.spec.name);
 }
 
 bool RunSession::DoneBefore() const {
@@ -126,12 +110,13 @@ Status RunSession::Attach() {
   if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
   client::ClientOptions client;
   client.socket_dir = socket_dir_;
-  client.server_timeout_ns = server_timeout_ns_;
+  client.server_timeout_ns = waits_.server_timeout_ns;
   client.on_wait = task_.say;
-  client.queue_timeout_ns = queue_timeout_ns_;
+  client.queue_timeout_ns = waits_.queue_timeout_ns;
   client.give_up = StopFlag::Requested;
   client.brought = task_.device.brought;
-  if (task_.resumes) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, server_timeout_ns_));
+  client.run_note = task_.note;
+  if (task_.resumes) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, waits_.server_timeout_ns));
   return TakeSeat(client);
 }
 
@@ -152,7 +137,7 @@ Status RunSession::TakeSeat(const client::ClientOptions& options) {
       return Status(no_gpu_states_).Fix("give --gpu-states off: other ranks have states there, and this one cannot");
     }
     const bool taken = made.status().id() == ErrorId::kRankTaken;
-    if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, server_timeout_ns_)) {
+    if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, waits_.server_timeout_ns)) {
       return made.status().where().empty() ? Status(made.status()).Where("memserver at " + options.socket_dir) : made.status();
     }
     if (StopFlag::Requested()) return StoppedBySignal();
@@ -183,14 +168,14 @@ Status RunSession::SeatLost() {
 
 Status RunSession::MeetWorld() {
   if (world_) return {};
-  Rendezvous meet = RendezvousOf(place_, server_timeout_ns_);
+  Rendezvous meet = RendezvousOf(place_, waits_.server_timeout_ns);
   if (!task_.options.save_dir.empty()) {  // rank 0 saves alone, the others stand in a barrier
     meet.gather_timeout_ms = meet.timeout_ms;
     meet.timeout_ms += client::ClientOptions().save_timeout_ns / kNsPerMs;
   }
   if (task_.resumes) {
     meet.mesh_timeout_ms = kMeshRetryMs;
-    meet.gather_timeout_ms = rejoin_timeout_ns_ / kNsPerMs;
+    meet.gather_timeout_ms = waits_.rejoin_timeout_ns / kNsPerMs;
   }
   meet.interrupted = [this] { return Interrupted(); };
   meet.doomed = [this] { return SeatLost(); };
@@ -268,6 +253,10 @@ std::vector<Collective*> RunSession::groups() const {
 
 void RunSession::AwaitServer() {
   if (client_ && !StopFlag::Requested()) static_cast<void>(client_->Check());
+}
+
+void RunSession::GiveJobBack() {
+  if (client_) static_cast<void>(client_->Detach());
 }
 
 void RunSession::Leave() {

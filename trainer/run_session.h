@@ -20,6 +20,7 @@
 #include "client/provide_frozen.h"
 #include "device/device.h"
 #include "trainer/comm/done_keys.h"
+#include "trainer/check_run.h"
 #include "trainer/comm/gloo_collective.h"
 #include "trainer/job.h"
 #include "trainer/launch/rank_place.h"
@@ -47,6 +48,7 @@ struct SessionTask {
   RunOptions options;
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
+  std::string note = {};                  // what the run is known by (trainer/run_note.h)
   // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server that is away; the other ranks for
   // --rejoin-timeout.
   bool resumes = false;
@@ -80,6 +82,9 @@ class RunSession {
   // Before a Leave behind which Attach is called again: a server that has ended is waited for and told of this seat. It would else expect
   // the seat's living process back, and seat it anew only after a lease. What ends the wait is found again by Attach.
   void AwaitServer();
+  // Before Leave, for a job that has nothing worth keeping: this rank says goodbye; the job goes with the last rank that does. Errors are
+  // those of a seat that is lost anyway.
+  void GiveJobBack();
   // Gives up groups and seat without a word. Harmless when repeated.
   void Leave();
   // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back;
@@ -122,8 +127,7 @@ class RunSession {
   SessionTask task_;
   Status no_gpu_states_;  // why the server refused them; ok: it did not
   SteadyClock clock_;
-  std::optional<uint64_t> pool_bytes_;  // as asked for
-  int64_t server_timeout_ns_ = 0, rejoin_timeout_ns_ = 0, queue_timeout_ns_ = 0;
+  RunWaits waits_;
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<RendezvousStore> store_;
   std::unique_ptr<Collective> world_;

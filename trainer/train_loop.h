@@ -24,7 +24,7 @@ using BatchLoss = std::function<at::Tensor(const Batch&)>;
 // Where a run begins: at a new job, or behind the last sealed step of a job that the server holds, as its step record tells.
 struct StartPoint {
   Version version = 0;       // sealed; the next step's number is version + 1, because skipped steps count too
-  uint64_t data_cursor = 0;  // of the next batch
+  uint64_t data_cursor = 0;  // sequences that all ranks have read
   double loss_scale = 1;     // that the sealed step was done with, before its verdict
   uint32_t scaler_steps = 0;
   bool last_skipped = false;  // the verdict

@@ -20,13 +20,14 @@
 #include "trainer/model/gpt_init.h"
 #include "trainer/model_config.h"
 #include "trainer/resume.h"
+#include "trainer/run_files.h"
+#include "trainer/run_note.h"
 #include "trainer/weights_file.h"
 
 namespace tidepool::trainer {
 namespace {
 
-constexpr const char* kDefaultData = "/usr/share/common-licenses";  // text that every Debian carries
-constexpr uint64_t kByteVocab = 256;                                // a model of this size reads text byte by byte
+constexpr uint64_t kByteVocab = 256;  // a model of this size reads text byte by byte
 
 // The module's tensors in the order of the layout's ParameterIds.
 Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
@@ -39,27 +40,6 @@ Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& l
     tensors.push_back(found->second);
   }
   return tensors;
-}
-
-// What cannot be written is told before the first step, not behind the last one. `flag`: that named it.
-Status PrepareDirectory(const std::string& flag, const std::string& path) {
-  if (path.empty()) return {};
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return Status(ErrorId::kFileWriteFailed, "cannot make the directory " + path).Where(flag + " " + path).Why(error.message());
-  if (access((path + "/.").c_str(), W_OK | X_OK) == 0) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot write into the directory " + path).Where(flag + " " + path).Why(std::strerror(errno));
-}
-
-// It is there from then on; what a run before has written stays in it until this one has something better.
-Status PrepareFile(const std::string& flag, const std::string& path) {
-  if (path.empty() || UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)).valid()) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot write the file " + path).Where(flag + " " + path).Why(std::strerror(errno));
-}
-
-Result<Corpus> OpenData(const std::string& path, uint64_t vocab) {
-  Result<Corpus> corpus = OpenCorpus(path, {.vocab = vocab});
-  return corpus.ok() ? std::move(corpus) : Status(corpus.status()).Where("--data " + path);
 }
 
 }  // namespace
@@ -76,11 +56,12 @@ void TrainingRun::SayWait(const std::string& line) const {
 Status TrainingRun::Plan() {
   TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_, place_));
   cpus_ = CpuWatch::Start(UseThreads(options_.threads, place_.local_world));
-  TP_ASSIGN_OR_RETURN(plan_, MakeRunPlan(options_, place_.world, place_.rank, JobNameOf(options_, place_)));
+  TP_ASSIGN_OR_RETURN(CheckedRun checked, CheckRun(options_, place_, JobNameOf(options_, place_)));
+  plan_ = std::move(checked.plan);
+  data_ = std::move(checked.data);
   plan_.choice = setup_.choice;
-  TP_ASSIGN_OR_RETURN(corpus_, OpenData(options_.data.empty() ? kDefaultData : options_.data, plan_.shape.vocab));
   Say("tidepool trainer  job " + plan_.spec.name + ", " + std::to_string(place_.world) + (place_.world == 1 ? " rank" : " ranks") +
-      " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + corpus_->description + "\n");
+      " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + data_->corpus.description + "\n");
   TP_RETURN_IF_ERROR(OpenDevice());
   return plan_.lora.on() ? NameBase() : Status();
 }
@@ -109,6 +90,7 @@ Status TrainingRun::NameBase() {
 
 Status TrainingRun::MakeSession() {
   SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+  task.note = data_->note;
   task.resumes = resume_;
   task.states_may_stay_on_host = plan_.gpu_states.may_stay_on_host;
   task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
@@ -121,31 +103,21 @@ Status TrainingRun::MakeSession() {
   return {};
 }
 
-Status TrainingRun::PrepareOutputs() const {
-  if (place_.rank != 0) return {};
-  TP_RETURN_IF_ERROR(PrepareDirectory("--out", options_.out_dir));
-  TP_RETURN_IF_ERROR(PrepareDirectory("--save", options_.save_dir));
-  TP_RETURN_IF_ERROR(PrepareFile("--trace", options_.trace_file));
-  if (plan_.base == nullptr || options_.save_dir.empty()) return {};
-  std::error_code unknown;
-  if (!std::filesystem::equivalent(options_.save_dir, DirectoryOfWeights(plan_.base->file().path()), unknown)) return {};
-  return Status(ErrorId::kUsageError, "adapters cannot be saved where their base lies")
-      .Where("--save " + options_.save_dir)
-      .Why("config.json there describes the base")
-      .Fix("give another directory");
-}
-
 Status TrainingRun::TakeSeat() {
   TP_RETURN_IF_ERROR(session_->Attach());
   const client::Attachment& seat = session_->service()->attachment();
   start_ = StartPointOf(seat);
   sealed_ = std::max(sealed_, start_.version);
   Say("server    " + session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job\n");
-  return seat.weights_ready ? Continue() : Status();
+  if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
+  TP_RETURN_IF_ERROR(CheckRunNote(seat.note, data_->note, plan_.spec.name, start_.version));
+  return seat.weights_ready ? Continue(seat.note) : Status();
 }
 
-Status TrainingRun::Continue() {
-  if (!resume_) return StillHeld(plan_.spec.name, start_.version);
+Status TrainingRun::Continue(const std::string& note) {
+  TP_ASSIGN_OR_RETURN(start_.data_cursor, CursorInSequences(start_.data_cursor, start_.version, options_));
+  if (note.empty()) Say("resume    the server keeps no note of the job's data (an older release): data and --seed are not compared\n");
+  for (const std::string& line : DescribeChanges(note, data_->note)) Say("resume    " + line + "\n");
   Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " + std::to_string(start_.version) + " of " +
       std::to_string(options_.steps) + "; no weights are loaded\n");
   return {};
@@ -191,11 +163,12 @@ Status TrainingRun::LoadWeights() {
   });
 }
 
-Result<std::vector<Batch>> TrainingRun::ReadHeldOut(BatchShape shape) {
+Result<std::vector<Batch>> TrainingRun::ReadHeldOut() {
   std::vector<Batch> batches;
   if (options_.eval_every == 0) return batches;
+  BatchShape shape = data_->shape;
   shape.shuffled = false;
-  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(corpus_->validation, shape));
+  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.validation, shape));
   for (uint64_t i = 0; i < options_.eval_batches; ++i) {
     TP_ASSIGN_OR_RETURN(Batch batch, cursor.Next());
     batches.push_back(std::move(batch));
@@ -203,9 +176,9 @@ Result<std::vector<Batch>> TrainingRun::ReadHeldOut(BatchShape shape) {
   return batches;
 }
 
-Result<TrainTask> TrainingRun::MakeTask(const BatchShape& shape) {
+Result<TrainTask> TrainingRun::MakeTask() {
   TrainTask task;
-  TP_ASSIGN_OR_RETURN(task.held_out, ReadHeldOut(shape));
+  TP_ASSIGN_OR_RETURN(task.held_out, ReadHeldOut());
   task.engine = engine_.get();
   task.world = session_->world();
   task.loss = [this](const Batch& batch) {
@@ -236,12 +209,10 @@ Result<TrainTask> TrainingRun::MakeTask(const BatchShape& shape) {
 }
 
 Status TrainingRun::Train() {
-  const uint64_t context = options_.context > 0 ? options_.context : plan_.shape.context;
-  const BatchShape shape{.sequences = options_.batch, .tokens = context, .rank = place_.rank, .world = place_.world, .seed = options_.seed};
-  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(corpus_->train, shape));
+  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.train, data_->shape));
   TP_ASSIGN_OR_RETURN(ReportWriter reports,
                       ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "", options_.log_every, options_.quiet, start_.version));
-  TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask(shape));
+  TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask());
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
   device_->ResetPeak();
@@ -316,6 +287,11 @@ bool TrainingRun::NothingToDoTogether() const {
   return trained_already() && (options_.out_dir.empty() || !ReportWriter::IsUnreported(options_.out_dir, start_.version));
 }
 
+// Nothing was trained, and nobody goes on with it, or what was asked for can never be: the job's name is to be free for the next try.
+bool TrainingRun::IsWorthless(const Status& ended) const {
+  return sealed_ == 0 && !options_.standalone && (!resume_ || ended.code() == Code::kInvalid);
+}
+
 // Another rank's death shows as a broken collective or as the server's word, whichever comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
   if (!EndsAttemptOnly(ended) || !resume_ || options_.standalone || StopFlag::Requested()) return false;
@@ -366,7 +342,7 @@ Status TrainingRun::All() {
     Say("dry run   nothing was started\n");
     return {};
   }
-  TP_RETURN_IF_ERROR(PrepareOutputs());
+  if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_));
   if (session_->DoneBefore()) {
     Say("done      every rank had come to its end before torchrun started them again\n");
     return {};
@@ -381,6 +357,7 @@ Status TrainingRun::All() {
     ended = Attempt();
   }
   if (!ended.ok()) {
+    if (IsWorthless(ended)) session_->GiveJobBack();
     Leave();
     return Explained(std::move(ended));
   }

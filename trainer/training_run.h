@@ -18,11 +18,12 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "trainer/cpu_watch.h"
-#include "trainer/data/corpus.h"
 #include "trainer/device_memory.h"
 #include "trainer/engine.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/model/gpt.h"
+#include "trainer/check_run.h"
+#include "trainer/run_corpus.h"
 #include "trainer/run_device.h"
 #include "trainer/run_options.h"
 #include "trainer/run_plan.h"
@@ -55,23 +56,24 @@ class TrainingRun {
   Status OpenDevice();
   Status MakeSession();
   Status NameBase();
-  Status PrepareOutputs() const;
   bool StaysForMore() const;
   // From a seat at the server to trained and saved weights.
   Status Attempt();
   Status TakeSeat();
-  Status Continue();
+  // `note`: that the server keeps with the job.
+  Status Continue(const std::string& note);
   // The engine, and what it trains.
   Status Build();
   Status BuildEngine();
   Status ProvideBase();
   Status LoadWeights();
-  Result<std::vector<Batch>> ReadHeldOut(BatchShape shape);
-  Result<TrainTask> MakeTask(const BatchShape& shape);
+  Result<std::vector<Batch>> ReadHeldOut();
+  Result<TrainTask> MakeTask();
   Status Train();
   Status Save();
   Status SaveConfig();
   void Leave();
+  bool IsWorthless(const Status& ended) const;
   bool MayGoOn(const Status& ended);
   void LeaveStuck(const Status& ended);
   Status Explained(Status ended) const;
@@ -92,7 +94,7 @@ class TrainingRun {
   RunPlan plan_;
   std::unique_ptr<RunDevice> device_;  // outlives all that uses its streams
   std::string base_hash_;              // of the base's file, where adapters will be saved beside it
-  std::optional<Corpus> corpus_;
+  std::optional<RunCorpus> data_;
   // Of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;
   StartPoint start_;

@@ -32,12 +32,16 @@ uint64_t Permuted(uint64_t index, uint64_t count, uint64_t key) {
 
 }  // namespace
 
+Status CheckBatch(const BatchShape& shape) {
+  if (shape.world > 0 && shape.sequences > 0 && shape.tokens > 0 && shape.sequences % shape.world == 0) return {};
+  return Status(ErrorId::kUsageError, "a batch of " + std::to_string(shape.sequences) + " sequences cannot be shared equally by " +
+                                          std::to_string(shape.world) + " ranks")
+      .Where("--batch " + std::to_string(shape.sequences))
+      .Fix("give a --batch that is a multiple of the number of ranks");
+}
+
 Result<BatchCursor> BatchCursor::Make(TokenSource source, const BatchShape& shape) {
-  if (shape.world == 0 || shape.sequences == 0 || shape.tokens == 0 || shape.sequences % shape.world != 0) {
-    return Status(ErrorId::kUsageError, "a batch of " + std::to_string(shape.sequences) + " sequences cannot be shared equally by " +
-                                            std::to_string(shape.world) + " ranks")
-        .Fix("give a --batch that is a multiple of the number of ranks");
-  }
+  TP_RETURN_IF_ERROR(CheckBatch(shape));
   if (source.size() <= shape.tokens) {
     return Status(ErrorId::kDataBad, "the data has " + std::to_string(source.size()) +
                                          " tokens, but one sequence and its last target take " + std::to_string(shape.tokens + 1))
@@ -63,13 +67,13 @@ uint64_t BatchCursor::StartOf(uint64_t sequence) const {
 Result<Batch> BatchCursor::Next() {
   Batch batch{.sequences = shape_.sequences / shape_.world, .tokens = shape_.tokens, .inputs = {}, .targets = {}};
   std::vector<int64_t> window(shape_.tokens + 1);
-  const uint64_t first = position_ * shape_.sequences + shape_.rank * batch.sequences;
+  const uint64_t first = position_ + shape_.rank * batch.sequences;
   for (uint64_t i = 0; i < batch.sequences; ++i) {
     TP_RETURN_IF_ERROR(source_.Read(StartOf(first + i), window));
     batch.inputs.insert(batch.inputs.end(), window.begin(), window.end() - 1);
     batch.targets.insert(batch.targets.end(), window.begin() + 1, window.end());
   }
-  ++position_;
+  position_ += shape_.sequences;
   return batch;
 }
 

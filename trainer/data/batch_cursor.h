@@ -1,7 +1,7 @@
-// BatchCursor: the order in which a run reads its tokens, as one number that can be stored and set again.
+// BatchCursor: the order in which a run reads its tokens, as one number that can be stored and set again: how many sequences were read.
 //
-// One thread per object. The global batch at a position is a pure function of (source, seed, sequences, tokens): the same on every rank and
-// for every number of ranks; rank r of w reads its sequences r * sequences / w and following.
+// One thread per object. The sequence with a number is a pure function of (source, seed, tokens): the same on every rank, for every number
+// of ranks and every size of a batch; of the batch at a position rank r of w reads the sequences from position + r * sequences / w on.
 // Shuffled order: the source is cut into windows of `tokens` tokens, at a phase that changes with the epoch; each epoch reads every window
 // once, in an order of its own. Unshuffled (validation): window after window from the start, and round again.
 #pragma once
@@ -28,15 +28,18 @@ struct Batch {
   std::vector<int64_t> inputs, targets;  // [sequences][tokens]; targets[i] is the token after inputs[i]
 };
 
+// Can the ranks share the batch? Errors: kUsageError.
+Status CheckBatch(const BatchShape& shape);
+
 class BatchCursor {
  public:
   // Errors: kUsageError (sequences not divisible by world), kDataBad (the source is shorter than one sequence and its last target).
   static Result<BatchCursor> Make(TokenSource source, const BatchShape& shape);
 
-  // The batch at position(), which then moves on by one. Errors: those of TokenSource::Read; the position then stays.
+  // The batch at position(), which then moves on by its sequences. Errors: those of TokenSource::Read; the position then stays.
   Result<Batch> Next();
 
-  // Number of global batches read so far.
+  // Number of sequences that all ranks have read so far.
   uint64_t position() const { return position_; }
   void Seek(uint64_t position) { position_ = position; }
 

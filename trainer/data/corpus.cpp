@@ -84,10 +84,11 @@ size_t ChooseHeldOut(const std::vector<TextFile>& files, double share) {
 
 Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& options) {
   TP_RETURN_IF_ERROR(CheckByteVocab(path, options.vocab));
-  TP_ASSIGN_OR_RETURN(const TextFolder folder, ReadTextFiles(path));
+  TP_ASSIGN_OR_RETURN(const TextFolder folder, ReadTextFiles(path, options.outputs));
   std::string what = std::to_string(folder.kept.size()) + " text files in '" + path + "', one token a byte";
   if (!folder.repeats.empty()) what += " (" + std::to_string(folder.repeats.size()) + " more left out as near-duplicates)";
   if (folder.skipped > 0) what += " (" + std::to_string(folder.skipped) + " more left out as empty or binary)";
+  if (folder.own > 0) what += " (" + std::to_string(folder.own) + " more left out as outputs of this run)";
   if (folder.kept.size() == 1) {
     return Split(TokenSource(std::make_shared<const std::string>(folder.kept[0].text)), options.validation_share, what);
   }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "trainer/data/own_outputs.h"
 #include "trainer/data/token_source.h"
 
 namespace tidepool::trainer {
@@ -14,6 +15,7 @@ namespace tidepool::trainer {
 struct CorpusOptions {
   uint64_t vocab = 256;           // the model's; ids must be smaller
   double validation_share = 0.1;  // of a single file without a sibling to hold out
+  OutputPlaces outputs = {};      // of the run itself: no data
 };
 
 struct Corpus {
@@ -24,8 +26,8 @@ struct Corpus {
 // `path` is
 //   a token file (trainer/data/token_file.h): held out is its sibling, the name with "val" for "train", else the file's last share;
 //   a folder with train.bin and val.bin: the same;
-//   another folder: its texts without near-duplicates, joined; held out is the one file whose size is nearest to the share;
-//   another file: text; held out is its last share.
+//   another folder: its texts without near-duplicates and without the run's own outputs, joined; held out is the one file whose size is
+//   nearest to the share; another file: text; held out is its last share.
 // Text is one token a byte and needs a vocabulary of 256.
 // Errors: kFileUnreadable, kDataBad, kUsageError (text with a smaller vocabulary).
 Result<Corpus> OpenCorpus(const std::string& path, const CorpusOptions& options);

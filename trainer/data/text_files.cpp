@@ -28,15 +28,20 @@ Status Unreadable(const std::string& path, const std::string& why) {
   return Status(ErrorId::kFileUnreadable, "'" + path + "' cannot be read").Why(why);
 }
 
-// Paths of the regular files, sorted.
-Result<std::vector<std::string>> ListFiles(const std::string& folder) {
+// Paths of the regular files, sorted; those that are the run's own are counted in `own`.
+Result<std::vector<std::string>> ListFiles(const std::string& folder, const OwnOutputs& outputs, uint64_t* own) {
   std::vector<std::string> paths;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const bool hidden = entry->path().filename().string().starts_with('.');
     if (hidden && entry->is_directory(error)) entry.disable_recursion_pending();
-    if (!hidden && fs::is_regular_file(entry->symlink_status(error))) paths.push_back(entry->path().string());
+    if (hidden || !fs::is_regular_file(entry->symlink_status(error))) continue;
+    if (outputs.Has(entry->path().lexically_relative(folder).string())) {
+      ++*own;
+    } else {
+      paths.push_back(entry->path().string());
+    }
   }
   if (error) return Unreadable(folder, error.message());
   std::sort(paths.begin(), paths.end());
@@ -118,10 +123,10 @@ Result<std::string> ReadTextFile(const std::string& path) {
   return text;
 }
 
-Result<TextFolder> ReadTextFiles(const std::string& folder) {
-  TP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListFiles(folder));
+Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& outputs) {
   std::vector<TextFile> files;
   TextFolder result;
+  TP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListFiles(folder, OwnOutputs(folder, outputs), &result.own));
   uint64_t bytes = 0;
   for (const std::string& path : paths) {
     TP_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "trainer/data/own_outputs.h"
 
 namespace tidepool::trainer {
 
@@ -23,14 +24,15 @@ struct TextFolder {
   std::vector<TextFile> kept;        // by path
   std::vector<std::string> repeats;  // paths of files that mostly repeat an earlier one
   uint64_t skipped = 0;              // empty files and files with NUL bytes
+  uint64_t own = 0;                  // files that the run writes itself
 };
 
 // Errors: kFileUnreadable, kDataBad (more than kTextBytesMax).
 Result<std::string> ReadTextFile(const std::string& path);
 
-// Regular files below `folder` (not through symbolic links, not in hidden folders). A file is a repeat when more than half of its shingles,
-// runs of five words, occur in one earlier file that was kept (Broder's containment).
-// Errors: kFileUnreadable (names the file), kDataBad (no text at all, or more than kTextBytesMax).
-Result<TextFolder> ReadTextFiles(const std::string& folder);
+// Regular files below `folder` (not through symbolic links, not in hidden folders, not what lies in `outputs`). A file is a repeat when
+// more than half of its shingles, runs of five words, occur in one earlier file that was kept (Broder's containment). Errors:
+// kFileUnreadable (names the file), kDataBad (no text at all, or more than kTextBytesMax).
+Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& outputs = {});
 
 }  // namespace tidepool::trainer

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -31,6 +32,8 @@ class TokenSource {
   explicit TokenSource(std::shared_ptr<const TokenFile> file) : file_(std::move(file)), size_(file_->tokens) {}
 
   uint64_t size() const { return size_; }
+  // The text of this part; empty for a file. As long as the source, or a copy of it, lives.
+  std::string_view text() const { return text_ != nullptr ? std::string_view(*text_).substr(begin_, size_) : std::string_view(); }
   // Tokens [begin, begin + size) of this source. Requires that they exist.
   TokenSource Part(uint64_t begin, uint64_t size) const;
   // Fills `out` with the tokens from `offset`. Requires offset + out.size() <= size().

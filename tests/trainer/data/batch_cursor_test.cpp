@@ -39,7 +39,7 @@ TEST(BatchCursor, GlobalBatchIsTheSameForEveryNumberOfRanks) {
       std::vector<int64_t> joined;
       for (uint32_t rank = 0; rank < world; ++rank) {
         auto cursor = MakeCursor(source, {.sequences = 12, .tokens = 8, .rank = rank, .world = world, .seed = 9});
-        cursor.Seek(static_cast<uint64_t>(step));
+        cursor.Seek(12 * static_cast<uint64_t>(step));
         const Batch part = std::move(cursor.Next()).value();
         EXPECT_EQ(part.sequences, 12 / world);
         joined.insert(joined.end(), part.inputs.begin(), part.inputs.end());
@@ -53,12 +53,26 @@ TEST(BatchCursor, ResumesFromItsPosition) {
   auto cursor = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
   std::vector<std::vector<int64_t>> inputs;
   for (int i = 0; i < 100; ++i) inputs.push_back(std::move(cursor.Next()).value().inputs);
-  EXPECT_EQ(cursor.position(), 100U);
+  EXPECT_EQ(cursor.position(), 200U);
   auto again = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
-  again.Seek(57);
+  again.Seek(2 * 57);
   EXPECT_EQ(std::move(again.Next()).value().inputs, inputs[57]);
   auto other = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 5});
   EXPECT_NE(std::move(other.Next()).value().inputs, inputs[0]);
+}
+
+TEST(BatchCursor, ThePositionMeansTheSameForEverySizeOfABatch) {
+  auto small = MakeCursor(Source(3000), {.sequences = 2, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
+  auto large = MakeCursor(Source(3000), {.sequences = 6, .tokens = 32, .rank = 0, .world = 1, .seed = 4});
+  small.Seek(30);
+  large.Seek(30);
+  std::vector<int64_t> three;
+  for (int i = 0; i < 3; ++i) {
+    const Batch batch = std::move(small.Next()).value();
+    three.insert(three.end(), batch.inputs.begin(), batch.inputs.end());
+  }
+  EXPECT_EQ(std::move(large.Next()).value().inputs, three);
+  EXPECT_EQ(small.position(), large.position());
 }
 
 TEST(BatchCursor, AnEpochReadsEveryWindowOnceInAnOrderOfItsOwn) {

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -227,11 +228,96 @@ TEST_F(ContinueTest, NeverRefusesAJobThatIsHeld) {
   EXPECT_THAT(TracesOf("died").series.back(), HasSubstr("{\"step\":9,"));
 }
 
+TEST_F(ContinueTest, ARateThatNoStepCanTakeIsRefusedAndTheNameIsFree) {
+  for (const char* resume : {"never", "auto"}) {
+    SCOPED_TRACE(resume);
+    RunSetup setup = Setup(resume);
+    setup.options.resume = resume;
+    setup.options.learning_rate = -1;
+    const Status refused = Run(setup);
+    EXPECT_EQ(refused.id(), ErrorId::kConfigBadValue) << refused.Format();
+    EXPECT_EQ(refused.exit_code(), kExitUsage);
+    EXPECT_THAT(refused.Format(), HasSubstr("--lr"));
+    EXPECT_THAT(refused.Format(), Not(HasSubstr("report this")));
+    setup.options.resume = "never";
+    setup.options.learning_rate = 1e-3F;
+    ExpectDone(Run(setup));
+  }
+}
+
 TEST_F(ContinueTest, OtherFlagsDoNotContinueTheJob) {
   RunUntil(2, Setup("died"));
   RunSetup setup = Setup("died");
   setup.options.clip = 0.25f;
   EXPECT_EQ(Run(setup).id(), ErrorId::kJobMismatch);
+}
+
+// --- data and their order ---
+
+class ChangedRunTest : public ContinueTest {
+ protected:
+  // A run that begins anew with `change` after two steps is refused, says `said`, and leaves the job to the one without.
+  void ExpectRefused(const std::string& said, const std::function<void(RunOptions*)>& change) {
+    SCOPED_TRACE(said);
+    RunSetup setup = Setup("died");
+    change(&setup.options);
+    const Status refused = Run(setup);
+    EXPECT_EQ(refused.id(), ErrorId::kJobMismatch) << refused.Format();
+    EXPECT_EQ(refused.exit_code(), kExitRefused);
+    EXPECT_THAT(refused.Format(), HasSubstr(said));
+  }
+};
+
+TEST_F(ChangedRunTest, AnotherOrderIsRefusedAndTheFormerOneGoesOn) {
+  ExpectDone(Run(Setup("undisturbed")));
+  RunUntil(2, Setup("died"));
+  ExpectRefused("--batch 4, now 8", [](RunOptions* o) { o->batch = 8; });
+  ExpectRefused("--context 16, now 32", [](RunOptions* o) { o->context = 32; });
+  ExpectRefused("--seed 1, now 2", [](RunOptions* o) { o->seed = 2; });
+  ExpectDone(Run(Setup("died")));
+  ExpectSame("died", "undisturbed");
+}
+
+TEST_F(ChangedRunTest, DataThatChangedAreRefusedUntilTheyAreBack) {
+  ExpectDone(Run(Setup("undisturbed")));
+  RunUntil(2, Setup("died"));
+  const std::string path = directory_ + "/words.txt", before = ReadText(path);
+  std::ofstream(path, std::ios::binary) << before + "more";
+  ExpectRefused("tokens to train on", [](RunOptions*) {});
+  std::ofstream(path, std::ios::binary) << before;
+  ExpectDone(Run(Setup("died")));
+  ExpectSame("died", "undisturbed");
+}
+
+TEST_F(ChangedRunTest, OutputsInsideTheDataFolderChangeNothing) {
+  const std::string data = directory_ + "/texts";
+  std::filesystem::create_directories(data);
+  const std::string words = ReadText(directory_ + "/words.txt");
+  std::ofstream(data + "/a.txt") << words.substr(0, 20000);
+  std::ofstream(data + "/b.txt") << words.substr(20000);
+  const auto setup = [&](const std::string& out) {
+    RunSetup made = Setup("texts/" + out);
+    made.options.data = data;
+    return made;
+  };
+  ExpectDone(Run(setup("undisturbed")));
+  const Traces undisturbed = TracesOf("texts/undisturbed");
+  std::filesystem::remove_all(data + "/undisturbed");
+  RunUntil(2, setup("died"));
+  RunUntil(5, setup("died"));
+  ExpectDone(Run(setup("died")));
+  EXPECT_TRUE(TracesOf("texts/died").weights == undisturbed.weights);
+  EXPECT_EQ(TracesOf("texts/died").series, undisturbed.series);
+}
+
+TEST_F(ChangedRunTest, AnotherScheduleGoesOn) {
+  RunUntil(2, Setup("died"));
+  RunSetup setup = Setup("died");
+  setup.options.learning_rate = 1e-3f;
+  setup.options.quiet = false;
+  ::testing::internal::CaptureStderr();
+  ExpectDone(Run(setup));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--lr 0.003 -> 0.001: goes on with the new one"));
 }
 
 // Two ranks as threads. `dies` dies once `version` is sealed and is started again at once; the other one stays and comes back by itself.

@@ -1,0 +1,35 @@
+// LookThrough: what a corpus is known by, and whether a model can read it, in one pass over its tokens.
+//
+// Any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "trainer/data/corpus.h"
+#include "trainer/data/token_source.h"
+
+namespace tidepool::trainer {
+
+struct TokenFacts {
+  uint64_t tokens = 0;
+  uint64_t hash = 0;  // of those that were read and of how many there are; another order gives another one
+  friend bool operator==(const TokenFacts&, const TokenFacts&) = default;
+};
+
+struct CorpusFacts {
+  TokenFacts train, held_out;
+};
+
+// Of a token file up to so many pieces are read, evenly spread, the first and the last among them: 256 Mi tokens, about a second. Text is
+// read whole.
+struct LookOptions {
+  uint64_t piece_tokens = 64 * 1024;
+  uint64_t pieces_max = 4096;
+};
+
+// Errors: kFileUnreadable, kDataBad (an id beyond the vocabulary; names file and place).
+Result<TokenFacts> LookThrough(const TokenSource& source, const LookOptions& options = {});
+Result<CorpusFacts> LookThrough(const Corpus& corpus);
+
+}  // namespace tidepool::trainer
