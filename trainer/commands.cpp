@@ -7,6 +7,7 @@
 #include "client/job_spec.h"
 #include "client/memctl/ask_gpus.h"
 #include "device/gpu_list.h"
+#include "trainer/check_run.h"
 #include "trainer/device_memory.h"
 #include "trainer/device_place.h"
 #include "trainer/launch/child_process.h"
@@ -69,6 +70,7 @@ Status Estimate(RunOptions options) {
   TP_ASSIGN_OR_RETURN(std::optional<RcacheChoice> choice, SettleRcache(&options, place));
   TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
   plan.choice = std::move(choice);
+  if (!options.data.empty()) TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
   std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
                              : DescribePlan(plan) + DescribeGpuStates(plan) + (gpu ? DescribeGpu(*gpu) : ""));
@@ -90,7 +92,11 @@ int RunEstimate(const RunOptions& options) {
   return Ended(Estimate(options));
 }
 
-int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments) {
+int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments, const RunOptions& options) {
+  // Once, in place of once a rank.
+  if (arguments.front() == "run") {
+    if (const Status checked = CheckLaunch(options, ranks); !checked.ok()) return Ended(checked);
+  }
   SpawnOptions spawn;
   Result<std::string> self = FindProgramBeside("trainer");
   if (!self.ok()) return Ended(self.status());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iostream>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -11,6 +12,7 @@
 #include "base/optimizer.h"
 #include "base/status.h"
 #include "base/suggest.h"
+#include "trainer/number_flags.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -50,8 +52,7 @@ void AddAdapterFlags(CLI::App* app, RunOptions* o) {
       ->type_name("DIR|FILE")
       ->excludes("--preset");
   app->add_option("--lora-rank", o->lora_rank, "train adapters of this rank beside the model's linear layers (LoRA), and nothing else")
-      ->group(group)
-      ->check(CLI::Range(1u, 65536u));
+      ->group(group);
   app->add_option("--lora-alpha", o->lora_alpha, "adapters count alpha / rank times")->group(group)->capture_default_str();
   app->add_option("--lora-targets", o->lora_targets, "which layers of each block: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj; or all")
       ->group(group)
@@ -88,7 +89,6 @@ void AddMemoryFlags(CLI::App* app, RunOptions* o) {
       ->capture_default_str();
   app->add_option("--accumulate", o->micro_batches, "micro-batches of one step (gradient accumulation)")
       ->group("memory")
-      ->check(CLI::Range(1u, 65536u))
       ->capture_default_str();
 }
 
@@ -197,6 +197,28 @@ void AddSampleFlags(CLI::App* app, RunOptions* o) {
   app->add_option("--threads", o->threads, "compute threads; 0: all cores")->capture_default_str();
 }
 
+// Every flag that is a number has its range.
+void CheckNumbers(CLI::App* app) {
+  for (CLI::Option* option : app->get_options()) {
+    const NumberFlag* flag = FindNumberFlag(app->get_name(), option->get_name());
+    if (flag == nullptr) continue;
+    option->transform(CLI::Validator([flag](std::string& text) { return CheckNumber(*flag, &text); }, std::string()));
+  }
+}
+
+// The command that `launch` shall start, read as a rank will read it.
+bool ParseLaunched(CommandLine* line, int* exit_code) {
+  if (line->launch_arguments.front() != "run") return true;
+  std::vector<std::string> words = line->launch_arguments;
+  words.insert(words.begin(), "trainer");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  CommandLine launched;
+  const bool goes_on = ParseCommandLine(static_cast<int>(argv.size()), argv.data(), &launched, exit_code);
+  line->options = std::move(launched.options);
+  return goes_on;
+}
+
 // `; did you mean "--steps"?` for the first word of the command line that looks like a flag and is none of the command's.
 std::string NearestFlag(const CLI::App& app, int argc, char** argv) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
@@ -273,13 +295,14 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
   AddDeviceFlag(doctor, o);
   doctor->get_option("--device")->default_str("auto");
   AddSampleFlags(sample, o);
-  launch->add_option("-n,--ranks", line->launch_ranks, "ranks to start")->required()->check(CLI::Range(1u, 64u));
+  launch->add_option("-n,--ranks", line->launch_ranks, "ranks to start")->required();
   launch
       ->add_option("--max-restarts", line->launch_restarts,
                    "with --resume auto in the command: how often a rank that died is started again")
       ->capture_default_str();
   launch->add_option("command", line->launch_arguments, "after `--`: run and its flags")->required();
   launch->footer(kExamples);
+  for (CLI::App* command : {run, estimate, sample, launch}) CheckNumbers(command);
   if (UnknownCommand(argc, argv)) {
     const Status unknown = Status(ErrorId::kUsageError, "unknown command \"" + std::string(argv[1]) + "\"" + DidYouMean(argv[1], kCommands))
                                .Where("command line of trainer");
@@ -305,7 +328,7 @@ bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) 
                   : sample->parsed()   ? Command::kSample
                   : launch->parsed()   ? Command::kLaunch
                                        : Command::kVersion;
-  return true;
+  return line->command != Command::kLaunch || ParseLaunched(line, exit_code);
 }
 
 }  // namespace tidepool::trainer

@@ -86,12 +86,32 @@ TEST_F(TrainerBadUse, AdaptersThatHaveNoBaseOrNoSizeAreNamed) {
           {"TP1001", "\"c_attn\"", "attn.c_attn"}});
 }
 
+// The same before a run, before the ranks of one are started, and without one.
+TEST_F(TrainerBadUse, OneValidationServesRunDryRunLaunchAndEstimate) {
+  const std::string unknown = File("t.bin", std::string(2000, '\x7f'));  // ids of 32639
+  const std::vector<std::vector<std::string>> runs{{"run"}, {"run", "--dry-run"}, {"launch", "-n", "2", "--", "run"}};
+  const auto expect_of_each = [&runs](bool estimates, const std::vector<std::string>& flags, int exit_code,
+                                      std::vector<std::string> texts) {
+    std::vector<std::vector<std::string>> commands = runs;
+    if (estimates) commands.push_back({"estimate"});
+    for (std::vector<std::string> words : commands) {
+      words.insert(words.end(), {"--preset", "tiny"});
+      words.insert(words.end(), flags.begin(), flags.end());
+      Expect({words, exit_code, texts});
+    }
+  };
+  expect_of_each(true, {"--data", unknown}, kExitUsage, {"TP5002", "token 0 of", "has id 32639"});
+  expect_of_each(false, {"--weight-decay", "-5"}, kExitUsage, {"TP1001", "--weight-decay: -5 is not in range 0 to 1000"});
+  expect_of_each(false, {"--job", "a b"}, kExitUsage, {"TP1001", "--job a b", "letters"});
+  expect_of_each(false, {"--out", unknown + "/out"}, kExitFailed, {"TP5005", "--out " + unknown + "/out", "Not a directory"});
+}
+
 TEST_F(TrainerBadUse, DataThatCannotBeReadIsNamed) {
   Expect({{"run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "'/nowhere' does not exist", "--data /nowhere"}});
   const std::string empty = File("empty.txt", ""), binary = File("binary.txt", std::string("abc\0def", 7));
   Expect({{"run", "--data", empty}, kExitUsage, {"TP5002", "is empty", "--data " + empty}});
   Expect({{"run", "--data", binary}, kExitUsage, {"TP5002", "byte 3 is NUL", "--data " + binary}});
-  Expect({{"launch", "-n", "2", "--", "run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "a rank ended badly"}});
+  Expect({{"launch", "-n", "2", "--", "run", "--data", "/nowhere"}, kExitNotFound, {"TP5001", "--data /nowhere"}});
   Expect({{"sample", directory_.path(), "Once"}, kExitNotFound, {"TP5001", directory_.path() + "/config.json", "--save DIR"}});
 }
 
