@@ -1,22 +1,20 @@
 #include "trainer/data/text_files.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
+
+#include "trainer/data/repeat_finder.h"
 
 namespace tidepool::trainer {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kShingleWords = 5;
 constexpr uint64_t kShinglesKeptMax = 4'000'000;  // of all files together: about 200 MB of tables; beyond that they are sampled by hash
 
 Status TooMuch(const std::string& path) {
@@ -47,62 +45,6 @@ Result<std::vector<std::string>> ListFiles(const std::string& folder, const OwnO
   std::sort(paths.begin(), paths.end());
   return paths;
 }
-
-// Hashes of all runs of kShingleWords words; letters' case and everything but letters and digits do not count. Only hashes that are 0
-// modulo `one_of` are returned. A text of fewer words is one shingle.
-std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
-  std::unordered_set<uint64_t> shingles;
-  uint64_t words[kShingleWords] = {};
-  size_t count = 0;
-  const auto add_shingle = [&] {
-    uint64_t hash = 0;
-    for (size_t i = 0; i < kShingleWords; ++i) hash = (hash ^ words[(count + i) % kShingleWords]) * 0x9E3779B97F4A7C15ULL + (hash >> 29);
-    hash ^= hash >> 32;
-    if (hash % one_of == 0) shingles.insert(hash);
-  };
-  for (size_t i = 0; i < text.size();) {
-    uint64_t word = 0xCBF29CE484222325ULL;
-    const size_t begin = i;
-    for (; i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0; ++i) {
-      word = (word ^ static_cast<uint64_t>(std::tolower(static_cast<unsigned char>(text[i])))) * 0x100000001B3ULL;
-    }
-    if (i == begin) {
-      ++i;
-      continue;
-    }
-    words[count++ % kShingleWords] = word;
-    if (count >= kShingleWords) add_shingle();
-  }
-  if (count > 0 && count < kShingleWords) add_shingle();
-  return shingles;
-}
-
-// Tells, file after file, which ones repeat an earlier one.
-class RepeatFinder {
- public:
-  explicit RepeatFinder(uint64_t one_of) : one_of_(one_of) {}
-
-  bool IsRepeat(std::string_view text) {
-    const auto shingles = Shingles(text, one_of_);
-    std::unordered_map<uint32_t, uint64_t> shared;  // earlier file -> shingles that this one shares with it
-    for (const uint64_t shingle : shingles) {
-      const auto found = files_with_.find(shingle);
-      if (found == files_with_.end()) continue;
-      for (const uint32_t file : found->second) ++shared[file];
-    }
-    for (const auto& [file, count] : shared) {
-      if (2 * count > shingles.size()) return true;
-    }
-    for (const uint64_t shingle : shingles) files_with_[shingle].push_back(files_);
-    ++files_;
-    return false;
-  }
-
- private:
-  uint64_t one_of_;
-  uint32_t files_ = 0;
-  std::unordered_map<uint64_t, std::vector<uint32_t>> files_with_;
-};
 
 bool IsText(const std::string& bytes) {
   return !bytes.empty() && bytes.find('\0') == std::string::npos;
