@@ -3,10 +3,12 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <numeric>
 
 #include "base/clock.h"
+#include "base/plane_slack.h"
 #include "base/random.h"
 #include "base/system_memory.h"
 #include "bench/row.h"
@@ -18,6 +20,7 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kPiece = shm::kPieceElements;
+constexpr uint64_t kPlanesSlack = 20 * kApartBytes;  // two starts for each of the ten planes, and one more
 constexpr uint64_t kFillBlock = 4096;
 constexpr uint64_t kCached = 16 * 1024, kCachedRepeats = 1000;  // 448 KiB a thread
 
@@ -33,7 +36,7 @@ struct UpdateWays::Pass {
   bool safe;
 };
 
-UpdateWays::UpdateWays(uint64_t parameters, Crew* crew)
+UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
     : crew_(crew),
       parameters_(RoundUp(parameters, kPiece)),
       loops_(SelectLoops()),
@@ -46,10 +49,15 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew)
   const uint64_t wide = parameters_ * sizeof(float), half = parameters_ * sizeof(uint16_t);
   const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide, half, half, half, half};
   memserver::HostPoolOptions options;
-  options.bytes = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  options.bytes = std::accumulate(sizes.begin(), sizes.end(), sizes.size() * kPlanesSlack);
   pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
+  spacing_ = std::make_unique<memserver::PlaneSpacing>(pool_.get());
   std::vector<memserver::Extent> extents;
-  if (!pool_->Take(sizes, &extents)) Die("the pool does not hold the planes that it was made for");
+  for (const uint64_t bytes : sizes) {
+    // As the daemon places those of a large chunk, or right behind each other.
+    const bool taken = spaced ? spacing_->Take(bytes, kPlanesSlack, &extents) : pool_->Take(std::array{bytes}, &extents);
+    if (!taken) Die("the pool does not hold the planes that it was made for");
+  }
   const auto wide_plane = [&](size_t i) { return reinterpret_cast<float*>(extents[i].data); };
   const auto half_plane = [&](size_t i) { return reinterpret_cast<uint16_t*>(extents[i].data); };
   planes_ = {

@@ -15,6 +15,7 @@
 #include "bench/undo_parts.h"
 #include "memserver/residency/host_pool.h"
 #include "memserver/residency/job_states.h"
+#include "memserver/residency/plane_spacing.h"
 #include "memserver/update/worker_team.h"
 #include "optim/kernels.h"
 #include "optim/undo_tile.h"
@@ -42,8 +43,8 @@ struct Filling {
 class UpdateWays {
  public:
   // 28 bytes a parameter. Tile and prefetch are measured, as the daemon does at its start. `parameters` is rounded up to whole pieces. Ends
-  // the program where the memory is short.
-  UpdateWays(uint64_t parameters, Crew* crew);
+  // the program where the memory is short. Not `spaced`: planes lie right behind each other (base/plane_slack.h).
+  UpdateWays(uint64_t parameters, Crew* crew, bool spaced = true);
 
   uint64_t parameters() const { return parameters_; }
   const BenchPlanes& planes() const { return planes_; }
@@ -82,6 +83,7 @@ class UpdateWays {
   const MemoryLoops& loops_;
   const optim::Kernels& kernels_;
   std::unique_ptr<memserver::HostPool> pool_;
+  std::unique_ptr<memserver::PlaneSpacing> spacing_;
   BenchPlanes planes_;
   std::vector<optim::UndoArea> areas_;  // two a thread
   struct alignas(64) ProgressLine {     // as in kept memory

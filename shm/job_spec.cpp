@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "base/plane_slack.h"
 #include "base/units.h"
 #include "shm/byte_codec.h"
 #include "shm/frozen.h"
@@ -363,11 +364,11 @@ StateBytes StateBytesOf(const JobSpec& spec) {
   uint64_t pieces = 0, shards = 0;
   for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
     const PlaneBytes planes = PlaneBytesOf(spec, id);
-    sum.master += RoundUp(planes.master, kPageBytes);
-    sum.momentum += RoundUp(planes.momentum, kPageBytes);
-    sum.variance += RoundUp(planes.variance, kPageBytes);
-    sum.param16 += RoundUp(planes.param16, kPageBytes);
-    sum.gradient += RoundUp(planes.gradient, kPageBytes);
+    sum.master += PooledBytes(planes.master);
+    sum.momentum += PooledBytes(planes.momentum);
+    sum.variance += PooledBytes(planes.variance);
+    sum.param16 += PooledBytes(planes.param16);
+    sum.gradient += PooledBytes(planes.gradient);
     for (Rank rank = 0; rank < spec.world; ++rank) {
       if (spec.IsMember(id, rank)) largest_shard[rank] = std::max(largest_shard[rank], spec.ShardElements(id));
     }

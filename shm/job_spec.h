@@ -121,7 +121,8 @@ uint64_t Fingerprint(std::span<const std::byte> bytes);
 
 // Bytes of the host pool that a job's states need: one sum, term by term, used by admission and by `trainer estimate`. The pool gives out
 // whole pages, so each plane of each chunk, each rank's staging buffer and the records are rounded up to 4 KiB:
-//   plane of a chunk   RoundUp(bytes of the plane, 4 KiB): base/optimizer.h says how many, and which planes a rule has
+//   plane of a chunk   PooledBytes(bytes of the plane): RoundUp(bytes, 4 KiB), and the slack of a large one, with which the planes of a
+//                      chunk are kept apart (base/plane_slack.h); base/optimizer.h says how many bytes, and which planes a rule has
 //   staging of a rank  RoundUp(StagingBytes of its largest shard, 4 KiB), 0 when it is member of no chunk
 //   records            RoundUp(kJobRecordBytes + chunks x kChunkRecordBytes + ranks x kStagingRecordBytes + pieces x kProgressBytes
 //                              + shards x kShardRecordBytes + (parameters + extents + frozen chunks) x 8 + encoded specification,

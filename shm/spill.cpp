@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/plane_slack.h"
 #include "base/units.h"
 #include "shm/gpu_states.h"
 
@@ -64,9 +65,12 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const We
   for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
     if (chunk < first_spilled && !IsOnGpu(spec, chunk)) continue;
     const PlaneBytes all = PlaneBytesOf(spec, chunk), host = HostPlaneBytesOf(spec, chunk, true);
-    sum.master -= RoundUp(all.master, kPageBytes) - RoundUp(host.master, kPageBytes);
-    sum.momentum -= RoundUp(all.momentum, kPageBytes);
-    sum.variance -= RoundUp(all.variance, kPageBytes);
+    sum.master -= PooledBytes(all.master) - RoundUp(host.master, kPageBytes);
+    sum.momentum -= PooledBytes(all.momentum);
+    sum.variance -= PooledBytes(all.variance);
+    // What stays is not gone through side by side.
+    sum.param16 -= SlackOf(all.param16);
+    sum.gradient -= SlackOf(all.gradient);
   }
   if (!weights.any()) return sum;
   for (uint64_t id = weights.first; id < spec.chunks.size(); ++id) {

@@ -44,17 +44,7 @@ void JobStates::AddMovable(std::vector<Extent>* extents) const {
   for (ChunkId id = 0; id < chunks_on_host(); ++id) {
     ForEachMovable(id, [&](size_t at, size_t) { extents->push_back(extents_[at]); });
   }
-}
-
-bool JobStates::FindsRuns(const std::shared_ptr<const shm::JobSpec>& spec, HostPool* pool, const Placement& placement,
-                          std::span<const Extent> released) {
-  JobStates states(spec, pool);
-  states.placement_ = placement;
-  std::vector<uint64_t> sizes;
-  for (const Taking& each : states.Takings()) {
-    if (each.bytes > 0) sizes.push_back(each.bytes + each.behind);
-  }
-  return pool->FindsRuns(sizes, released);
+  extents->insert(extents->end(), spacing_.empty_pages().begin(), spacing_.empty_pages().end());
 }
 
 // Its planes go back to the pool, but for those that stay on the host.
@@ -91,6 +81,8 @@ void JobStates::MoveOut(const MovePlan& plan, std::span<const uint64_t> offsets)
   placement_.first_spilled = 0;
   NoteDemoted(count);
   for (ChunkId id = 0; id < count; ++id) LeaveHost(id, plan.directories[id]);
+  pool_bytes_ -= spacing_.bytes();
+  spacing_.Release();
   for (uint32_t d = 0; d < offsets.size(); ++d) SetDemotedRange(d, offsets[d]);
   TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
 }

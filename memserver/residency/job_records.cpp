@@ -1,5 +1,6 @@
 #include "memserver/residency/job_records.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -77,6 +78,11 @@ Status ReadDemotion(std::span<const std::byte> records, const RecordsLayout& lay
 
 std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes) {
   return {bytes.master, bytes.momentum, bytes.variance, bytes.param16, bytes.gradient};
+}
+
+uint64_t PlanesListed(const shm::JobSpec& spec) {
+  const auto bytes = InOrder(shm::PlaneBytesOf(spec, 0));
+  return static_cast<uint64_t>(std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) * spec.chunks.size();
 }
 
 RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes) {

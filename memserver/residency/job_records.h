@@ -27,6 +27,8 @@ RecordsLayout RecordsLayoutOf(const shm::JobSpec& spec, uint64_t spec_bytes);
 // Of the planes of a chunk, in the order in which their extents are listed; a plane that the job does not have is not listed.
 inline constexpr size_t kPlanesMax = 5;
 std::array<uint64_t, kPlanesMax> InOrder(const shm::PlaneBytes& bytes);
+// How many are listed, of all chunks; each has the same ones.
+uint64_t PlanesListed(const shm::JobSpec& spec);
 
 // What never changes in a job's records.
 struct KeptJob {

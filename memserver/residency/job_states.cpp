@@ -16,12 +16,6 @@
 namespace tidepool::memserver {
 namespace {
 
-// Of all chunks; each has the same ones.
-uint64_t CountPlanes(const shm::JobSpec& spec) {
-  const auto bytes = InOrder(shm::PlaneBytesOf(spec, 0));
-  return static_cast<uint64_t>(std::count_if(bytes.begin(), bytes.end(), [](uint64_t plane) { return plane > 0; })) * spec.chunks.size();
-}
-
 // In a list of extents: a plane that has no place in the pool.
 bool IsElsewhere(uint64_t offset) {
   return offset > kSpilledExtent - kNvmeDirectoriesMax || offset == kGpuExtent;
@@ -39,42 +33,6 @@ Result<std::unique_ptr<JobStates>> JobStates::Create(std::shared_ptr<const shm::
   }
   states->LayOut();
   return states;
-}
-
-// The planes that spilled weights land in are taken as one, so that they lie one behind the other.
-std::vector<JobStates::Taking> JobStates::Takings() const {
-  const std::vector<uint64_t> sizes = ExtentSizes();
-  const uint64_t planes_at = sizes.size() - CountPlanes(*spec_), planes = CountPlanes(*spec_) / spec_->chunks.size();
-  const bool joins = spec_->dtype != DType::kF32 && spec_->micro_batches == 1 && !is_split();
-  std::vector<Taking> takings;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    const ChunkId chunk = i < planes_at ? 0 : static_cast<ChunkId>((i - planes_at) / planes);
-    const bool away = i >= planes_at && ((placement_.IsSpilled(chunk) && !placement_.IsWindowed(chunk)) || shm::IsOnGpu(*spec_, chunk));
-    if (sizes[i] == 0) {
-      takings.push_back({0, 0, shm::IsOnGpu(*spec_, chunk) ? kGpuExtent : kSpilledExtent - placement_.DirectoryOf(chunk)});
-      continue;
-    }
-    // The 16-bit plane is the last but one, the gradient the last.
-    const bool joined = away && joins && (i - planes_at) % planes == planes - 2;
-    takings.push_back({sizes[i], joined ? sizes[i + 1] : 0, 0});
-    i += joined ? 1 : 0;
-  }
-  return takings;
-}
-
-bool JobStates::TakeNewExtents() {
-  for (const Taking& each : Takings()) {
-    if (each.bytes == 0) {
-      extents_.push_back({nullptr, 0, each.elsewhere});
-      continue;
-    }
-    if (!pool_->Take(std::array{each.bytes + each.behind}, &extents_)) return false;
-    if (each.behind == 0) continue;
-    const Extent both = extents_.back();
-    extents_.back().bytes = each.bytes;
-    extents_.push_back({both.data + each.bytes, each.behind, both.offset + each.bytes});
-  }
-  return true;
 }
 
 Result<std::unique_ptr<JobStates>> JobStates::Recover(const KeptJob& kept, HostPool* pool) {
@@ -112,9 +70,9 @@ bool JobStates::TakeExtents(std::span<const uint64_t> offsets) {
 
 // Which chunks are spilled, and where to, is told by the places that their planes do not have.
 bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
-  const uint64_t planes = CountPlanes(*spec_) / spec_->chunks.size();
+  const uint64_t planes = PlanesListed(*spec_) / spec_->chunks.size();
   if (offsets.size() != ExtentSizes().size()) return false;
-  std::span<const uint64_t> rest = offsets.last(CountPlanes(*spec_));
+  std::span<const uint64_t> rest = offsets.last(PlanesListed(*spec_));
   std::vector<uint64_t> weights;
   for (ChunkId id = 0; id < spec_->chunks.size(); ++id, rest = rest.subspan(planes)) {
     if (spec_->dtype != DType::kF32) weights.push_back(rest[planes - 2]);
@@ -137,8 +95,10 @@ bool JobStates::ReadPlacement(std::span<const uint64_t> offsets) {
 }
 
 void JobStates::LayOut() {
+  pool_bytes_ = spacing_.bytes();
   for (const Extent& extent : extents_) pool_bytes_ += extent.bytes;
-  TP_CHECK(pool_bytes_ == BytesToTake(), "admission counts exactly what a job takes");
+  const uint64_t not_taken = SlackToTake() - spacing_.bytes();  // by a job that was found in kept memory
+  TP_CHECK(pool_bytes_ + not_taken == BytesToTake(), "admission counts exactly what a job takes");
   LayOutChunks();
   LayOutPlanes();
   LayOutRecords();
@@ -171,6 +131,7 @@ JobStates::JobStates(std::shared_ptr<const shm::JobSpec> spec, HostPool* pool)
       pool_(pool),
       encoded_spec_(shm::Encode(*spec_)),
       gradient_type_(shm::GradientSlotType(*spec_)),
+      spacing_(pool),
       stand_ins_(spec_.get(), pool) {}
 
 JobStates::~JobStates() {

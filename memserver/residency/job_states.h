@@ -31,6 +31,7 @@
 #include "memserver/residency/job_records.h"
 #include "memserver/residency/kept_records.h"
 #include "memserver/residency/placement.h"
+#include "memserver/residency/plane_spacing.h"
 #include "memserver/residency/snapshot.h"
 #include "memserver/residency/stand_ins.h"
 #include "memserver/residency/weight_window.h"
@@ -267,8 +268,11 @@ class JobStates {
   struct Taking {  // one run of the pool, for one plane or two; or a plane that has no place there
     uint64_t bytes = 0, behind = 0;
     uint64_t elsewhere = 0;
+    uint64_t slack = 0;  // taken besides, so that planes can lie apart
+    ChunkId chunk = 0;   // of the plane; 0 of others
   };
   std::vector<Taking> Takings() const;
+  uint64_t SlackToTake() const;
   bool TakeNewExtents();
   bool TakeExtents(std::span<const uint64_t> offsets);
   bool ReadPlacement(std::span<const uint64_t> offsets);
@@ -298,6 +302,7 @@ class JobStates {
   std::vector<uint64_t> demoted_bytes_;  // by directory; part of the placement's
   uint64_t held_bytes_ = 0;
   std::vector<Extent> extents_;  // records, staging of each rank, planes of each chunk; null where a plane is spilled
+  PlaneSpacing spacing_;
   uint64_t pool_bytes_ = 0;
   std::vector<Chunk> chunks_;
   std::vector<ShardIntake> intakes_;

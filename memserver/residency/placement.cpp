@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/plane_slack.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -32,8 +33,8 @@ ChunkId LeastSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
   while (first > spec.states_on_gpu && host > pool_free) {
     --first;
     const shm::PlaneBytes all = shm::PlaneBytesOf(spec, first), kept = shm::HostPlaneBytesOf(spec, first, true);
-    host -= RoundUp(all.master, kPageBytes) - RoundUp(kept.master, kPageBytes);
-    host -= RoundUp(all.momentum, kPageBytes) + RoundUp(all.variance, kPageBytes);
+    host -= PooledBytes(all.master) - RoundUp(kept.master, kPageBytes);
+    host -= PooledBytes(all.momentum) + PooledBytes(all.variance) + SlackOf(all.param16) + SlackOf(all.gradient);
   }
   return first == chunks ? shm::kNoSpill : first;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/plane_slack.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -10,19 +11,19 @@ namespace {
 void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEstimate* estimate) {
   const bool is_fp32 = layout.dtype == DType::kF32;
   const uint64_t gradient_bytes = is_fp32 || options.micro_batches > 1 ? 4 : 2;
-  // Each chunk's plane lies in a slot of whole pages.
+  // Each chunk's plane lies in whole pages; a large one has some more beside it.
   for (const ChunkPlace& chunk : layout.chunks) {
     if (chunk.frozen) {
       // Behind a page that names it.
       estimate->frozen += kPageBytes + RoundUp(chunk.elements * BytesOf(layout.dtype), kPageBytes);
       continue;
     }
-    const uint64_t moment = RoundUp(MomentBytes(options.optimizer.states, chunk.elements), kPageBytes);
-    estimate->master += RoundUp(MasterBytes(options.optimizer.states, chunk.elements), kPageBytes);
+    const uint64_t moment = PooledBytes(MomentBytes(options.optimizer.states, chunk.elements));
+    estimate->master += PooledBytes(MasterBytes(options.optimizer.states, chunk.elements));
     if (NeedsMomentum(options.optimizer)) estimate->momentum += moment;
     if (NeedsVariance(options.optimizer)) estimate->variance += moment;
-    estimate->param16 += is_fp32 ? 0 : RoundUp(chunk.elements * 2, kPageBytes);
-    estimate->gradient += RoundUp(chunk.elements * gradient_bytes, kPageBytes);
+    estimate->param16 += is_fp32 ? 0 : PooledBytes(chunk.elements * 2);
+    estimate->gradient += PooledBytes(chunk.elements * gradient_bytes);
   }
   estimate->pool_bytes = estimate->master + estimate->momentum + estimate->variance + estimate->param16 + estimate->gradient;
   estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->trained_parameters);
