@@ -5,7 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#include "base/check.h"
+#include "base/units.h"
 
 namespace tidepool {
 
@@ -29,6 +33,22 @@ std::array<PointPlan, 2>& Plans() {
 std::function<void(const char*)>& Hook() {
   static std::function<void(const char*)> hook;
   return hook;
+}
+
+// The signal of the store point whose page is protected now.
+volatile std::sig_atomic_t signal_of_store = 0;
+
+void EndAtStore(int) {
+  kill(getpid(), signal_of_store);
+}
+
+void EndAtNextStoreTo(const void* address, int signal) {
+  signal_of_store = signal;
+  struct sigaction action {};
+  action.sa_handler = EndAtStore;
+  TP_CHECK(sigaction(SIGSEGV, &action, nullptr) == 0, "a handler of faults can be set");
+  auto* const page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) / kPageBytes * kPageBytes);
+  TP_CHECK(mprotect(page, kPageBytes, PROT_READ) == 0, "a page of a plane can be protected");
 }
 
 }  // namespace
@@ -55,6 +75,13 @@ void HitPoint(const char* name) {
   if (Hook()) Hook()(name);
   for (PointPlan& plan : Plans()) {
     if (plan.name == name && plan.hits_left.fetch_sub(1) == 1) kill(getpid(), plan.signal);
+  }
+}
+
+void HitStorePoint(const char* name, const void* address) {
+  if (Hook()) Hook()(name);
+  for (PointPlan& plan : Plans()) {
+    if (plan.name == name && plan.hits_left.fetch_sub(1) == 1) EndAtNextStoreTo(address, plan.signal);
   }
 }
 

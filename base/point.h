@@ -2,6 +2,9 @@
 //
 // Any thread. Off (the normal case) a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or "name:3" in the environment makes the
 // process send itself SIGKILL at the first or third hit; TIDEPOOL_STOP_AT likewise SIGSTOP. In-process tests use SetPointHook instead.
+// TP_STORE_POINT("room.step", address): the process is killed by its first store to the page of `address` from that hit on, wherever the
+// store stands: in a loop that no point can be put into without changing it. The page becomes read-only, so only the processor sees a
+// difference.
 #pragma once
 
 #include <atomic>
@@ -16,10 +19,16 @@ void SetPointHook(std::function<void(const char*)> hook);
 // Used by TP_POINT only.
 extern std::atomic<bool> points_armed;
 void HitPoint(const char* name);
+// Used by TP_STORE_POINT only.
+void HitStorePoint(const char* name, const void* address);
 
 }  // namespace tidepool
 
 #define TP_POINT(name)                                                                        \
   do {                                                                                        \
     if (::tidepool::points_armed.load(std::memory_order_relaxed)) ::tidepool::HitPoint(name); \
+  } while (false)
+#define TP_STORE_POINT(name, address)                                                                       \
+  do {                                                                                                      \
+    if (::tidepool::points_armed.load(std::memory_order_relaxed)) ::tidepool::HitStorePoint(name, address); \
   } while (false)

@@ -38,6 +38,16 @@ uint64_t BytesOf(const ChangedPlane& plane, uint64_t elements) {
   return plane.bits == 1 ? DivideUp(elements, kScaleBlockElements) * sizeof(float) : elements * plane.bits / 8;
 }
 
+const std::byte* ByteOf(const ChangedPlane& plane, uint64_t element) {
+  return plane.data + BytesOf(plane, element);
+}
+
+const ChangedPlane& LastOf(const ChangedPlanes& planes) {
+  size_t last = 0;
+  while (last + 1 < planes.size() && planes[last + 1].data != nullptr) ++last;
+  return planes[last];
+}
+
 // Calls `move(in the plane, in the area, bytes)` for each plane of a tile.
 template <typename Move>
 void ForEachPlane(const ChangedPlanes& planes, uint64_t first, uint64_t count, Move move) {
@@ -164,8 +174,10 @@ void TileUpdate::Run(const Piece& piece) {
   for (uint64_t first = FirstElement(tiles); first < tiles.count;) {
     const GroupRun* run = RunAt(piece, first);
     uint64_t count = run == nullptr ? 0 : (std::min(run->end, tiles.count) - first) / kUpdateTileElements * kUpdateTileElements;
-    if (points_armed.load(std::memory_order_relaxed)) count = std::min(count, kUpdateTileElements);  // so that tests see each tile
+    if (tuning_.each_tile) count = std::min(count, kUpdateTileElements);
     if (count > 0 && kernels_.isa != IsaLevel::kScalarReference) {
+      TP_STORE_POINT("optim.first_plane_stored", ByteOf(tiles.planes.front(), first + count / 2));
+      TP_STORE_POINT("optim.last_plane_stored", ByteOf(LastOf(tiles.planes), first + count / 2));
       UpdateWholeTiles(piece, *run, first, count);
     } else {
       count = std::min(kUpdateTileElements, tiles.count - first);

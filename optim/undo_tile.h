@@ -7,6 +7,8 @@
 //   2. progress word := (version, first element, open)                       optim.tile_progress
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
+// The loops themselves are killed at a store to the first or last plane in the middle of what they are called for:
+// optim.first_plane_stored, optim.last_plane_stored (TP_STORE_POINT).
 //
 //   tile      0          1          2
 //   area 0    save 0 ............   save 2       An area is overwritten only when the progress word has left its tile, so at every
@@ -46,6 +48,7 @@ inline constexpr uint64_t kTileElementsMax = 256;
 // How the update runs; bits never depend on it. Measured at start (memserver/update/tuning.h), or given.
 struct Tuning {
   uint32_t prefetch_elements = kPrefetchElements;
+  bool each_tile = false;  // a test's: the loops are called once a tile, so that there is a point between any two
 
   bool operator==(const Tuning&) const = default;
 };

@@ -5,10 +5,13 @@
 #include <string>
 #include <vector>
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
+
+#include "base/units.h"
 
 namespace tidepool {
 namespace point_test {
@@ -53,6 +56,25 @@ TEST(PointDeathTest, KillsAtTheThirdHitAndNotBefore) {
   };
   EXPECT_EXIT(run(2), ::testing::ExitedWithCode(0), "");
   EXPECT_EXIT(run(3), ::testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(PointDeathTest, AStorePointKillsAtTheNextStoreToItsPageAndAtNoOther) {
+  const auto run = [](size_t stored) {
+    void* const mapped = mmap(nullptr, 3 * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* const bytes = static_cast<volatile char*>(mapped);
+    setenv("TIDEPOOL_KILL_AT", "test.stored:2", 1);
+    ArmPointsFromEnvironment();
+    for (int i = 0; i < 2; ++i) {
+      bytes[kPageBytes] = 1;  // neither before the second hit
+      TP_STORE_POINT("test.stored", static_cast<const char*>(mapped) + kPageBytes + 100);
+    }
+    bytes[stored] = static_cast<char>(bytes[kPageBytes] + 1);  // it may be read
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(run(kPageBytes - 1), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run(kPageBytes), ::testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(run(2 * kPageBytes - 1), ::testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(run(2 * kPageBytes), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(PointDeathTest, StopsWhereItIsTold) {

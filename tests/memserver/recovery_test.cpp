@@ -114,6 +114,7 @@ TEST(RecoveryOfATile, IsNotFromTheJobThatHadThisPlaceBefore) {
   constexpr size_t kAreasBytes = 2 * sizeof(optim::UndoArea);  // of one worker
   WorldOptions options = WithLease();
   options.inline_workers = 2;
+  options.tunings = {{.each_tile = true}};
   ServeWorld world(options);
   std::byte* const areas = world.pool().own_records().data();
   {

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "base/point.h"
+#include "base/units.h"
 #include "optim/undo_tile.h"
 #include "tests/optim/random_arrays.h"
 
@@ -77,6 +80,47 @@ TEST(UndoKill, AKilledProcessLosesNothing) {
     ASSERT_EQ(std::memcmp(memory.param16, half.data(), sizeof(memory.param16)), 0) << "version " << version;
   }
   EXPECT_GT(killed_in_mid_run, 0U);
+  munmap(mapped, sizeof(KeptMemory));
+}
+
+// The loops as they run without any point, killed at a store in their middle: to the first plane of a tile, before which nothing of it was
+// changed, and to the last, when it is torn.
+TEST(UndoKill, AProcessKilledAtAStoreOfTheLoopsLosesNothing) {
+  void* mapped = mmap(nullptr, sizeof(KeptMemory), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  KeptMemory& memory = *static_cast<KeptMemory*>(mapped);
+  std::vector<float> p = RandomFloats(1, kCount, 0.1F), m(kCount), v(kCount);
+  const std::vector<uint8_t> g = Stored(RandomFloats(2, kCount, 1.0F), DType::kF16);
+  std::vector<uint16_t> half(kCount);
+  std::copy(p.begin(), p.end(), memory.master);
+  std::memcpy(memory.gradient, g.data(), g.size());
+  uint64_t version = 0;
+  for (const char* point : {"optim.first_plane_stored", "optim.last_plane_stored"}) {
+    ++version;
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      setenv("TIDEPOOL_KILL_AT", point, 1);
+      ArmPointsFromEnvironment();
+      TileUpdate(SelectKernels(BestIsa()), memory.areas).Run(memory.PieceOf(version));
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << point << ": " << status;
+    const Progress at = memory.progress.Load();
+    ASSERT_EQ(at.state, Progress::State::kOpen) << point;
+    EXPECT_NEAR(static_cast<double>(at.begin), kCount / 2.0, kPageBytes) << "in the middle of one call of the loops";
+
+    ASSERT_EQ(RestoreOpenTile(memory.PieceOf(version), memory.areas), RestoreOutcome::kRestored);
+    TileUpdate(SelectKernels(BestIsa()), memory.areas).Run(memory.PieceOf(version));
+    const UpdateSpan plain{p.data(), m.data(), v.data(), g.data(), DType::kF16, half.data(), DType::kF16, kCount};
+    SelectKernels(BestIsa()).update(memory.run.factors, plain);
+    ASSERT_EQ(std::memcmp(memory.master, p.data(), sizeof(memory.master)), 0) << point;
+    ASSERT_EQ(std::memcmp(memory.momentum, m.data(), sizeof(memory.momentum)), 0) << point;
+    ASSERT_EQ(std::memcmp(memory.variance, v.data(), sizeof(memory.variance)), 0) << point;
+    ASSERT_EQ(std::memcmp(memory.param16, half.data(), sizeof(memory.param16)), 0) << point;
+  }
   munmap(mapped, sizeof(KeptMemory));
 }
 

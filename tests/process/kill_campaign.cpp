@@ -131,6 +131,8 @@ constexpr std::string_view kPoints[] = {"checkpoint.created",
                                         "keeper.held",
                                         "link.hold_sent",
                                         "link.taken",
+                                        "optim.first_plane_stored",
+                                        "optim.last_plane_stored",
                                         "optim.piece_finished",
                                         "optim.tile_progress",
                                         "optim.tile_restored",
@@ -199,7 +201,7 @@ RoundPlan PlanOf(const Shape& shape, const std::string& point, uint32_t repeat, 
     plan.server_points = {once};  // the keeper inherits it
   } else if (point.starts_with("recover.") || point == "optim.tile_restored") {
     // Recovery has something to restore after a death inside a tile; it is killed up to five times in a row.
-    plan.server_points = {"optim.tile_written:" + std::to_string(1 + campaign->random().Below(shape.large ? 40'000 : 200))};
+    plan.server_points = {"optim.tile_written:" + std::to_string(1 + campaign->random().Below(shape.large ? 40 : 200))};
     for (uint32_t i = 0; i <= repeat % 5; ++i) plan.server_points.push_back(once);
   } else if (repeat % 2 == 0) {
     plan.server_points = {armed};

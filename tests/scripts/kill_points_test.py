@@ -1,4 +1,4 @@
-"""Every TP_POINT of the processes that a training run has is killed at, five times or more: in the campaign of thin trainers, in the test of
+"""Every TP_POINT and TP_STORE_POINT of the processes that a training run has is killed at, five times or more: in the campaign of thin trainers, in the test of
 the trainer itself, or where this page names it with its reason."""
 import pathlib
 import re
@@ -42,7 +42,7 @@ def points_of_sources():
     names = set()
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.cpp"):
-            names.update(re.findall(r'TP_POINT\("([^"]+)"\)', path.read_text()))
+            names.update(re.findall(r'TP_(?:STORE_)?POINT\("([^"]+)"[,)]', path.read_text()))
     return names
 
 

@@ -102,7 +102,7 @@ SimWorld::SimWorld(uint64_t seed, bool verbose) : random_(seed), verbose_(verbos
   options.loop.lease_ns = lease_ns_;
   options.loop.run_inline_work = false;
   options.inline_workers = kWorkers;
-  options.tunings = {{512}, {1024}, {0}};
+  options.tunings = {{512, true}, {1024, true}, {0, true}};
   GiveDisks(seed, &options);
   if (frozen_) options.pool_bytes += SimJob::kFrozenContents * shm::FrozenExtentBytes(SimJob::kFrozenBytes);
   server_ = std::make_unique<MortalServer>(options);
