@@ -2,17 +2,24 @@
 """Turns what a quickstart run left in its folder into figures, a loss plot and a page for the terminal. Standard library only.
 
 usage: quickstart_report.py field FILE.json KEY
-       quickstart_report.py write OUT_DIR --ranks N [--json FILE]
+       quickstart_report.py write OUT_DIR --ranks N --data FILE|DIR [--json FILE] [--promise]
 
-OUT_DIR holds metrics.jsonl (one object a step), estimate.json, residency.txt, sample.txt and leaks.txt; loss.svg is written there.
+OUT_DIR holds metrics.jsonl (one object a step), estimate.json, plan.txt (`trainer run --dry-run`, which says what is held out), residency.txt,
+untrained.txt and sample.txt (what the model writes before and after training) and leaks.txt; loss.svg is written there. Ends with 1 when
+--promise is not kept.
 """
 
 import argparse
 import json
 import math
 import os
+import re
 import statistics
 import sys
+import textwrap
+
+# What a run of default length promises: nats a byte, of the words of the sample, and characters.
+LOSS_MOST, WORDS_LEAST, COPIED_MOST = 1.9, 0.8, 39
 
 
 def read_text(path: str) -> str:
@@ -24,6 +31,62 @@ def read_text(path: str) -> str:
 
 def read_metrics(path: str) -> list[dict]:
     return [json.loads(line) for line in read_text(path).splitlines() if line.strip()]
+
+
+def training_text(data: str, plan: str) -> str:
+    """The text of `data` that is not held out, as `plan` tells. Files left out as near-duplicates count: the model may know them."""
+    if os.path.isfile(data):
+        text = read_text(data)
+        held_out = re.search(r"its last (\d+) tokens are held out", plan)
+        return text.encode()[: -int(held_out[1])].decode(errors="replace") if held_out and int(held_out[1]) else text
+    held_out = re.search(r"held out: '([^']*)'", plan)
+    paths = [os.path.join(folder, name) for folder, _, names in sorted(os.walk(data)) for name in sorted(names)]
+    return "\n".join(read_text(path) for path in paths if not held_out or os.path.realpath(path) != os.path.realpath(held_out[1]))
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+def known_words(sample: str, text: str) -> float:
+    """The share of the sample's words that stand in the text."""
+    known = set(words_of(text))
+    words = words_of(sample)
+    return sum(word in known for word in words) / len(words) if words else 0.0
+
+
+def longest_copy(sample: str, text: str) -> str:
+    """The longest run of characters of the sample that stands in the text; white space of any length is one blank in both."""
+    sample, text = " ".join(sample.split()), " ".join(text.split())
+    longest = ""
+    for begin in range(len(sample)):
+        while begin + len(longest) < len(sample) and sample[begin : begin + len(longest) + 1] in text:
+            longest = sample[begin : begin + len(longest) + 1]
+    return longest
+
+
+def broken_promises(found: dict) -> list[str]:
+    broken = []
+    if found["loss_last"] is None or not found["loss_last"] <= LOSS_MOST:
+        broken.append(f"the held-out loss is {found['loss_last']}, more than {LOSS_MOST}")
+    if found["words_known"] < WORDS_LEAST:
+        broken.append(f"{100 * found['words_known']:.0f} % of the sample's words are known, less than {100 * WORDS_LEAST:.0f} %")
+    if len(found["longest_copy"]) > COPIED_MOST:
+        broken.append(f"the sample repeats {len(found['longest_copy'])} characters of the training text: {found['longest_copy']!r}")
+    return broken
+
+
+def columns(left: str, right: str, width: int = 56) -> list[str]:
+    """Two texts side by side, each below its heading; what ASCII does not print is a dot, and lines that are blank are left out."""
+
+    def lines(text: str) -> list[str]:
+        plain = ("".join(c if " " <= c <= "~" else "." for c in line) for line in text.splitlines())
+        return [part for line in plain for part in textwrap.wrap(line, width) if part]
+
+    a, b = lines(left), lines(right)
+    a, b = a + [""] * (len(b) - len(a)), b + [""] * (len(a) - len(b))
+    head = [f"{'before training':{width}}  | after", f"{'-' * width}--+{'-' * width}"]
+    return head + [f"{x:{width}}  | {y}".rstrip() for x, y in zip(a, b)]
 
 
 def mean(values: list[float]) -> float:
@@ -111,7 +174,7 @@ def mib(value: float) -> str:
     return f"{value / 2**20:.2f} MiB"
 
 
-def page(found: dict, out: str, residency: str, sample: str) -> str:
+def page(found: dict, out: str, residency: str, untrained: str, sample: str) -> str:
     """What the user reads at the end."""
     share = f", of which {100 * (found['resident_share'] or 0):.1f} % always resident on each rank"
     loss = "none was measured" if found["loss_first"] is None else f"{found['loss_first']:.3f} at the start, {found['loss_last']:.3f} at the end"
@@ -129,7 +192,9 @@ def page(found: dict, out: str, residency: str, sample: str) -> str:
     if residency:
         lines += ["residency in mid-run (memctl residency):", residency.rstrip(), ""]
     if sample:
-        lines += ["the model writes:", sample.rstrip(), ""]
+        lines += ["the model writes:", *columns(untrained, sample), "",
+                  f"known words      {100 * found['words_known']:.0f} % of the sample's words stand in the training text",
+                  f"longest copy     {len(found['longest_copy'])} characters: {found['longest_copy']!r}", ""]
     lines += [
         f"loss plot        {os.path.join(out, 'loss.svg')}",
         f"TensorBoard      tensorboard --logdir {out}",
@@ -143,19 +208,24 @@ def page(found: dict, out: str, residency: str, sample: str) -> str:
     return "\n".join(lines)
 
 
-def write(out: str, ranks: int, json_path: str | None) -> int:
+def write(out: str, ranks: int, data: str, json_path: str | None, promise: bool) -> int:
     metrics = read_metrics(os.path.join(out, "metrics.jsonl"))
     estimate = json.loads(read_text(os.path.join(out, "estimate.json")) or "{}")
     leaks = read_text(os.path.join(out, "leaks.txt")).splitlines()
     found = figures(metrics, estimate, ranks, leaks)
+    text, sample = training_text(data, read_text(os.path.join(out, "plan.txt"))), read_text(os.path.join(out, "sample.txt"))
+    found["words_known"], found["longest_copy"] = known_words(sample, text), longest_copy(sample, text)
     with open(os.path.join(out, "loss.svg"), "w", encoding="utf-8") as file:
         file.write(loss_svg(metrics, "Tidepool quickstart: loss"))
     if json_path:
         with open(json_path, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=2)
             file.write("\n")
-    print(page(found, out, read_text(os.path.join(out, "residency.txt")), read_text(os.path.join(out, "sample.txt"))))
-    return 0
+    print(page(found, out, read_text(os.path.join(out, "residency.txt")), read_text(os.path.join(out, "untrained.txt")), sample))
+    broken = broken_promises(found) if promise else []
+    for what in broken:
+        print(f"error: the quickstart does not keep its promise: {what}", file=sys.stderr)
+    return 1 if broken else 0
 
 
 def main() -> int:
@@ -167,10 +237,12 @@ def main() -> int:
     writer = commands.add_parser("write", help="writes loss.svg and the figures, prints the page")
     writer.add_argument("out")
     writer.add_argument("--ranks", type=int, required=True)
+    writer.add_argument("--data", required=True, help="what was trained on")
     writer.add_argument("--json")
+    writer.add_argument("--promise", action="store_true", help="end with 1 where loss or sample are not what a whole run gives")
     arguments = parser.parse_args()
     if arguments.command == "write":
-        return write(arguments.out, arguments.ranks, arguments.json)
+        return write(arguments.out, arguments.ranks, arguments.data, arguments.json, arguments.promise)
     print(json.loads(read_text(arguments.file))[arguments.key])
     return 0
 

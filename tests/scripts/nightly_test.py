@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTED = ("scripts/test", "scripts/fuzz", "scripts/planted", "scripts/bench", "tests/models/check_models.sh", "build/bin/sim_main",
            "build/bin/bench_restart", "build/tests/optim_test", "build/tests/kill_campaign", "build/tests/nvme_test", "build/tests/kernel_faults_test",
            "build/tests/process_nvme_kill_test", "build/tests/process_early_kill_test", "build/tests/process_gpu_test", "build/tests/process_stall_test", "build/tests/process_upgrade_test", "build/tests/trainer_campaign", "build/tests/failure_sweep",
-           "scripts/setup", "tests/scripts/page_browser_test.py")
+           "scripts/setup", "scripts/quickstart", "tests/scripts/page_browser_test.py")
 TOOLS = ("path/cmake", "path/ctest")
 # Notes how it was called; fails where it is told to.
 STAND_IN = """#!/bin/bash
@@ -64,7 +64,7 @@ class Nightly(unittest.TestCase):
                                        "kills with transfers in flight, 50 a time", "kills before the first step, 78 a time", "kills among copies of GPUs, 100 a time",
                                        "rolling restarts, 30 a time", "a flood of descriptors, 100000 messages",
                                        "the LibTorch trainer, 1000 kills", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
-                                       "planted bugs, all", "models, large", "failure sweep, every k", "benchmarks"])
+                                       "planted bugs, all", "models, large", "failure sweep, every k", "the quickstart", "benchmarks"])
         self.assertEqual(parts["50000 kills at random times"], "campaign --kills 50000 --losses 2000")
         self.assertEqual(parts["rolling restarts, 30 a time"], "rolling 67")
         self.assertEqual(parts["models, large"], "tests/models/check_models.sh out/nightly/models --large")
@@ -92,7 +92,7 @@ class Nightly(unittest.TestCase):
                      f"scripts/bench all --json {self.repo}/out/nightly/bench.json", "scripts/setup --no-torch --browser",
                      f"tests/scripts/page_browser_test.py {self.repo}/build {self.repo}/out/nightly/page",
                      "build/tests/nvme_test --gtest_brief=1 --gtest_filter=DiskFaults.Many*:Piece.OneFlippedBit*:PowerLoss.*",
-                     "build/tests/kernel_faults_test --gtest_brief=1",
+                     "build/tests/kernel_faults_test --gtest_brief=1", f"scripts/quickstart --out {self.repo}/out/nightly/quickstart",
                      "build/tests/process_nvme_kill_test --gtest_brief=1 --gtest_filter=*KilledWithTransfersInFlight*",
                      "build/tests/process_early_kill_test --gtest_brief=1",
                      "build/tests/process_gpu_test --gtest_brief=1 --gtest_filter=*Killed*",

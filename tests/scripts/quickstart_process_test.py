@@ -55,10 +55,10 @@ class QuickstartProcess(unittest.TestCase):
         found = json.loads(contents(figures))
         self.assertEqual((found["steps"], found["ranks"], found["leaks"]), (5, 2, 0))
         self.assertLess(found["loss_last"], found["loss_first"])
-        self.assertGreater(found["params"], 10_000_000)
+        self.assertGreater(found["params"], 800_000)
         self.assertAlmostEqual(found["rcache_fraction"], 0.25, delta=0.05)  # whole blocks
         self.assertEqual(found["bytes_h2d_per_step"], found["bytes_h2d_theory"])
-        for name in ["residency.txt", "loss.svg", "sample.txt", "weights/model.safetensors"]:
+        for name in ["residency.txt", "loss.svg", "untrained.txt", "sample.txt", "weights/model.safetensors"]:
             self.assertGreater(os.path.getsize(os.path.join(self.out, name)), 0, name)
         self.assertEqual(self.left_behind(), ([], [], []))
 

@@ -26,7 +26,7 @@ esac
 TRAINER = """
 case $1 in
   estimate) echo '{"pool_bytes": 2097152, "rcache_limit_bytes": 1048576, "params": 1000, "rcache": {"resident_share": 0.1, "fraction": 0.25}}' ;;
-  sample) echo "$3, free of charge" ;;
+  sample) [[ $2 == */untrained ]] && echo "xqz" || echo "$3are free" ;;
   launch)
     while (($#)); do [[ $1 != --out ]] || out=$2; [[ $1 != --steps ]] || steps=$2; shift; done
     [[ -z ${FAIL_WITH:-} ]] || exit "$FAIL_WITH"
@@ -72,7 +72,7 @@ class Quickstart(unittest.TestCase):
         figures = os.path.join(self.folder.name, "figures.json")
         code, out, err = self.ended(self.start("--json", figures))
         self.assertEqual(code, 0, err)
-        for text in ["9.500 at the start, 5.500 at the end", "rank 0 rCache CC..HH", "Permission is hereby granted, free of charge", "loss.svg", "0 processes"]:
+        for text in ["9.500 at the start, 5.500 at the end", "rank 0 rCache CC..HH", "| If you are free", "xqz  ", "loss.svg", "0 processes"]:
             self.assertIn(text, out)
         with open(figures, encoding="utf-8") as file:
             found = json.load(file)

@@ -33,6 +33,7 @@ TEST(GptPresets, HaveTheSizesOfTheirNames) {
   EXPECT_EQ(count("gpt2-4b"), 3'782'697'984);
   EXPECT_EQ(count("gpt2-7b"), 6'654'210'048);
   EXPECT_NEAR(count("tiny"), 100e3, 30e3);
+  EXPECT_NEAR(count("small"), 830e3, 10e3);
   EXPECT_NEAR(count("quickstart"), 11e6, 1e6);
   EXPECT_NEAR(count("gpt2-10b"), 10e9, 0.5e9);
   EXPECT_NEAR(count("gpt2-15b"), 15e9, 0.5e9);
