@@ -28,6 +28,7 @@ SMALL = {
     "fetch": ["--chunk-mebibytes", "4", "--pairs", "2"],
     "restart": ["--chunk-mebibytes", "1", "--kills", "1"],
     "step": ["--preset", "tiny", "--rounds", "1"],
+    "jobs": ["--milliseconds", "100", "--rounds", "1"],
     "chunks": ["--chunks", "200", "--elements", "64", "--rounds", "1"],
 }
 
