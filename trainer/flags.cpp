@@ -30,7 +30,7 @@ constexpr const char* kExamples = R"(examples:
 )";
 
 void AddModelFlags(CLI::App* app, RunOptions* o) {
-  app->add_option("--preset", o->preset, "model shape: tiny, quickstart, gpt2-124m, ... (an unknown name lists all)")
+  app->add_option("--preset", o->preset, "model shape: tiny, small, quickstart, gpt2-124m, ... (an unknown name lists all)")
       ->group("model")
       ->capture_default_str();
   app->add_flag("--checkpoint-activations", o->activation_checkpointing, "recompute each block's forward in backward, to save activations")
@@ -181,7 +181,10 @@ void AddOutputFlags(CLI::App* app, RunOptions* o) {
       ->group(group)
       ->type_name("FILE");
   app->add_option("--log-every", o->log_every, "steps between progress lines off a terminal")->group(group)->capture_default_str();
-  app->add_flag("--quiet", o->quiet, "no progress lines")->group(group);
+  CLI::Option* quiet = app->add_flag("--quiet", o->quiet, "say nothing but warnings and errors")->group(group);
+  app->add_flag("--verbose", o->verbose, "begin with the whole plan: chunks, rCache, memory by tier, device, server")
+      ->group(group)
+      ->excludes(quiet);
   app->add_flag("--dry-run", o->dry_run, "check everything and show the plan; train nothing")->group(group);
 }
 

@@ -66,7 +66,7 @@ struct RunOptions {
   std::string save_dir;    // weights after the last step; empty: none
   std::string trace_file;  // where the last step's time goes; empty: nowhere
   uint64_t log_every = 1;
-  bool quiet = false;
+  bool quiet = false, verbose = false;
   bool dry_run = false;
   bool json = false;  // `estimate` and `--dry-run`: JSON instead of a table
   // sample

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "trainer/banner.h"
 #include "trainer/compute_threads.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
@@ -60,8 +61,6 @@ Status TrainingRun::Plan() {
   plan_ = std::move(checked.plan);
   data_ = std::move(checked.data);
   plan_.choice = setup_.choice;
-  Say("tidepool trainer  job " + plan_.spec.name + ", " + std::to_string(place_.world) + (place_.world == 1 ? " rank" : " ranks") +
-      " (started by: " + place_.launcher + ")\n" + DescribePlan(plan_) + "data      " + data_->corpus.description + "\n");
   TP_RETURN_IF_ERROR(OpenDevice());
   return plan_.lora.on() ? NameBase() : Status();
 }
@@ -72,10 +71,24 @@ Status TrainingRun::OpenDevice() {
   if (device_->is_gpu() && place_.rank != 0 && !options_.quiet) {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() + "\n" << std::flush;
   }
-  Say("device    " + device_->description() + "\n");
-  TP_RETURN_IF_ERROR(PlaceGpuStates(options_, device_->gpus(), &plan_));
-  Say(DescribeGpuStates(plan_));
-  return {};
+  return PlaceGpuStates(options_, device_->gpus(), &plan_);
+}
+
+void TrainingRun::SayPlan() const {
+  Say(LongBanner(plan_, place_, data_->corpus.description) + "device    " + device_->description() + "\n" + DescribeGpuStates(plan_));
+}
+
+// Nothing that could be wrong stands between it and the first step; of a later attempt only those who ask for all see it.
+void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
+  const std::string server = session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
+  if (options_.verbose) {
+    if (!introduced_) SayPlan();
+    Say("server    " + server + "\n");
+  } else if (!introduced_) {
+    const std::string device = device_->is_gpu() ? device_->description() : "";
+    Say(Banner(plan_, place_, {.data = data_->corpus.description, .device = device, .server = "memserver at " + server}));
+  }
+  introduced_ = true;
 }
 
 // What the base is called: chunk by chunk for the server, and as a file for those who use the adapters later.
@@ -108,9 +121,9 @@ Status TrainingRun::TakeSeat() {
   const client::Attachment& seat = session_->service()->attachment();
   start_ = StartPointOf(seat);
   sealed_ = std::max(sealed_, start_.version);
-  Say("server    " + session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job\n");
   if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
   TP_RETURN_IF_ERROR(CheckRunNote(seat.note, data_->note, plan_.spec.name, start_.version));
+  SayWhatBegins(seat);
   return seat.weights_ready ? Continue(seat.note) : Status();
 }
 
@@ -339,6 +352,7 @@ Status TrainingRun::All() {
   TP_RETURN_IF_ERROR(MakeSession());
   if (options_.dry_run) {
     if (options_.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
+    SayPlan();
     Say("dry run   nothing was started\n");
     return {};
   }

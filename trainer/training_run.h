@@ -54,6 +54,8 @@ class TrainingRun {
  private:
   Status Plan();
   Status OpenDevice();
+  void SayPlan() const;
+  void SayWhatBegins(const client::Attachment& seat);
   Status MakeSession();
   Status NameBase();
   bool StaysForMore() const;
@@ -89,6 +91,7 @@ class TrainingRun {
   const RankPlace& place_;
   SteadyClock clock_;
   bool resume_ = false;
+  bool introduced_ = false;
   uint32_t fruitless_ = 0;          // attempts in a row that sealed nothing
   std::unique_ptr<CpuWatch> cpus_;  // where several threads compute
   RunPlan plan_;

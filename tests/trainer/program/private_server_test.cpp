@@ -120,6 +120,20 @@ class DryRun : public PrivateServer {
   }
 };
 
+// What the run would have been is said once it begins.
+TEST_F(PrivateServer, AnErrorBeforeTheFirstStepStandsAlone) {
+  const Flags nobody{{"--socket-dir", "/nowhere"}, {"--server-timeout", "0s"}};
+  const Flags no_data{{"--standalone", ""}, {"--data", "/nowhere"}};
+  for (const Flags& flags : {nobody, no_data}) {
+    const auto trainer = Start(Words("bad", flags));
+    const auto end = trainer->Wait(kRunNs);
+    ASSERT_TRUE(end) << trainer->Output();
+    EXPECT_NE(end->exit_code, 0);
+    EXPECT_THAT(trainer->Output(), ::testing::StartsWith("\nerror["));
+    EXPECT_THAT(trainer->Output(), Not(HasSubstr("tiny: ")));
+  }
+}
+
 TEST_F(DryRun, ShowsThePlanAndStartsNothing) {
   for (const Flags& where : {Flags{{"--standalone", ""}}, Flags{{"--socket-dir", "/nowhere"}, {"--job", "d"}, {"--resume", "auto"}}}) {
     const std::string output = DryOutput(where);
@@ -172,7 +186,7 @@ TEST_F(DryRun, OfAChosenRcacheForeseesWhatTheRunMoves) {
   EXPECT_GT(NumberOf(plan, "blocks"), NumberOf(plan, "smallest_blocks"));
   EXPECT_LT(NumberOf(plan, "blocks"), NumberOf(plan, "most_blocks"));
   Flags run = chosen;
-  run.insert({{"--steps", "3"}, {"--eval-every", "0"}});
+  run.insert({{"--steps", "3"}, {"--eval-every", "0"}, {"--verbose", ""}});
   const auto trainer = Start(Words("chosen", run), {"TMPDIR=" + place_.path()});
   ExpectDone(trainer.get());
   EXPECT_THAT(trainer->Output(), HasSubstr("chosen    "));
