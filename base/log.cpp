@@ -14,6 +14,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/json_writer.h"
+#include "base/nonblocking_stderr.h"
 
 namespace tidepool {
 namespace {
@@ -22,8 +23,9 @@ struct LogState {
   std::string program = "tidepool";
   bool json = false;
   std::shared_ptr<spdlog::logger> logger;
-  std::mutex mutex;               // held for a few instructions
-  std::deque<LoggedLine> recent;  // guarded by mutex, as last
+  std::unique_ptr<NonblockingStderr> output;  // in place of the logger's; null: lines wait for room
+  std::mutex mutex;                           // held for a few instructions
+  std::deque<LoggedLine> recent;              // guarded by mutex, as last
   uint64_t last = 0;
 };
 
@@ -87,6 +89,20 @@ std::string JsonLine(LogLevel level, std::string_view message, std::initializer_
   return text + "}";
 }
 
+// One that goes out says first how many did not.
+void WriteOrDrop(NonblockingStderr* output, bool json, const std::string& line) {
+  if (const uint64_t lines = output->dropped(); lines > 0) {
+    const auto told = {LogField("lines", lines)};
+    constexpr std::string_view kWhat = "lines of the log were dropped: nobody read it";
+    output->ForgetDropped();
+    if (!output->Write(json ? JsonLine(LogLevel::kWarn, kWhat, told) : TextLine(LogLevel::kWarn, kWhat, told))) {
+      output->CountDropped(lines);
+      return;
+    }
+  }
+  output->Write(line);
+}
+
 }  // namespace
 
 void InitLog(std::string_view program, LogLevel level, LogFormat format) {
@@ -99,11 +115,20 @@ void SetLogLevel(LogLevel level) {
   State().logger->set_level(LevelOf(level));
 }
 
+void DropLinesThatBlock() {
+  State().output = std::make_unique<NonblockingStderr>();
+}
+
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   LogState& state = State();
   if (!state.logger->should_log(LevelOf(level))) return;
   std::string json = JsonLine(level, message, fields);
-  state.logger->log(LevelOf(level), "{}", state.json ? json : TextLine(level, message, fields));
+  const std::string text = state.json ? json : TextLine(level, message, fields);
+  if (state.output != nullptr) {
+    WriteOrDrop(state.output.get(), state.json, text);
+  } else {
+    state.logger->log(LevelOf(level), "{}", text);
+  }
   const std::lock_guard lock(state.mutex);
   state.recent.push_back({++state.last, std::move(json)});
   if (state.recent.size() > kLoggedLinesKept) state.recent.pop_front();

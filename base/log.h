@@ -28,6 +28,9 @@ struct LogField {
 // Call once at start, before other threads; the default is text at kInfo. `program` names the source in each line.
 void InitLog(std::string_view program, LogLevel level, LogFormat format);
 void SetLogLevel(LogLevel level);
+// From now on a line that stderr has no room for is dropped, and a later one says how many were: for a process whose one thread must not
+// wait for whoever reads its log. No other thread logs.
+void DropLinesThatBlock();
 
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 inline void LogInfo(std::string_view message, std::initializer_list<LogField> fields = {}) {

@@ -284,6 +284,7 @@ int Keeper::TimeoutMs() const {
 
 int RunKeeper(const KeeperOptions& options) {
   IsolateProcess("tp-keeper", options.listen_fd);
+  DropLinesThatBlock();
   Keeper keeper(options);
   if (!keeper.Open()) return kExitUsage;
   keeper.Serve();

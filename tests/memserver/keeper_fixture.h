@@ -86,14 +86,14 @@ class KeeperTest : public ::testing::Test {
 
   std::string File(const std::string& name) const { return directory_ + "/" + name; }
 
-  // A keeper whose log goes to the file "log". `files_max` bounds its descriptors.
-  void StartKeeper(memserver::KeeperOptions options, rlim_t files_max = 0) {
+  // A keeper whose log goes to `log_fd`, or to the file "log". `files_max` bounds its descriptors.
+  void StartKeeper(memserver::KeeperOptions options, rlim_t files_max = 0, int log_fd = -1) {
     auto listener = shm::ListenSocket(socket_path_);
     ASSERT_TRUE(listener.ok()) << listener.status().Format();
     keeper_ = fork();
     ASSERT_GE(keeper_, 0);
     if (keeper_ > 0) return;
-    const int log = open(File("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const int log = log_fd >= 0 ? log_fd : open(File("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
     const rlimit limit{files_max, files_max};

@@ -1,6 +1,7 @@
 #include "memserver/keeper/keeper.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <cstring>
@@ -346,6 +347,57 @@ TEST_F(Keeping, AMemserverThatSendsNonsenseIsNotReplacedAndMayConnectAgain) {
   ASSERT_TRUE(Eventually([&] { return Logged("sent a malformed message"); })) << FileText(File("log"));
   EXPECT_EQ(TakeFromSlot1(), "kept");
   EXPECT_EQ(LinesIn(File("pids")), starts);
+}
+
+// Two ends of a stream, of which one is a keeper's stderr, full of what nobody has read.
+struct FullStream {
+  explicit FullStream(bool is_socket) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(is_socket ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) : pipe2(ends.data(), O_CLOEXEC), 0);
+    reader = UniqueFd(ends[0]);
+    writer = UniqueFd(ends[1]);
+    fcntl(writer.get(), F_SETFL, O_WRONLY | O_NONBLOCK);
+    const std::string junk(4096, 'x');
+    while (write(writer.get(), junk.data(), junk.size()) > 0) {
+    }
+    while (write(writer.get(), junk.data(), 1) > 0) {
+    }
+    fcntl(writer.get(), F_SETFL, O_WRONLY);  // whoever writes now waits
+  }
+  // All that was written, without the junk; false when nothing came for a while.
+  bool Read(std::string* text) const {
+    std::array<char, 4096> bytes{};
+    if (!shm::WaitForSocket(reader.get(), POLLIN, 20 * kNsPerSecond)) return false;
+    const ssize_t count = read(reader.get(), bytes.data(), bytes.size());
+    for (ssize_t i = 0; i < count; ++i) {
+      if (bytes[static_cast<size_t>(i)] != 'x') *text += bytes[static_cast<size_t>(i)];
+    }
+    return count > 0;
+  }
+  UniqueFd reader, writer;
+};
+
+TEST_F(Keeping, ALogThatNobodyReadsKeepsNoKeeperFromStartingMemserver) {
+  for (const bool is_socket : {false, true}) {
+    FullStream log(is_socket);
+    const std::string started = File(is_socket ? "started-socket" : "started-pipe");
+    StartKeeper(Starting("echo > " + started + "; exec sleep 1000"), 0, log.writer.get());
+    CrashAfterHolding("kept");
+    ASSERT_TRUE(Eventually([&] { return !FileText(started).empty(); })) << "it waits for its log";
+    EXPECT_EQ(TakeFromSlot1(), "kept");
+    EXPECT_EQ(fcntl(log.writer.get(), F_GETFL) & O_NONBLOCK, 0) << "for others it is as it was";
+
+    // When somebody reads again, the next line says what is missing.
+    log.writer.Reset();
+    std::string text;
+    while (shm::WaitForSocket(log.reader.get(), POLLIN, 0) && log.Read(&text)) {
+    }
+    const auto link = Connect();
+    ASSERT_TRUE(link);
+    while (text.find("lines of the log were dropped") == std::string::npos) ASSERT_TRUE(log.Read(&text)) << text;
+    EXPECT_TRUE(link->End().ok());
+    EXPECT_EQ(KeeperEnd(5 * kNsPerSecond), kExitOk);
+  }
 }
 
 TEST_F(Keeping, WithoutAListeningSocketItEndsWithAUsageError) {

@@ -1,0 +1,32 @@
+// NonblockingStderr: stderr for a process that must not wait for whoever reads it: a full pipe, a stopped terminal.
+//
+// One thread at a time. Others that have the same stderr notice nothing: what is not to block is not a matter of the shared descriptor.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/unique_fd.h"
+
+namespace tidepool {
+
+class NonblockingStderr {
+ public:
+  NonblockingStderr();
+
+  // True when the line was written whole; what is longer than a pipe takes at once (4 KiB) is cut. Else it was dropped, and counted.
+  bool Write(std::string_view line);
+  uint64_t dropped() const { return dropped_; }
+  void ForgetDropped() { dropped_ = 0; }
+  void CountDropped(uint64_t lines) { dropped_ += lines; }
+
+ private:
+  enum class Kind { kOwn, kSocket, kFile, kShared };
+  bool WriteOnce(std::string_view bytes) const;
+
+  UniqueFd own_;  // of kOwn
+  Kind kind_ = Kind::kShared;
+  uint64_t dropped_ = 0;
+};
+
+}  // namespace tidepool
