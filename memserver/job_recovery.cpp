@@ -146,7 +146,8 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
     auto recovered = RecoverJob(parts, indexed, states, *tables);
-    if (recovered.status().id() == ErrorId::kNvmeDirectoryMissing) return recovered.status();
+    const ErrorId id = recovered.status().id();
+    if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost) return recovered.status();
     if (!recovered.ok()) {
       LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
       parts.index->Remove(indexed.slot);

@@ -40,7 +40,20 @@ Result<std::vector<HeldMemory>> TakeHeld(KeptHolder* keeper) {
 // What a slot holds that was let go of. (The size of a GPU's memory does not show in its descriptor.)
 bool IsNothing(const UniqueFd& fd) {
   struct stat about {};
-  return fstat(fd.get(), &about) != 0 || (S_ISREG(about.st_mode) && about.st_size == 0);
+  return fstat(fd.get(), &about) == 0 && S_ISREG(about.st_mode) && about.st_size == 0;
+}
+
+// What the system refuses now it may grant to the next server: only what does not fit together is never of use again.
+bool IsDamage(const Status& status) {
+  return status.id() == ErrorId::kKeptMemoryBad || (!status.ok() && TP_PLANTED("adopt.os_error_is_damage"));
+}
+
+Status LeftAlone(const Status& failed) {
+  return Status(failed.id(), "kept memory cannot be taken over: " + failed.what())
+      .Why(failed.why())
+      .Fix(
+          "raise what was too little (`ulimit -v`, `ulimit -n`, memory of the cgroup) and start memserver again: nothing is lost, and a "
+          "keeper that may start it goes on trying");
 }
 
 Result<KeptMemory> Adopt(std::vector<HeldMemory> held) {
@@ -101,6 +114,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* 
   if (!held.empty() && !options.discard_kept) {
     auto adopted = Adopt(std::move(held));
     if (adopted.status().id() == ErrorId::kKeptLayoutUnknown) return adopted.status();
+    if (!adopted.ok() && !IsDamage(adopted.status())) return LeftAlone(adopted.status());
     if (!adopted.ok()) {
       LogError("kept memory is given up", {{"why", adopted.status().Line()}});
     } else if (adopted->pool->total_bytes() == HostPool::BytesOf(options.pool)) {

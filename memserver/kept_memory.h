@@ -27,8 +27,8 @@ struct KeptMemoryOptions {
   bool discard_kept = false;  // give up what the keeper holds
 };
 
-// Errors: kKeptLayoutUnknown (nothing is lost: the keeper goes on holding it), kKeeperFailed, and those of HostPool::Reserve. Kept memory
-// that cannot be trusted is given up with a line in the log.
+// Kept memory that is damaged is given up, with a line in the log; after any error the keeper goes on holding it as it was. Errors:
+// kKeptLayoutUnknown, kMemoryMapFailed (the system did not map it), kKeeperFailed, and those of HostPool::Reserve.
 Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* keeper);
 
 // What the keeper holds of `memory`.

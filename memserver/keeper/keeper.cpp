@@ -1,12 +1,9 @@
 #include "memserver/keeper/keeper.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +19,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/unique_fd.h"
+#include "memserver/keeper/keeper_door.h"
 #include "memserver/keeper/keeper_messages.h"
 #include "memserver/keeper/session_spawn.h"
 
@@ -30,8 +28,9 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int64_t kBackOffNs = 100 * kNsPerMs;           // before the second start; doubled for each later one
-constexpr int64_t kStartPatienceNs = 60 * kNsPerSecond;  // for a started server to connect, where the lease is shorter
+constexpr int64_t kBackOffNs = 100 * kNsPerMs;  // before the second start; doubled for each later one
+constexpr int64_t kBackOffMaxNs = 30 * kNsPerSecond;
+constexpr int64_t kStartPatienceNs = 60 * kNsPerSecond;  // between two looks at a started server that has not connected
 constexpr int64_t kFirstPatienceNs = 10 * kNsPerSecond;  // for the server that started this keeper
 constexpr int64_t kSendNs = kNsPerSecond;                // for a server to read what it asked for
 constexpr uint32_t kPacketsPerTurn = 64;
@@ -43,7 +42,7 @@ int64_t LeaseNs(uint64_t lease_ms) {
 
 class Keeper {
  public:
-  explicit Keeper(const KeeperOptions& options) : options_(options), listener_(options.listen_fd) {}
+  explicit Keeper(const KeeperOptions& options) : options_(options), door_(options.listen_fd) {}
   bool Open();  // false, and it has said why: there is nothing to listen on
   void Serve();
   void Close();
@@ -64,17 +63,16 @@ class Keeper {
   int TimeoutMs() const;
 
   const KeeperOptions& options_;
-  const UniqueFd listener_;
+  KeeperDoor door_;
   UniqueFd signals_;
-  std::string path_;
-  struct stat file_ {};  // of the socket, to tell it from a later one at the same path
   SteadyClock clock_;
 
   std::map<uint32_t, HeldMemory> held_;  // by slot
   UniqueFd server_;                      // the connection; whoever has not sent a message yet counts for nothing
   bool served_ = false;                  // the other side of server_ has spoken
   std::optional<uint64_t> farewell_ms_;  // the lease of its kPart
-  std::vector<int64_t> starts_;          // times within the last kStartWindowNs
+  int64_t spoke_at_ns_ = 0;              // when it spoke first
+  uint32_t starts_ = 0;                  // since a server has served for kSteadyNs
   pid_t starting_ = 0;                   // started, has not spoken yet
   int64_t start_at_ns_ = kNever, end_at_ns_ = kNever;
   bool asked_to_end_ = false;  // a keeper that stays ends as soon as no memserver is connected
@@ -82,18 +80,7 @@ class Keeper {
 };
 
 bool Keeper::Open() {
-  sockaddr_un address{};
-  socklen_t length = sizeof address;
-  if (getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 || address.sun_family != AF_UNIX) {
-    LogError("the inherited descriptor is no listening socket", {{"fd", options_.listen_fd}});
-    return false;
-  }
-  path_ = address.sun_path;
-  if (stat(path_.c_str(), &file_) != 0) {
-    LogError("the socket's file is gone: the memserver that started this keeper has not waited for it", {{"socket", path_}});
-    return false;
-  }
-  fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
+  if (!door_.Open()) return false;
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGCHLD}) sigaddset(&set, signal);
@@ -104,14 +91,14 @@ bool Keeper::Open() {
   sigprocmask(SIG_SETMASK, &set, nullptr);
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!options_.stays) end_at_ns_ = clock_.NowNs() + kFirstPatienceNs;
-  LogInfo("keeper ready", {{"socket", path_}, {"lease_ms", options_.lease_ms}, {"respawn", options_.no_respawn ? "no" : "yes"}});
+  LogInfo("keeper ready", {{"socket", door_.path()}, {"lease_ms", options_.lease_ms}, {"respawn", options_.no_respawn ? "no" : "yes"}});
   return signals_.valid();
 }
 
 void Keeper::Serve() {
   while (!ended_) {
     // poll ignores a negative descriptor. The server's end is looked at before a successor, and before the child that it was.
-    std::array<pollfd, 3> entries{{{server_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
+    std::array<pollfd, 3> entries{{{server_.get(), POLLIN, 0}, {door_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), TimeoutMs()) < 0) continue;
     if (entries[0].revents != 0) ReadServer();
     if (entries[1].revents != 0) AcceptServer();
@@ -122,9 +109,7 @@ void Keeper::Serve() {
 
 void Keeper::Close() {
   held_.clear();
-  struct stat now {};
-  const bool own = stat(path_.c_str(), &now) == 0 && now.st_ino == file_.st_ino && now.st_ctim.tv_nsec == file_.st_ctim.tv_nsec;
-  if (own) unlink(path_.c_str());
+  door_.Close();
 }
 
 void Keeper::ReadServer() {
@@ -143,7 +128,7 @@ void Keeper::ReadServer() {
 bool Keeper::OnPacket(shm::Packet packet) {
   const auto message = MessageOf(packet);
   if (!message || message->op >= KeeperOp::kHello) return false;
-  served_ = true;
+  if (!std::exchange(served_, true)) spoke_at_ns_ = clock_.NowNs();
   if (!TP_PLANTED("keeper.farewell_remembered")) farewell_ms_.reset();
   starting_ = 0;
   start_at_ns_ = end_at_ns_ = kNever;
@@ -177,6 +162,7 @@ void Keeper::OnServerEnd() {
   if (!std::exchange(served_, false)) return;
   ended_ |= asked_to_end_;
   if (farewell_ms_) return HoldFor(*farewell_ms_, "memserver has stopped");
+  if (clock_.NowNs() - spoke_at_ns_ >= kSteadyNs) starts_ = 0;
   if (TP_PLANTED("keeper.forgets_at_eof")) held_.clear();
   LogWarn("memserver has ended without a farewell", {{"pieces", held_.size()}});
   ScheduleStart();
@@ -190,7 +176,7 @@ void Keeper::RefuseServer() {
 }
 
 void Keeper::AcceptServer() {
-  UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  UniqueFd socket(accept4(door_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.valid()) return clock_.SleepNs(kNsPerMs);  // no descriptor left: do not spin
   ucred peer{};
   socklen_t length = sizeof peer;
@@ -203,27 +189,33 @@ void Keeper::AcceptServer() {
   LogInfo("connected", {{"pid", peer.pid}});
 }
 
+// Memory that is held is tried for without end; a server for its own sake is not.
 void Keeper::ScheduleStart() {
   if (options_.no_respawn || options_.command.empty()) return HoldFor(options_.lease_ms, "memserver has crashed");
-  const int64_t now = clock_.NowNs();
-  std::erase_if(starts_, [now](int64_t start) { return now - start >= kStartWindowNs; });
-  if (starts_.size() >= kStartsMax) return HoldFor(options_.lease_ms, "memserver has crashed too often");
-  start_at_ns_ = starts_.empty() ? now : now + (kBackOffNs << (starts_.size() - 1));
+  if (!door_.CanBeFound()) return HoldFor(options_.lease_ms, "no memserver would find this keeper: its socket is gone");
+  const bool gives_up = held_.empty() || TP_PLANTED("keeper.gives_up");
+  if (gives_up && starts_ >= kStartsMax) return HoldFor(options_.lease_ms, "memserver has crashed too often");
+
+  constexpr uint32_t kDoublings = 10;  // from there on it is the longest pause
+  const int64_t pause_ns = starts_ == 0 ? 0 : std::min(kBackOffMaxNs, kBackOffNs << std::min(starts_ - 1, kDoublings));
+  start_at_ns_ = clock_.NowNs() + pause_ns;
   end_at_ns_ = kNever;
+  if (starts_ >= kStartsMax)
+    LogWarn("memserver goes on failing; its memory stays held", {{"starts", starts_}, {"next_in_ms", pause_ns / kNsPerMs}});
 }
 
 void Keeper::StartServer(int64_t now) {
   start_at_ns_ = kNever;
   end_at_ns_ = now + std::max(kStartPatienceNs, LeaseNs(options_.lease_ms));
-  starts_.push_back(now);
+  ++starts_;
   TP_POINT("keeper.respawning");
   const auto pid = SpawnSession({options_.command.front(), options_.command, EnvironmentFor(true)});
   if (!pid.ok()) {
-    LogError(pid.status().Line());
+    LogError(pid.status().Line(), {{"program", options_.command.front()}, {"why", pid.status().why()}});
     return ScheduleStart();
   }
   starting_ = pid.value();
-  LogInfo("memserver started again", {{"pid", starting_}, {"start", starts_.size()}});
+  LogInfo("memserver started again", {{"pid", starting_}, {"start", starts_}});
 }
 
 void Keeper::HoldFor(uint64_t lease_ms, const char* cause) {
@@ -270,6 +262,10 @@ void Keeper::OnTime() {
   const int64_t now = clock_.NowNs();
   if (now >= start_at_ns_) return StartServer(now);
   if (now < end_at_ns_) return;
+  if (starting_ != 0 && door_.CanBeFound()) {  // it may take its time, as long as it lives
+    end_at_ns_ = now + kStartPatienceNs;
+    return;
+  }
   LogInfo("no memserver has come: what was held is given up", {{"pieces", held_.size()}});
   LetEverythingGo();
 }

@@ -3,10 +3,11 @@
 // A process of its own with one thread. It never maps the memory, so nothing that goes wrong in memserver can go wrong here.
 // Invariants:
 //  1. one memserver at a time, of the same user; only the kernel's word (end of the connection) counts as its death;
-//  2. after a death without a farewell the command is executed again: at once, then with a growing pause, at most kStartsMax times in
-//     kStartWindowNs; after that, after kPart, or with no_respawn the memory is held for the lease, for a server that somebody else starts;
-//  3. it ends after kEnd, when the lease is over, or when there is nothing left to hold and nobody to start;
-//  4. with `stays` those three only empty it: it waits for the next memserver, and ends with SIGTERM or SIGINT, once no memserver is
+//  2. after a death without a farewell (a start that failed is one) the command is executed again: at once, then with a pause that grows to
+//     half a minute, without end: memory is never given up because starts fail. Where nothing is held, kStartsMax starts are enough;
+//  3. the lease runs only while no server is tried: after kPart, and with no_respawn, for a server that somebody else starts;
+//  4. it ends after kEnd, when the lease is over, or when there is nothing left to hold and nobody to start;
+//  5. with `stays` the reasons of 4 only empty it: it waits for the next memserver, and ends with SIGTERM or SIGINT, once no memserver is
 //     connected. Something else starts such a keeper, and memserver (--keeper external): the two containers of a pod.
 #pragma once
 
@@ -31,8 +32,9 @@ struct KeeperOptions {
   bool stays = false;  // ends when it is told to, and then only
 };
 
-inline constexpr size_t kStartsMax = 5;
-inline constexpr int64_t kStartWindowNs = 60 * kNsPerSecond;
+inline constexpr uint32_t kStartsMax = 5;
+// A server that has served for so long has not failed to start: pauses begin anew.
+inline constexpr int64_t kSteadyNs = 60 * kNsPerSecond;
 
 // Serves until there is nothing left to keep. Returns the exit code of the process.
 int RunKeeper(const KeeperOptions& options);

@@ -25,15 +25,21 @@ KeeperChoice Resolve(KeeperChoice choice) {
 
 KeptHolder::KeptHolder(KeeperChoice choice, KeeperStart start) : form_(Resolve(choice)), start_(std::move(start)) {}
 
+// Closing without a word is a crash to the keeper: it holds what an earlier server left, and tries again.
 KeptHolder::~KeptHolder() {
-  if (link_) LetGo(link_->Part(start_.lease_ms));
+  if (!link_) return;
+  if (!of_another_) {
+    LetGo(link_->End());
+  } else if (TP_PLANTED("keeper.failed_start_parts")) {
+    LetGo(link_->Part(start_.lease_ms));
+  }
 }
 
 Result<std::vector<HeldMemory>> KeptHolder::Take() {
   if (form_ == KeeperChoice::kSystemd) {
     auto taken = TakeStored();
     for (const HeldMemory& memory : taken) stored_.insert(memory.slot);
-    return taken;
+    return taken;  // systemd goes on holding it, whatever becomes of this process
   }
   if (form_ == KeeperChoice::kNone) return std::vector<HeldMemory>();
   if (!link_) {
@@ -43,6 +49,7 @@ Result<std::vector<HeldMemory>> KeptHolder::Take() {
     link_ = std::move(link).value();
   }
   auto taken = link_->Take();
+  of_another_ = !taken.ok() || !taken->empty();
   if (!taken.ok()) link_.reset();
   return taken;
 }
@@ -67,6 +74,7 @@ Status KeptHolder::LetGo(uint32_t slot) {
 
 Status KeptHolder::Forget() {
   for (const uint32_t slot : std::exchange(stored_, {})) RemoveStored(slot);
+  of_another_ = false;
   return link_ ? link_->Forget() : Status();
 }
 

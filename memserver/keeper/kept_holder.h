@@ -1,7 +1,8 @@
 // KeptHolder: whoever holds memserver's memory while memserver is gone: a keeper process, the store of systemd, or nobody.
 //
 // One thread: memserver's main thread. A keeper is started by the first Hold, when no earlier one was found. Without a farewell (Part or
-// End) the destructor parts: only a death of the process counts as a crash. All calls do nothing, and succeed, where nobody holds.
+// End) the destructor is the end of a start that failed: what an earlier memserver left is held on, and to the keeper this is a crash;
+// what was new and had no jobs yet is given up. All calls do nothing, and succeed, where nobody holds.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +69,7 @@ class KeptHolder {
   const KeeperStart start_;
   std::unique_ptr<KeeperLink> link_;  // of kProcess
   std::set<uint32_t> stored_;         // slots, of kSystemd
+  bool of_another_ = false;           // the keeper holds what another memserver left
 };
 
 }  // namespace tidepool::memserver

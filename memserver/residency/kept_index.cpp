@@ -103,6 +103,7 @@ Result<std::unique_ptr<KeptIndex>> KeptIndex::Create(const PoolGeometry& geometr
 
 Result<std::unique_ptr<KeptIndex>> KeptIndex::Adopt(UniqueFd fd, IndexContents* contents) {
   auto mapped = shm::Segment::Map(std::move(fd), kIndexBytes, shm::PeerAccess::kReadWrite);
+  if (mapped.status().id() == ErrorId::kMemoryMapFailed) return mapped.status();
   if (!mapped.ok()) return Bad(mapped.status().what());
   std::unique_ptr<shm::Segment> segment = std::move(mapped).value();
   TP_ASSIGN_OR_RETURN(*contents, ReadIndex({segment->data(), segment->bytes()}));

@@ -52,7 +52,7 @@ class KeptIndex {
   // Errors: kMemoryMapFailed.
   static Result<std::unique_ptr<KeptIndex>> Create(const PoolGeometry& geometry, uint64_t pool_nonce);
   // Of a server that has ended; slots that cannot be trusted are cleared, the layout becomes ours. Errors: those of ReadIndex,
-  // kKeptMemoryBad (the descriptor is something else).
+  // kKeptMemoryBad (the descriptor is something else), kMemoryMapFailed.
   static Result<std::unique_ptr<KeptIndex>> Adopt(UniqueFd fd, IndexContents* contents);
 
   // Returns the slot. `records` is complete: its magic is stored. Requires a free slot (jobs_max is at most kIndexSlots).

@@ -196,24 +196,41 @@ TEST_F(Linking, AnEndOfMemserverBetweenHoldingAndServingIsACrash) {
   successor.End();
 }
 
-TEST_F(Linking, AHolderThatIsDestroyedInOrderIsNoCrash) {
+// What it holds is new: no job was ever in it.
+TEST_F(Linking, AStartThatFailsWithNewMemoryEndsItsKeeper) {
+  {
+    KeptHolder holder(KeeperChoice::kProcess, Plan());
+    const UniqueFd memory = MakeMemory("new");
+    ASSERT_TRUE(holder.Hold({1, memory.get(), 3}).ok());
+    EXPECT_TRUE(SocketIsThere());
+  }
+  EXPECT_FALSE(SocketIsThere());
+  EXPECT_EQ(KeeperLink::Connect(socket_path_).status().id(), ErrorId::kNoServer);
+}
+
+TEST_F(Linking, AStartThatFailsWithMemoryOfAnotherServerIsTriedAgainByTheKeeper) {
   KeeperStart plan = Plan();
   plan.no_respawn = false;
-  plan.argv = {"/bin/sh", "-c", "echo $$ >> " + File("pids")};
-  pid_t keeper = 0;
+  plan.lease_ms = 50;
+  plan.argv = {"/bin/sh", "-c", "echo $$ >> " + File("pids") + "; exec sleep 1000"};
   {
     KeptHolder holder(KeeperChoice::kProcess, plan);
     const UniqueFd memory = MakeMemory("kept");
     ASSERT_TRUE(holder.Hold({1, memory.get(), 4}).ok());
-    keeper = holder.keeper_pid();
+    ASSERT_TRUE(holder.Part(kLongLeaseMs, {}).ok());
   }
+  {
+    KeptHolder failing(KeeperChoice::kProcess, plan);
+    ASSERT_EQ(failing.Take().value().size(), 1U);
+  }
+  EXPECT_TRUE(Eventually([&] { return testing::LinesIn(File("pids")) == 1; })) << "the keeper tries by itself";
   KeptHolder next(KeeperChoice::kProcess, plan);
-  EXPECT_EQ(next.Take().value().size(), 1U);
-  EXPECT_EQ(next.keeper_pid(), keeper);
+  const auto taken = next.Take();
+  ASSERT_EQ(taken.status().Line(), Status().Line());
+  EXPECT_EQ(ContentsOf(taken.value()[0].fd.get()), "kept");
   ASSERT_TRUE(next.Forget().ok());
   EXPECT_TRUE(next.Part(kLongLeaseMs, {}).ok());  // holding nothing, it ends
   EXPECT_TRUE(Eventually([&] { return !SocketIsThere(); }));
-  EXPECT_EQ(testing::LinesIn(File("pids")), 0U);
 }
 
 TEST_F(Linking, AKeeperThatDiedAtTheEndLeavesNoSocketBehind) {

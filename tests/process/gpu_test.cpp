@@ -91,7 +91,7 @@ TEST_F(GpuProcesses, TwoGpusServeTwoJobsAndAnUnknownOneIsNamedWithThoseThatThere
   EXPECT_EQ(HashIn(first->Output()), HashIn(second->Output()));
 }
 
-// A keeper starts its server five times in a minute, no more: so many kills under one job.
+// Its keeper waits longer before each start: so many kills under one job.
 constexpr int kKillsOfAServer = 4;
 
 TEST_F(GpuProcesses, AServerKilledAmongItsCopiesIsReplacedUnderARunningRankWithTheSameBits) {

@@ -2,8 +2,8 @@
 // weights and the losses of all steps have the bits of the run that nobody disturbed.
 //
 //   trainer_campaign --kills 34 --seed 1
-// Ranks are killed at random times and at named points; memserver at random times (its keeper starts it again, and where the keeper has
-// given up after five times within a minute, the campaign does) and, where the campaign started it, at named points; the keeper at random
+// Ranks are killed at random times and at named points; memserver at random times (its keeper starts it again, and where the keeper waits
+// for long between two tries, the campaign does) and, where the campaign started it, at named points; the keeper at random
 // times; a rank and memserver, or a rank and the keeper, at once. The last kills fall into the end of the run. When the job has been left,
 // memserver and keeper must hold and have open what they did before it came. Prints every kill with its step; exit code 1 at the first
 // difference, with the seed that repeats the order.
@@ -39,7 +39,7 @@ namespace {
 constexpr uint32_t kWorld = 2;
 constexpr uint32_t kLastKills = 4;  // both ranks, which come back armed with a point in the end of the run
 constexpr int64_t kLeaseNs = 30 * kNsPerSecond;
-constexpr int64_t kKeeperNs = 2 * kNsPerSecond;  // longer than any pause of the keeper, and than a busy machine needs to start a server
+constexpr int64_t kKeeperNs = 2 * kNsPerSecond;  // longer than a first pause of the keeper, and than a busy machine needs to start a server
 constexpr int64_t kRunLimitNs = 240 * kNsPerSecond;
 constexpr int64_t kLimitPerKillNs = 20 * kNsPerSecond;
 constexpr int64_t kReleaseNs = 10 * kNsPerSecond;

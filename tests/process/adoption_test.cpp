@@ -1,0 +1,100 @@
+// A memserver that is started on kept memory and fails, for whatever reason but damage, leaves that memory as it was: the job goes on when
+// the next start succeeds, whether the keeper makes it or somebody else does.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <csignal>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error_catalog.h"
+#include "tests/process/durable_daemon.h"
+#include "tests/process/memserver_process.h"
+
+namespace tidepool::testing {
+namespace adoption_test {
+
+class Adoption : public DurableDaemon {
+ protected:
+  // A job that is to wait for a server for long, and has sealed steps.
+  Process TrainToStepFive() const {
+    Process trainer = Train({"--norms", "--server-timeout-ms", "120000"});
+    EXPECT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
+    return trainer;
+  }
+  void EndWith(ChildProcess* server) const {
+    server->Signal(SIGINT);
+    const auto ended = server->Wait(kLimit);
+    EXPECT_TRUE(ended && ended->exit_code == 0) << server->Output();
+    EXPECT_TRUE(WaitForFilesToGo());
+  }
+};
+
+// How a start under a limit went: it served and handed over, or ended in order.
+enum class Start { kServed, kRefused, kShort };
+
+// Of the address space (ulimit -v, in KiB), from one that the program does not start under to one that it serves under; and of descriptors.
+TEST_F(Adoption, NoLimitOnAddressSpaceOrDescriptorsLosesAJob) {
+  const std::vector<std::string> flags{"--keeper", "process", "--lease", "20s", "--pool", "512MiB", "--no-respawn", "--gpu", "none"};
+  const std::string expected = UndisturbedHash();
+  Process server = Serve(flags);
+  const Process trainer = TrainToStepFive();
+  HandOver(server.get());
+
+  const auto start_under = [&](const std::string& limit) {
+    std::vector<std::string> command{"/bin/sh", "-c", "ulimit " + limit + " && exec \"$@\"", "sh"};
+    for (const std::string& word : MemserverCommand(directory_.path(), flags)) command.push_back(word);
+    ChildProcess limited(command);
+    if (limited.WaitForOutput("\"ready\"", kLimit)) {
+      HandOver(&limited);
+      return Start::kServed;
+    }
+    const auto ended = limited.Wait(kLimit);
+    EXPECT_TRUE(ended && ended->signal == 0 && ended->exit_code != 0) << limit << ": " << limited.Output();
+    const bool refused = limited.Output().find("kept memory cannot be taken over") != std::string::npos;
+    EXPECT_EQ(limited.Output().find("given up"), std::string::npos) << limit << ": " << limited.Output();
+    if (refused) {
+      EXPECT_EQ(ended->exit_code, kExitHostMemory) << limited.Output();
+    }
+    return refused ? Start::kRefused : Start::kShort;
+  };
+  std::multiset<Start> seen;
+  for (int mib = 100; mib <= 1200 && seen.count(Start::kServed) == 0; mib += 60)
+    seen.insert(start_under("-v " + std::to_string(mib * 1024)));
+  EXPECT_GT(seen.count(Start::kRefused), 0U) << "no limit let it take the memory and not map it";
+  for (const int files : {8, 12, 16, 24, 32}) start_under("-n " + std::to_string(files));
+
+  server = Serve(flags);
+  ExpectDone(trainer.get(), expected);
+  EndWith(server.get());
+}
+
+// For longer than the lease, which does not run while it tries.
+TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
+  const TemporaryDirectory elsewhere;
+  const std::string config = elsewhere.path() + "/memserver.toml";
+  const auto write = [&config](const char* text) { std::ofstream(config) << text; };
+  write("");
+  const std::string expected = UndisturbedHash();
+  const Process server = Serve({"--config", config, "--lease", "100ms"});
+  const Process trainer = TrainToStepFive();
+  write("[[[");
+  server->Signal(SIGKILL);
+  ASSERT_TRUE(server->Wait(kLimit).has_value());
+  // Its pauses are longer than the lease by now.
+  const SteadyClock clock;
+  for (const int64_t end = clock.NowNs() + kLimit; server->Output().find("\"start\":4") == std::string::npos && clock.NowNs() < end;)
+    SteadyClock().SleepNs(kNsPerMs);
+  EXPECT_NE(server->Output().find("TP1102"), std::string::npos) << server->Output();
+  write("");
+  ExpectDone(trainer.get(), expected);
+  EXPECT_NE(server->Output().find("job found in kept memory"), std::string::npos) << server->Output();
+  kill(ServerPid(), SIGINT);
+  EXPECT_TRUE(WaitForFilesToGo());
+}
+
+}  // namespace adoption_test
+}  // namespace tidepool::testing
