@@ -40,6 +40,12 @@ bool ReadAddress(const std::string& text, sockaddr_storage* address, socklen_t* 
 
 }  // namespace
 
+bool IsLoopback(const std::string& address) {
+  sockaddr_storage at{};
+  socklen_t length = 0;
+  return ReadAddress(address, &at, &length);
+}
+
 Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& flag) {
   sockaddr_storage at{};
   socklen_t length = 0;

@@ -10,7 +10,9 @@
 
 namespace tidepool {
 
-// "127.0.0.1:9465", "[::1]:9465"; port 0: any that is free. `flag` is named in errors: kConfigBadValue (no address of the loopback, or no
+// "127.0.0.1:9465", "[::1]:9465": what ListenLoopback can be asked for.
+bool IsLoopback(const std::string& address);
+// Such an address; port 0: any that is free. `flag` is named in errors: kConfigBadValue (no address of the loopback, or no
 // port), kSocketFailed.
 Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& flag);
 // Where such a socket listens, in the same form.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json_writer.h"
+#include "base/loopback.h"
 #include "base/number_list.h"
 #include "base/suggest.h"
 #include "base/units.h"
@@ -149,8 +150,8 @@ Status ParseOperatorGroup(const std::string& text, Config* config) {
 }
 Status ParseMetricsListen(const std::string& text, Config* config) {
   config->metrics_listen = text == "none" ? "" : text;
-  return text.find(':') == std::string::npos && text != "none" ? Expected(text, "none, and addresses of the loopback like 127.0.0.1:9465")
-                                                               : Status();
+  if (text == "none" || IsLoopback(text)) return Status();
+  return Expected(text, "none, and addresses of the loopback with a port, like 127.0.0.1:9465");
 }
 Status ParseUserSessionsMax(const std::string& text, Config* config) {
   return ParseCountOrAuto(text, 1, 4096, &config->user_sessions_max);

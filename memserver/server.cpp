@@ -17,7 +17,6 @@
 #include "base/event_queue.h"
 #include "base/last_words.h"
 #include "base/log.h"
-#include "base/loopback.h"
 #include "base/unique_fd.h"
 #include "device/host_device.h"
 #include "device/open_device.h"
@@ -215,10 +214,9 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   const ControlNeighbours neighbours{
       .device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots, .gpus = r.gpus.get()};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
-  AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir), .access = options.access};
-  if (!options.metrics_listen.empty()) {
-    TP_ASSIGN_OR_RETURN(doors.metrics, ListenLoopback(options.metrics_listen, "--metrics-listen"));
-  }
+  AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir),
+                   .access = options.access,
+                   .metrics_listen = options.metrics_listen};
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
   r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), AdminMail{&r.events, &r.main_commands});
   TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(std::move(doors), r.api.get()));

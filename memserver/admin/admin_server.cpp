@@ -26,6 +26,8 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/loopback.h"
+#include "base/planted.h"
 #include "base/unique_fd.h"
 #include "memserver/jobs/access.h"
 
@@ -93,16 +95,17 @@ class AdminServer::Engine {
         access_(doors.access),
         limits_(limits),
         acceptor_(context_, Local(), listener.Release()),
+        metrics_listen_(std::move(doors.metrics_listen)),
         metrics_(context_),
-        stop_(context_, stop_event_.get()) {
-    // The type says how addresses look, and none is asked for: accepting, reading and writing are the same for every stream socket.
-    if (doors.metrics.valid()) metrics_.assign(Local(), doors.metrics.Release());
-  }
+        stop_(context_, stop_event_.get()) {}
 
   void Start() {
     stop_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const beast::error_code&) { context_.stop(); });
     Spawn(Accept(&acceptor_));
-    if (metrics_.is_open()) Spawn(Accept(&metrics_));
+    if (const Status listens = ListenForMetrics(); !listens.ok()) {
+      LogWarn("metrics are not served over TCP yet", {{"why", listens.Line()}, {"next", "it is tried again once a second"}});
+      if (!TP_PLANTED("admin.metrics_tried_once")) Spawn(TryForMetrics());
+    }
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "tp-admin");
       context_.run();
@@ -129,6 +132,27 @@ class AdminServer::Engine {
         LogWarn("an admin connection failed", {{"error", error.what()}});
       }
     });
+  }
+
+  Status ListenForMetrics() {
+    if (metrics_listen_.empty()) return Status();
+    TP_ASSIGN_OR_RETURN(UniqueFd listening, ListenLoopback(metrics_listen_, "--metrics-listen"));
+    // The type says how addresses look, and none is asked for: accepting, reading and writing are the same for every stream socket.
+    beast::error_code error;
+    metrics_.assign(Local(), listening.get(), error);
+    if (error) return Status(ErrorId::kSocketFailed, "metrics cannot be served").Where(metrics_listen_).Why(error.message());
+    [[maybe_unused]] const int taken = listening.Release();
+    Spawn(Accept(&metrics_));
+    return Status();
+  }
+
+  asio::awaitable<void> TryForMetrics() {
+    asio::steady_timer pause(context_);
+    do {
+      pause.expires_after(std::chrono::nanoseconds(limits_.metrics_pause_ns));
+      co_await pause.async_wait(kAsTuple);
+    } while (!ListenForMetrics().ok());
+    LogInfo("metrics are served over TCP", {{"address", metrics_listen_}});
   }
 
   asio::awaitable<void> Accept(Local::acceptor* acceptor) {
@@ -268,7 +292,9 @@ class AdminServer::Engine {
   uint32_t connections_ = 0;  // the engine's thread only; outlives the context, whose destruction ends coroutines
   std::map<uint32_t, uint32_t> by_user_;
   asio::io_context context_{1};
-  Local::acceptor acceptor_, metrics_;
+  Local::acceptor acceptor_;
+  const std::string metrics_listen_;
+  Local::acceptor metrics_;
   // Wakes the thread at the end. io_context::stop from another thread uses a descriptor that Asio watches without looking whether it can.
   const UniqueFd stop_event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   asio::posix::stream_descriptor stop_;

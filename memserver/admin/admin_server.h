@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 #include "memserver/admin/admin_api.h"
 
 namespace tidepool::memserver {
@@ -26,14 +25,16 @@ struct AdminLimits {
   int64_t request_timeout_ns = 10 * kNsPerSecond;  // from the end of the last answer to the end of the next request
   int64_t answer_timeout_ns = 10 * kNsPerSecond;   // for the reader to take an answer
   int64_t follow_pause_ns = kNsPerSecond / 4;      // between two looks at what was logged, for a reader that follows
+  int64_t metrics_pause_ns = kNsPerSecond;         // between two tries for a port of metrics that somebody else has
 };
 
 // Where the server listens.
 struct AdminDoors {
   std::string socket_path;  // a file of that name is replaced, so the caller must hold the socket directory's lock
   Access access = PrivateAccess();
-  // A listening socket of the loopback (base/loopback.h) that answers GET /metrics of whoever on this machine asks, and nothing else.
-  UniqueFd metrics = {};
+  // An address of the loopback (base/loopback.h) that answers GET /metrics of whoever on this machine asks, and nothing else; empty: none.
+  // Anybody may have the port for a while, so it is tried for again and again, and no start fails for it.
+  std::string metrics_listen = {};
 };
 
 class AdminServer {

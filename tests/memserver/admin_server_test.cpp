@@ -47,7 +47,7 @@ class AdminServerTest : public ::testing::Test {
 
   void Start(const AdminLimits& limits) {
     server_.reset();
-    auto server = AdminServer::Start({.socket_path = path_, .metrics = std::move(metrics_)}, &api_, limits);
+    auto server = AdminServer::Start({.socket_path = path_, .metrics_listen = metrics_}, &api_, limits);
     ASSERT_TRUE(server.ok()) << server.status().Format();
     server_ = std::move(server).value();
   }
@@ -93,7 +93,7 @@ class AdminServerTest : public ::testing::Test {
   FakeLoop loop_;
   AdminApi api_{{.version = "1.2.3", .abi = 9, .build = "", .devices = {}, .socket_dir = ""}, &loop_.source, loop_.mail()};
   std::string directory_, path_;
-  UniqueFd metrics_;  // the next Start listens there, too
+  std::string metrics_;  // the next Start listens there, too
   std::unique_ptr<AdminServer> server_;
 };
 
@@ -141,19 +141,50 @@ TEST_F(AdminServerTest, APathThatCannotBeASocketIsAnError) {
   EXPECT_EQ(AdminServer::Start({.socket_path = directory_ + "/none/admin.sock"}, &api_).status().id(), ErrorId::kSocketFailed);
 }
 
-TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
-  auto listening = ListenLoopback("127.0.0.1:0", "--flag");
-  ASSERT_TRUE(listening.ok()) << listening.status().Format();
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
-  ASSERT_EQ(getsockname(listening->get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  metrics_ = std::move(listening).value();
-  Start({.user_connections_max = 2});
-  const auto connected = [&] {
+// An address of the loopback, and how a reader of metrics asks there.
+class MetricsPort {
+ public:
+  MetricsPort() : taken_(std::move(ListenLoopback("127.0.0.1:0", "--flag").value())), name_(AddressOf(taken_)) {
+    socklen_t length = sizeof at_;
+    EXPECT_EQ(getsockname(taken_.get(), reinterpret_cast<sockaddr*>(&at_), &length), 0);
+  }
+  // Nobody listens there any more.
+  void LetGo() { taken_.Reset(); }
+  UniqueFd Connected() const {
     UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&at_), sizeof at_) != 0) fd.Reset();
     return fd;
-  };
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  UniqueFd taken_;
+  const std::string name_;
+  sockaddr_in at_{};
+};
+
+TEST_F(AdminServerTest, APortOfMetricsThatSomebodyElseHasFailsNoStartAndIsTriedForAgain) {
+  MetricsPort port;
+  metrics_ = port.name();
+  Start({.metrics_pause_ns = kNsPerMs});
+  ExpectAlive();
+  port.LetGo();
+  UniqueFd reader;
+  for (int tries = 0; tries < 20'000 && !reader.valid(); ++tries) {
+    reader = port.Connected();
+    if (!reader.valid()) SteadyClock().SleepNs(kNsPerMs);
+  }
+  ASSERT_TRUE(reader.valid()) << "nobody listens";
+  Send(reader, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(ReceiveAll(reader), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
+TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
+  MetricsPort port;
+  metrics_ = port.name();
+  port.LetGo();
+  Start({.user_connections_max = 2});
+  const auto connected = [&] { return port.Connected(); };
   const auto ask = [&](const std::string& request) {
     const UniqueFd fd = connected();
     Send(fd, request + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -176,8 +207,10 @@ TEST_F(AdminServerTest, OnlyAddressesOfTheLoopbackAreListenedOn) {
   for (const char* address :
        {"0.0.0.0:9465", "10.1.2.3:9465", "[::]:9465", "localhost:9465", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", ":9465"}) {
     EXPECT_EQ(ListenLoopback(address, "--flag").status().id(), ErrorId::kConfigBadValue) << address;
+    EXPECT_FALSE(IsLoopback(address)) << address;
   }
   EXPECT_TRUE(ListenLoopback("127.5.0.1:0", "--flag").ok());
+  EXPECT_TRUE(IsLoopback("127.5.0.1:9465") && IsLoopback("[::1]:9465"));
 }
 
 TEST_F(AdminServerTest, HeadGivesTheHeaderAlone) {

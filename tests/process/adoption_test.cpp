@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error_catalog.h"
+#include "base/loopback.h"
 #include "tests/process/durable_daemon.h"
 #include "tests/process/memserver_process.h"
 
@@ -94,6 +95,22 @@ TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   EXPECT_NE(server->Output().find("job found in kept memory"), std::string::npos) << server->Output();
   kill(ServerPid(), SIGINT);
   EXPECT_TRUE(WaitForFilesToGo());
+}
+
+// While memserver is away, anybody may bind it.
+TEST_F(Adoption, APortOfMetricsThatSomebodyTookMeanwhileCostsNoJob) {
+  UniqueFd taken = std::move(ListenLoopback("127.0.0.1:0", "--flag").value());
+  const std::vector<std::string> flags{"--no-respawn", "--metrics-listen", AddressOf(taken)};
+  const std::string expected = UndisturbedHash();
+  Process server = Serve({"--no-respawn"});
+  const Process trainer = TrainToStepFive();
+  HandOver(server.get());
+  server = Serve(flags);
+  EXPECT_NE(server->Output().find("metrics are not served over TCP yet"), std::string::npos) << server->Output();
+  ExpectDone(trainer.get(), expected);
+  taken.Reset();
+  EXPECT_TRUE(server->WaitForOutput("metrics are served over TCP", kLimit)) << server->Output();
+  EndWith(server.get());
 }
 
 }  // namespace adoption_test
