@@ -27,16 +27,6 @@ uint64_t RandomNonce() {
   return nonce;
 }
 
-Result<std::vector<HeldMemory>> TakeHeld(KeptHolder* keeper) {
-  SteadyClock clock;
-  const int64_t end = clock.NowNs() + kTakeTimeoutNs;
-  for (;;) {
-    auto held = keeper->Take();
-    if (held.ok() || clock.NowNs() > end) return held;
-    clock.SleepNs(kTakePauseNs);
-  }
-}
-
 // What a slot holds that was let go of. (The size of a GPU's memory does not show in its descriptor.)
 bool IsNothing(const UniqueFd& fd) {
   struct stat about {};
@@ -100,6 +90,32 @@ Status HoldAll(std::span<const MemoryToHold> parts, KeptHolder* keeper) {
 
 }  // namespace
 
+Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper) {
+  SteadyClock clock;
+  const int64_t end = clock.NowNs() + kTakeTimeoutNs;
+  for (;;) {
+    auto held = keeper->Take();
+    if (held.ok() || clock.NowNs() > end) {
+      TP_POINT("server.kept_taken");
+      return held;
+    }
+    clock.SleepNs(kTakePauseNs);
+  }
+}
+
+void KeeperWatch::Look() {
+  if (!keeper_->HasDied()) return;
+  std::vector<MemoryToHold> parts;
+  if (memory_->index != nullptr) {
+    parts = PartsOf(*memory_);
+  } else {
+    for (const HeldMemory& held : *held_) parts.push_back({held.slot, held.fd.get(), held.bytes});
+  }
+  if (parts.empty()) return;
+  const Status renewed = keeper_->Renew(parts);
+  if (!renewed.ok()) LogError("the keeper died and no new one could be started", {{"why", renewed.Line()}});
+}
+
 std::vector<MemoryToHold> PartsOf(const KeptMemory& memory) {
   std::vector<MemoryToHold> parts{{0, memory.index->fd(), kIndexBytes}};
   for (const PoolPiece& piece : memory.pool->pieces()) parts.push_back({static_cast<uint32_t>(parts.size()), piece.fd, piece.bytes});
@@ -108,15 +124,15 @@ std::vector<MemoryToHold> PartsOf(const KeptMemory& memory) {
   return parts;
 }
 
-Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* keeper) {
-  TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeHeld(keeper));
-  TP_POINT("server.kept_taken");
+Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<HeldMemory> held, KeptHolder* keeper) {
   if (!held.empty() && !options.discard_kept) {
     auto adopted = Adopt(std::move(held));
     if (adopted.status().id() == ErrorId::kKeptLayoutUnknown) return adopted.status();
     if (!adopted.ok() && !IsDamage(adopted.status())) return LeftAlone(adopted.status());
     if (!adopted.ok()) {
       LogError("kept memory is given up", {{"why", adopted.status().Line()}});
+    } else if (adopted->contents.jobs.empty() && !options.needs_jobs.ok()) {
+      return options.needs_jobs;
     } else if (adopted->pool->total_bytes() == HostPool::BytesOf(options.pool)) {
       return adopted;
     } else if (!adopted->contents.jobs.empty()) {
@@ -126,6 +142,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* 
     }
     held.clear();
   }
+  TP_RETURN_IF_ERROR(options.needs_jobs);
   // Before new memory is reserved: the machine may not have room for both.
   TP_RETURN_IF_ERROR(keeper->Forget());
   held.clear();

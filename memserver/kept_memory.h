@@ -25,13 +25,38 @@ struct KeptMemory {
 struct KeptMemoryOptions {
   HostPoolOptions pool;       // of new memory; kept memory that holds jobs stays as it is
   bool discard_kept = false;  // give up what the keeper holds
+  // Not ok: no new memory is made, which then is the error; kept memory without jobs is left where it is.
+  Status needs_jobs = {};
 };
 
+// What the server before this one left, of which this process is a second holder from then on: before anything that takes time. Errors:
+// kKeeperFailed.
+Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper);
+
 // Kept memory that is damaged is given up, with a line in the log; after any error the keeper goes on holding it as it was. Errors:
-// kKeptLayoutUnknown, kMemoryMapFailed (the system did not map it), kKeeperFailed, and those of HostPool::Reserve.
-Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, KeptHolder* keeper);
+// kKeptLayoutUnknown, kMemoryMapFailed (the system did not map it), kKeeperFailed, `needs_jobs`, and those of HostPool::Reserve.
+// `held` is what TakeKept gave.
+Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<HeldMemory> held, KeptHolder* keeper);
 
 // What the keeper holds of `memory`.
 std::vector<MemoryToHold> PartsOf(const KeptMemory& memory);
+
+// Looks after the keeper while a server starts, whose main thread does not poll: one that died is replaced at the next look, the last of
+// which is at the end, also of a start that fails.
+class KeeperWatch {
+ public:
+  // `held` until it was adopted, `memory` afterwards.
+  KeeperWatch(KeptHolder* keeper, const std::vector<HeldMemory>* held, const KeptMemory* memory)
+      : keeper_(keeper), held_(held), memory_(memory) {}
+  ~KeeperWatch() { Look(); }
+  KeeperWatch(const KeeperWatch&) = delete;
+  KeeperWatch& operator=(const KeeperWatch&) = delete;
+  void Look();
+
+ private:
+  KeptHolder* const keeper_;
+  const std::vector<HeldMemory>* const held_;
+  const KeptMemory* const memory_;
+};
 
 }  // namespace tidepool::memserver

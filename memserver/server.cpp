@@ -180,9 +180,13 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   Rooms& r = *rooms;
   if (!r.ended.valid()) EndForWantOf("descriptor for an event");
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
-  // Before kept memory, whose jobs may have states there; and because a directory that is refused is told before gigabytes are touched.
+  TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper));
+  KeeperWatch watch(keeper, &held, &r.kept);
+  // Before kept memory is adopted, whose jobs may have states there; and because a directory that is refused is told before gigabytes are
+  // touched.
   TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.nvme, &r.clock));
-  TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), keeper));
+  watch.Look();
+  TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), std::move(held), keeper));
   HostPool* pool = r.kept.pool.get();
   r.device = std::make_unique<device::HostDevice>(
       device::HostDeviceOptions{.copy_threads = options.copy_threads, .together = options.copy_together});
@@ -205,6 +209,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_RETURN_IF_ERROR(TakeQuotas(options, r.kept, &loop));
   r.loop = std::make_unique<ServeLoop>(parts, loop);
   TP_RETURN_IF_ERROR(r.loop->Recover(r.kept.contents, r.kept.states));
+  watch.Look();
   r.team->SetTuning(TuningFor(options, *r.team, pool));
   const ControlOptions control{.socket_dir = options.socket_dir,
                                .access = options.access,
@@ -214,9 +219,8 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   const ControlNeighbours neighbours{
       .device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots, .gpus = r.gpus.get()};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));
-  AdminDoors doors{.socket_path = shm::AdminSocketPath(options.socket_dir),
-                   .access = options.access,
-                   .metrics_listen = options.metrics_listen};
+  AdminDoors doors{
+      .socket_path = shm::AdminSocketPath(options.socket_dir), .access = options.access, .metrics_listen = options.metrics_listen};
   r.source = std::make_unique<SnapshotSource>(&r.events, &r.clock);
   r.api = std::make_unique<AdminApi>(FactsOf(options, pool->facts()), r.source.get(), AdminMail{&r.events, &r.main_commands});
   TP_ASSIGN_OR_RETURN(r.admin, AdminServer::Start(std::move(doors), r.api.get()));

@@ -72,6 +72,7 @@ class Keeper {
   bool served_ = false;                  // the other side of server_ has spoken
   std::optional<uint64_t> farewell_ms_;  // the lease of its kPart
   int64_t spoke_at_ns_ = 0;              // when it spoke first
+  int64_t alone_since_ns_ = 0;           // since the server before it ended; 0: it has the memory as well
   uint32_t starts_ = 0;                  // since a server has served for kSteadyNs
   pid_t starting_ = 0;                   // started, has not spoken yet
   int64_t start_at_ns_ = kNever, end_at_ns_ = kNever;
@@ -153,7 +154,9 @@ bool Keeper::GiveAll() {
     if (sent != shm::SocketResult::kDone) return sent == shm::SocketResult::kClosed;  // its end is read next
     TP_POINT("keeper.given");
   }
-  LogInfo("kept memory given to a memserver", {{"pieces", held_.size()}});
+  const int64_t since_ns = std::exchange(alone_since_ns_, 0);
+  const double alone_ms = since_ns == 0 ? 0 : static_cast<double>(clock_.NowNs() - since_ns) / kNsPerMs;
+  LogInfo("kept memory given to a memserver", {{"pieces", held_.size()}, {"alone_ms", alone_ms}});
   return SendMessage(server_.get(), {KeeperOp::kGivenAll, 0, held_.size()}, -1, kSendNs) != shm::SocketResult::kWouldBlock;
 }
 
@@ -161,6 +164,7 @@ void Keeper::OnServerEnd() {
   server_.Reset();
   if (!std::exchange(served_, false)) return;
   ended_ |= asked_to_end_;
+  alone_since_ns_ = clock_.NowNs();
   if (farewell_ms_) return HoldFor(*farewell_ms_, "memserver has stopped");
   if (clock_.NowNs() - spoke_at_ns_ >= kSteadyNs) starts_ = 0;
   if (TP_PLANTED("keeper.forgets_at_eof")) held_.clear();

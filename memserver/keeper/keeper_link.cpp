@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "memserver/keeper/session_spawn.h"
 #include "shm/fd_socket.h"
@@ -75,11 +76,23 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Start(const KeeperStart& start) 
 Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener, const KeeperStart& start) {
   auto socket = shm::ConnectSocket(start.socket_path, start.wait_ns);  // waits in the backlog until the keeper lives
   if (!socket.ok()) return Failed("the keeper's socket does not take connections").Where(start.socket_path);
+  // What finds no room is sent when the keeper reads.
+  size_t sent = 0;
+  const auto send_one = [&](const MemoryToHold& memory) {
+    return SendMessage(socket->get(), {KeeperOp::kHold, memory.slot, memory.bytes}, memory.fd, 0) == shm::SocketResult::kDone;
+  };
+  while (sent < start.hold.size() && !TP_PLANTED("keeper.passed_on_late") && send_one(start.hold[sent])) ++sent;
+
   TP_ASSIGN_OR_RETURN(const pid_t child,
                       SpawnSession({start.program, KeepArguments(start), EnvironmentFor(start.again), listener.get(), true}));
   std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child, start.wait_ns));
   listener.Reset();  // from here on a keeper that dies shows as a closed connection
+  link->passed_on_ns_ = SteadyClock().NowNs();
   TP_RETURN_IF_ERROR(link->Greet(Place::kBeside));
+
+  const bool all_sent = sent == start.hold.size();
+  for (; sent < start.hold.size(); ++sent) TP_RETURN_IF_ERROR(link->Hold(start.hold[sent]));
+  if (!all_sent) link->passed_on_ns_ = SteadyClock().NowNs();
   return link;
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct KeeperStart {
   LogLevel log_level = LogLevel::kInfo;    // of the keeper's log, which goes where memserver's goes
   LogFormat log_format = LogFormat::kAuto;
   bool again = false;  // in place of one that died: it does not inherit a kill point
+  // Lies in the keeper's socket before the keeper runs: from its first instruction on this process is not the only one that holds it.
+  std::span<const MemoryToHold> hold = {};
   int64_t wait_ns = kKeeperWaitNs;
   int64_t external_wait_ns = 30 * kNsPerSecond;  // for a keeper that something else starts: containers start in any order
 };
@@ -63,6 +66,8 @@ class KeeperLink {
   // Readable when the keeper has died or closed the connection.
   int watch_fd() const { return watch_.get(); }
   pid_t keeper_pid() const { return keeper_pid_; }
+  // Of a keeper that was started with memory to hold: when a process besides this one held it.
+  int64_t passed_on_ns() const { return passed_on_ns_; }
 
  private:
   KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns);  // child: 0 where somebody else started the keeper
@@ -76,6 +81,7 @@ class KeeperLink {
   UniqueFd process_;  // pidfd of the keeper
   UniqueFd watch_;    // epoll set of both
   pid_t keeper_pid_ = 0;
+  int64_t passed_on_ns_ = 0;
   pid_t child_ = 0;  // the keeper, where this process started it and must reap it
   const int64_t wait_ns_;
 };

@@ -1,10 +1,12 @@
 #include "memserver/keeper/kept_holder.h"
 
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "memserver/keeper/fd_store.h"
@@ -60,7 +62,7 @@ Status KeptHolder::Hold(const MemoryToHold& memory) {
     if (!stored_.insert(memory.slot).second) RemoveStored(memory.slot);
     return Store(memory.slot, memory.fd);
   }
-  if (!link_) TP_RETURN_IF_ERROR(FindOrStart(false));
+  if (!link_) TP_RETURN_IF_ERROR(FindOrStart(false, {}));
   return link_->Hold(memory);
 }
 
@@ -115,28 +117,36 @@ Result<std::unique_ptr<KeeperLink>> KeptHolder::Find(int64_t patience_ns) const 
   }
 }
 
-Status KeptHolder::FindOrStart(bool again) {
+Status KeptHolder::FindOrStart(bool again, std::span<const MemoryToHold> all) {
   auto link = Find(0);
   if (link.status().id() == ErrorId::kNoServer && form_ == KeeperChoice::kProcess) {
     KeeperStart start = start_;
     start.again = again;
+    start.hold = std::exchange(all, {});
     link = KeeperLink::Start(start);
   }
   if (!link.ok()) return link.status();
   link_ = std::move(link).value();
+  for (const MemoryToHold& memory : all) TP_RETURN_IF_ERROR(link_->Hold(memory));
   return Status();
+}
+
+bool KeptHolder::HasDied() const {
+  return link_ && shm::WaitForSocket(link_->watch_fd(), POLLIN, 0);
 }
 
 Status KeptHolder::Renew(std::span<const MemoryToHold> all) {
   if (!SpeaksToKeeper()) return Status();
+  const int64_t noticed_ns = SteadyClock().NowNs();
+  if (TP_PLANTED("keeper.renewed_without_index")) all = all.subspan(1);
   Status status;
   for (int i = 0; i < kRenewTries; ++i) {
     link_.reset();
-    status = FindOrStart(true);
-    for (size_t at = TP_PLANTED("keeper.renewed_without_index") ? 1 : 0; status.ok() && at < all.size(); ++at)
-      status = link_->Hold(all[at]);
+    status = FindOrStart(true, all);
     if (!status.ok()) continue;
-    LogWarn("the keeper died; a new one holds the memory", {{"keeper_pid", keeper_pid()}});
+    const int64_t passed_on_ns = link_->passed_on_ns() > 0 ? link_->passed_on_ns() : SteadyClock().NowNs();
+    LogWarn("the keeper died; a new one holds the memory",
+            {{"keeper_pid", keeper_pid()}, {"alone_ms", static_cast<double>(passed_on_ns - noticed_ns) / kNsPerMs}});
     return status;
   }
   link_.reset();

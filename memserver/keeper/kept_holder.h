@@ -51,6 +51,8 @@ class KeptHolder {
   int watch_fd() const { return link_ ? link_->watch_fd() : -1; }
   // Makes a new keeper hold all of it. Errors: kKeeperFailed; then nobody holds it, and a later Renew may try again.
   Status Renew(std::span<const MemoryToHold> all);
+  // There was one, and it has died: for whoever is not in a position to poll.
+  bool HasDied() const;
 
   // Memory outlives this process.
   bool Holds() const { return form_ != KeeperChoice::kNone; }
@@ -63,7 +65,7 @@ class KeptHolder {
   bool SpeaksToKeeper() const { return form_ == KeeperChoice::kProcess || form_ == KeeperChoice::kExternal; }
   // The keeper that is there; of kExternal one that comes within `patience_ns`. Errors: kNoServer, kKeeperFailed.
   Result<std::unique_ptr<KeeperLink>> Find(int64_t patience_ns) const;
-  Status FindOrStart(bool again);
+  Status FindOrStart(bool again, std::span<const MemoryToHold> all);
   void LetGo(const Status& told);
   const KeeperChoice form_;  // never kAuto
   const KeeperStart start_;

@@ -165,6 +165,29 @@ TEST_F(Linking, AHolderRenewsAKeeperThatWasKilled) {
   EXPECT_FALSE(SocketIsThere());
 }
 
+// memserver is killed when it has started the new keeper, of which nothing runs yet.
+TEST_F(Linking, MemoryIsPassedOnBeforeTheNewKeeperRuns) {
+  const std::string program = File("keeper-of-a-dead-server");
+  std::ofstream(program) << "#!/bin/sh\nkill -KILL $PPID\nexec " << MemserverProgram() << " \"$@\"\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const int end = InChild([&] {
+    KeeperStart plan = Plan();
+    plan.program = program;
+    const UniqueFd index = MakeMemory("index"), pool = MakeMemory("pool");
+    const std::array<MemoryToHold, 2> all{MemoryToHold{0, index.get(), 5}, MemoryToHold{1, pool.get(), 4}};
+    plan.hold = all;
+    return KeeperLink::Start(plan).ok() ? 1 : 2;
+  });
+  ASSERT_EQ(end, 1000 + SIGKILL);
+  const auto link = Connect();
+  ASSERT_TRUE(link);
+  auto taken = link->Take();
+  ASSERT_TRUE(taken.ok()) << taken.status().Format();
+  ASSERT_EQ(taken.value().size(), 2U);
+  EXPECT_EQ(ContentsOf(taken.value()[1].fd.get()), "pool");
+  EXPECT_TRUE(link->End().ok());
+}
+
 TEST_F(Linking, AKeeperKilledAtAPointIsRenewedWithoutThePoint) {
   setenv("TIDEPOOL_KILL_AT", "keeper.held", 1);
   KeptHolder holder(KeeperChoice::kProcess, Plan());

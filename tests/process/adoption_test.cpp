@@ -4,6 +4,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <set>
 #include <string>
@@ -95,6 +96,33 @@ TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   EXPECT_NE(server->Output().find("job found in kept memory"), std::string::npos) << server->Output();
   kill(ServerPid(), SIGINT);
   EXPECT_TRUE(WaitForFilesToGo());
+}
+
+// What the log says of the times in which one process alone has the memory; how long they are is printed.
+TEST_F(Adoption, TheTimesInWhichOneProcessHasTheMemoryAreTold) {
+  const Process server = Serve();
+  const Process trainer = Train({"--norms", "--steps", "100000", "--pause-ms", "0"});
+  ASSERT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
+  const auto told = [&](const std::string& what) {
+    const SteadyClock clock;
+    for (const int64_t end = clock.NowNs() + kLimit; clock.NowNs() < end; SteadyClock().SleepNs(kNsPerMs)) {
+      const std::string text = server->Output();
+      const size_t line = text.rfind(what), at = text.find("\"alone_ms\":", line);
+      if (line != std::string::npos && at != std::string::npos && text.find('}', at) != std::string::npos)
+        return std::stod(text.substr(at + 11));
+    }
+    ADD_FAILURE() << what << " was not told: " << server->Output();
+    return -1.0;
+  };
+  kill(FindKeeper(directory_.path()), SIGKILL);
+  const double without_keeper = told("a new one holds the memory");
+  const pid_t first = ServerPid();
+  kill(first, SIGKILL);
+  const double without_server = told("kept memory given to a memserver");
+  EXPECT_GE(without_keeper, 0);
+  EXPECT_GT(without_server, 0) << "it was started, at least";
+  std::printf("alone with the memory: memserver %.1f ms after its keeper's death, the keeper %.1f ms after memserver's\n", without_keeper,
+              without_server);
 }
 
 // While memserver is away, anybody may bind it.
