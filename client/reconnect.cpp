@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
 
@@ -13,6 +14,12 @@ namespace {
 
 constexpr int64_t kFirstPauseNs = 20 * kNsPerMs;
 constexpr int64_t kLongestPauseNs = 500 * kNsPerMs;
+
+// What a server that has just started may lack for a moment, while all ranks come back at once.
+bool LacksForNow(ErrorId id) {
+  if (TP_PLANTED("client.shortage_is_final")) return false;
+  return id == ErrorId::kMemoryMapFailed || id == ErrorId::kHostMemoryShort || id == ErrorId::kInternal;
+}
 
 // What an attach waits for, over all servers that it meets: a queue is gone with its server, the time spent in it is not.
 class Attempts {
@@ -36,7 +43,7 @@ class Attempts {
       gone_.reset();
       return taken_.Pause() ? Status() : failed;
     }
-    const bool lost = id == ErrorId::kServerGone || id == ErrorId::kNotReady || (gone_ && id == ErrorId::kNoServer);
+    const bool lost = id == ErrorId::kServerGone || id == ErrorId::kNotReady || (gone_ && (id == ErrorId::kNoServer || LacksForNow(id)));
     if (!lost || options_.server_timeout_ns == 0) return failed;
     if (!gone_) {
       gone_.emplace(options_.server_timeout_ns);
@@ -94,7 +101,7 @@ bool MayComeBack(ErrorId id) {
     case ErrorId::kWaitTimeout:             // it took the connection and has not answered: the limit of the whole wait decides
     case ErrorId::kTooManySessions:         // all ranks come back at once, while connections of the dead are still open
     case ErrorId::kRankTaken: return true;  // the server has not noticed yet that the former connection has ended
-    default: return false;
+    default: return LacksForNow(id);
   }
 }
 

@@ -247,19 +247,6 @@ void JobDesk::On(ResumeSession event) {
   TP_POINT("server.rank_resuming");
 }
 
-void JobDesk::On(AwaitedRankLost event) {
-  if (TP_PLANTED("jobs.awaited_loss_ignored")) return;
-  Job* job = tables_->FindJob(event.job);
-  if (job == nullptr || event.rank >= job->seats.size() || !job->IsAwaited(event.rank) || job->NonceOf(event.rank) != event.nonce) return;
-  LoseAwaited(job, event.rank, "its process has ended");
-}
-
-void JobDesk::LoseAwaited(Job* job, Rank rank, const char* cause) {
-  LogWarn("awaited rank lost", {{"job", job->id}, {"rank", rank}, {"cause", cause}});
-  ++tables_->counters.sessions_ended_badly;
-  LeaveJob(job, rank, Leaving::kLost);
-}
-
 void JobDesk::On(AttachSession event) {
   EndZeroing(event.connection);
   Seat* seat = tables_->FindSeat(event.connection);
@@ -339,6 +326,8 @@ Result<std::unique_ptr<Session>> JobDesk::MakeSession(Seat* seat) {
 void JobDesk::Attach(Seat* seat) {
   if (const Status taken = TakeShare(seat); !taken.ok()) return LeaveSeat(seat, Leaving::kExpelled, taken);
   auto session = MakeSession(seat);
+  const ConnectionId connection = seat->connection;
+  if (!session.ok() && AwaitAgain(seat)) return Send(SessionOver{connection, session.status()});
   if (!session.ok()) return LeaveSeat(seat, Leaving::kExpelled, session.status());
   seat->session = std::move(session).value();
   seat->job->states->SetRank(seat->rank, {seat->nonce, seat->process_start, seat->pid});

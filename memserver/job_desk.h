@@ -117,6 +117,7 @@ class JobDesk {
   void EndZeroing(ConnectionId connection);
   void LeaveJob(Job* job, Rank rank, Leaving how);
   void LoseAwaited(Job* job, Rank rank, const char* cause);
+  bool AwaitAgain(Seat* seat);
   bool TendAwaited(Job* job);
   bool EndHandOver();
   void CloseSession(Seat* seat, ErrorId reason);

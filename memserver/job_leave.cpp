@@ -45,6 +45,7 @@ void JobDesk::On(ConnectionLost event) {
   if (ForgetWaiting(event.connection)) return;
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) return;
+  if (event.ours && AwaitAgain(seat)) return;
   LogWarn("rank lost", {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
   ++tables_->counters.sessions_ended_badly;
   if (seat->job->step.HasEnded(seat->rank) && TP_PLANTED("jobs.dead_seat_kept")) return;
@@ -215,20 +216,6 @@ bool JobDesk::ExpelViolators() {
     i = 0;  // leaving may have ended other seats as well
   }
   return expelled;
-}
-
-// Ranks of the server before this one that neither come back nor are seen to have ended (no process identity is known across a container).
-bool JobDesk::TendAwaited(Job* job) {
-  const bool complete = std::none_of(job->seats.begin(), job->seats.end(), [](const Seat* seat) { return seat == nullptr; });
-  if (job->phase != JobPhase::kOpen || complete) return false;  // as in nearly all turns
-  if (parts_.clock->NowNs() - job->awaiting_since_ns < std::max(options_.lease_ns, options_.await_ns_min)) return false;
-  bool lost = false;
-  for (Rank rank = 0; rank < job->seats.size() && job->phase == JobPhase::kOpen; ++rank) {
-    if (!job->IsAwaited(rank)) continue;
-    LoseAwaited(job, rank, "it did not come back within the lease");
-    lost = true;
-  }
-  return lost;
 }
 
 // States on NVMe or on a GPU are lost, or the ranges on NVMe cannot be noted for good: the job ends, and its ranks hear why. Other jobs go

@@ -90,8 +90,8 @@ struct ControlServer::Reactor {
   Status HandlePacket(Connection* connection, shm::Packet packet);
   void Send(ConnectionId id, const shm::Frame& frame, std::span<const int> fds = {});
   // Ends a connection: tells the client when there is a reason, and the loop once.
-  void EndBadly(ConnectionId id, const Status& why);
-  void Close(ConnectionId id, const std::string& cause);
+  void EndBadly(ConnectionId id, const Status& why, bool ours = false);
+  void Close(ConnectionId id, const std::string& cause, bool ours = false);
   Connection* Find(ConnectionId id);
   // --- from the loop and the preparer ---
   void Watch(Descriptor* event, void (Reactor::*take)());
@@ -261,7 +261,7 @@ void ControlServer::Reactor::Send(ConnectionId id, const shm::Frame& frame, std:
   Close(id, result == shm::SocketResult::kClosed ? "it closed the connection" : "it does not read its control socket");
 }
 
-void ControlServer::Reactor::EndBadly(ConnectionId id, const Status& why) {
+void ControlServer::Reactor::EndBadly(ConnectionId id, const Status& why, bool ours) {
   Connection* connection = Find(id);
   if (connection == nullptr) return;
   if (const auto left_out = bad_input_log.Allow(clock.NowNs())) {
@@ -269,10 +269,10 @@ void ControlServer::Reactor::EndBadly(ConnectionId id, const Status& why) {
   }
   const shm::Frame frame = connection->protocol.LastWords(why);
   shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(frame));
-  Close(id, why.Line());
+  Close(id, why.Line(), ours);
 }
 
-void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause) {
+void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause, bool ours) {
   const auto found = connections.find(id);
   if (found == connections.end()) return;
   const ConnectionState state = found->second->protocol.state();
@@ -283,7 +283,7 @@ void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause) {
   if (state == ConnectionState::kPreparing && !TP_PLANTED("jobs.memory_back_while_zeroed")) {
     lost_in_preparation.emplace(id, cause);
   } else {
-    neighbours.to_loop->Push(ConnectionLost{id, cause});
+    neighbours.to_loop->Push(ConnectionLost{id, cause, ours});
   }
 }
 
@@ -325,9 +325,9 @@ void ControlServer::Reactor::Attach(PreparedMemory memory) {
   Connection* connection = Find(id);
   if (connection == nullptr) return;
   connection->protocol.SetState(ConnectionState::kAttaching);
-  if (!memory.result.ok()) return EndBadly(id, memory.result);
+  if (!memory.result.ok()) return EndBadly(id, memory.result, true);
   auto granted = DescriptorsFor(&memory, connection->protocol.resume().has_value());
-  if (!granted.ok()) return EndBadly(id, granted.status());
+  if (!granted.ok()) return EndBadly(id, granted.status(), true);
   connection->granted = std::move(granted).value();
   neighbours.to_loop->Push(AttachSession{id, std::move(memory.port), std::move(memory.rcache), std::move(memory.brought)});
 }

@@ -72,6 +72,7 @@ struct Goodbye {
 struct ConnectionLost {
   ConnectionId connection = 0;
   std::string cause;
+  bool ours = false;  // this server lacked something for it; the rank lives, and may try again
 };
 struct DeclareSchedule {
   ConnectionId connection = 0;

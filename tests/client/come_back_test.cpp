@@ -180,6 +180,8 @@ TEST_F(ComeBackTest, AServerThatIsNotReadyOrDiesAgainIsTriedAgain) {
         server_.Die();
         server_.RefuseResume(ErrorId::kNotReady);
         server_.RefuseResume(ErrorId::kRankTaken);
+        for (const ErrorId lacking : {ErrorId::kMemoryMapFailed, ErrorId::kHostMemoryShort, ErrorId::kInternal})
+          server_.RefuseResume(lacking);
         server_.TakeResume();
         server_.Resumed(5);
         server_.Die();
@@ -238,6 +240,21 @@ TEST_F(ComeBackTest, AServerThatAcceptsAndNeverAnswersIsUnderTheSameLimit) {
   const Ticket ticket = Fetch(10);
   server_.Die();  // its socket still listens: a stopped process
   EXPECT_EQ(client_->Wait(ticket).status().id(), ErrorId::kServerGone);
+}
+
+TEST_F(ComeBackTest, AServerThatGoesOnLackingMemoryIsUnderTheSameLimitAndTheJobIsKept) {
+  options_.server_timeout_ns = 200 * kNsPerMs;
+  Connect();
+  const Ticket ticket = Fetch(10);
+  const auto outcome = Beside(
+      [&] {
+        server_.Die();
+        server_.RefuseResume(ErrorId::kMemoryMapFailed);
+        server_.StopListening();
+      },
+      [&] { return client_->Wait(ticket); });
+  EXPECT_EQ(outcome.status().id(), ErrorId::kServerGone) << outcome.status().Format();
+  EXPECT_EQ(outcome.status().exit_code(), kExitJobKept);
 }
 
 TEST_F(ComeBackTest, TheTimeOfTheAbsenceIsNotCounted) {

@@ -181,6 +181,26 @@ TEST_F(KeptJobs, ASealedStepIsFinishedWithoutAnyRank) {
   for (const Chunk& chunk : world_.tables().jobs[0]->states->chunks()) EXPECT_EQ(chunk.version, 1u);
 }
 
+// The failure sweep found it: a descriptor that was missing for a moment ended the run of a rank that was coming back.
+TEST_F(KeptJobs, ARankForWhichTheNextServerLacksSomethingIsAwaitedOn) {
+  auto rank = JoinAndLoad(&world_);
+  world_.Restart();
+  for (int tries = 0; tries < 3; ++tries) {
+    const ConnectionId connection = world_.AskToResume(*rank, spec_);
+    world_.Settle();
+    ASSERT_TRUE(world_.TakeReply<ReserveGranted>().has_value());
+    world_.TakeAllReplies();
+    world_.Post(ConnectionLost{connection, "no memory for its rings", true});
+    world_.Settle();
+    const auto awaited = world_.TakeReply<AwaitRank>();
+    ASSERT_TRUE(awaited.has_value()) << "its process is watched again";
+    EXPECT_EQ(awaited->nonce, rank->nonce());
+    EXPECT_TRUE(world_.tables().seats.empty());
+  }
+  ASSERT_TRUE(world_.Resume(rank.get(), spec_));
+  EXPECT_EQ(world_.Await(rank.get(), SubmitOnes(rank.get(), 0, 0)).error, 0u);
+}
+
 TEST_F(KeptJobs, OnlyTheSameIncarnationOfARankComesBack) {
   auto rank = JoinAndLoad(&world_);
   world_.Restart();

@@ -34,6 +34,12 @@ void SimRank::Reserve() {
 }
 
 void SimRank::On(const ReserveGranted& granted) {
+  if (state_ == State::kResuming && random_->Below(8) == 0) {  // its rings cannot be made just now
+    world_->Post(ConnectionLost{connection_, "no descriptor for it", true});
+    connection_ = 0;
+    state_ = State::kParked;
+    return;
+  }
   if (state_ == State::kResuming) {
     world_->AttachAgain(granted, ends_.get());
     state_ = State::kReturning;
