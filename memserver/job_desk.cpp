@@ -139,6 +139,7 @@ Result<Seat*> JobDesk::TakeSeat(const ReserveJob& event) {
   }
   // First whether its place is free: a limit that is as small as the job allows is full until the rank before it has gone.
   Job* job = tables_->FindJob(spec.name);
+  if (job == nullptr) TP_RETURN_IF_ERROR(tables_->WhySetAside(spec.name, 0));
   if (job == nullptr && tables_->closed) {
     return Status(ErrorId::kTooManySessions, "memserver is being drained: it takes no new jobs")
         .Fix("wait for it (--wait), or ask an operator");
@@ -218,6 +219,7 @@ Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
   if (tables_->draining) return WhyStopping();
   if (tables_->FindSeat(event.connection) != nullptr) return Status(ErrorId::kProtocolViolation, "a connection asked for a second seat");
   Job* job = tables_->FindJobByNonce(event.job_nonce);
+  if (job == nullptr) TP_RETURN_IF_ERROR(tables_->WhySetAside("", event.job_nonce));
   if (job == nullptr || event.rank >= job->spec().world) {
     return Status(ErrorId::kStatesLost, "memserver holds no such job: its memory was lost, or its lease has ended");
   }

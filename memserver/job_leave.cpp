@@ -63,7 +63,8 @@ void JobDesk::On(StopServing event) {
   tables_->restarting = event.hand_over;
   RefuseWaiting(WhyStopping());
   const auto goes_on = [](const auto& job) { return job->phase == JobPhase::kOpen; };
-  tables_->handing_over = event.hand_over && std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on);
+  const bool any_goes_on = std::any_of(tables_->jobs.begin(), tables_->jobs.end(), goes_on) || !tables_->set_aside.empty();
+  tables_->handing_over = event.hand_over && any_goes_on;
   if (tables_->handing_over) return;  // the jobs stay as they are; TendJobs ends the loop when the work in hand is done
   const auto stays = [](const auto& seat) { return !seat->leaving; };
   for (;;) {

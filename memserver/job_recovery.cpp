@@ -44,8 +44,29 @@ void AwaitRanks(const Parts& parts, Job* job) {
   }
 }
 
+std::string NameOf(const JobStates& states) {
+  return "job " + std::to_string(states.record().job) + " (" + states.spec().name + ")";
+}
+
+// A directory with states of the job that is not there now, while the server was given as many as the job knows. A share on a GPU would
+// have to be set aside with it: such a job waits without a server.
+Status WhyAbsent(const Parts& parts, const JobStates& states) {
+  const std::vector<uint64_t>& bytes = states.nvme_bytes();
+  if (parts.nvme_absent.size() < bytes.size()) return Status();
+  for (size_t d = 0; d < bytes.size(); ++d) {
+    const Status& absent = parts.nvme_absent[d];
+    const bool has_nothing = bytes[d] == 0 || absent.ok();
+    if (has_nothing || parts.tier->HasRangeIn(static_cast<uint32_t>(d), states.record().nonce)) continue;
+    return Status(ErrorId::kNvmeDirectoryMissing, NameOf(states) + " has states on NVMe in a directory that is not there; they are kept")
+        .Where(parts.tier->directory(static_cast<uint32_t>(d)).path)
+        .Why(absent.what())
+        .Fix("give the directory back and restart memserver (memctl shutdown, or SIGTERM): the job goes on then");
+  }
+  return Status();
+}
+
 Status FindOnNvme(StateTier* tier, JobStates* states) {
-  const std::string job = "job " + std::to_string(states->record().job) + " (" + states->spec().name + ")";
+  const std::string job = NameOf(*states);
   const size_t given = tier == nullptr ? 0 : tier->directories().size();
   if (states->nvme_bytes().size() > given) {
     return Status(ErrorId::kNvmeDirectoryMissing, job + " has states on NVMe in " + std::to_string(states->nvme_bytes().size()) +
@@ -104,8 +125,9 @@ void AskForShares(const Parts& parts, std::span<const HeldMemory> states, const 
   }
 }
 
-Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed, std::span<const HeldMemory> held,
-                                        const Tables& tables) {
+// Null where it was set aside.
+Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed, std::span<const HeldMemory> held, Tables* all) {
+  const Tables& tables = *all;
   if (tables.FindJob(indexed.job) != nullptr || tables.FindJobByNonce(indexed.nonce) != nullptr) {
     return Status(ErrorId::kKeptMemoryBad, "the index names two jobs alike");
   }
@@ -113,6 +135,11 @@ Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& in
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
   TP_ASSIGN_OR_RETURN(FrozenHold frozen, tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
   states->HoldFrozen(std::move(frozen));
+  if (const Status absent = WhyAbsent(parts, *states); !absent.ok()) {
+    if (kept.spec->states_on_gpu > 0) return absent;
+    all->set_aside.push_back({std::move(states), kept.nonce, kept.uid, absent});
+    return std::unique_ptr<Job>();
+  }
   if (states->spills()) TP_RETURN_IF_ERROR(FindOnNvme(parts.tier, states.get()));
   auto job = std::make_unique<Job>(kept.job, std::move(states), parts.pool, parts.tier);
   job->nonce = kept.nonce;
@@ -142,15 +169,24 @@ bool IsOver(const Job& job) {
 }  // namespace
 
 Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<const HeldMemory> states, Tables* tables) {
+  for (const Status& absent : parts.nvme_absent) {
+    if (absent.id() == ErrorId::kNvmeDirectoryBad)
+      LogError("an NVMe directory cannot be used: jobs with states there wait until it can",
+               {{"why", absent.Line()}, {"directory", absent.where()}});
+  }
   tables->last_job = contents.last_job;
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
-    auto recovered = RecoverJob(parts, indexed, states, *tables);
+    auto recovered = RecoverJob(parts, indexed, states, tables);
     const ErrorId id = recovered.status().id();
     if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost) return recovered.status();
     if (!recovered.ok()) {
       LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
       parts.index->Remove(indexed.slot);
+      continue;
+    }
+    if (*recovered == nullptr) {
+      LogError("a job in kept memory is set aside", {{"job", indexed.job}, {"why", tables->set_aside.back().why.Line()}});
       continue;
     }
     const Job& job = **recovered;
@@ -170,6 +206,9 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<
   for (const auto& job : tables->jobs) {
     nonces.push_back(job->nonce);
     if (job->states->demoted() > 0) nonces.push_back(DemotedKey(job->nonce));  // else nothing that counts was moved there
+  }
+  for (const SetAside& job : tables->set_aside) {
+    if (!TP_PLANTED("recover.set_aside_removed")) nonces.insert(nonces.end(), {job.nonce, DemotedKey(job.nonce)});
   }
   parts.tier->RemoveAllBut(nonces);
   return Status();

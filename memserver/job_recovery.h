@@ -3,7 +3,8 @@
 // The thread that makes the serve loop, before it runs and before any worker works. Sealed steps go on where they stopped, without any
 // trainer; the ranks of the last run are awaited. A job that cannot be trusted is given up, with a line in the log that says why: the ranks
 // that come back for it are told kStatesLost. A server that was not given the NVMe directories of a job does not start instead
-// (kNvmeDirectoryMissing): the job stays as it is for one that was. May be interrupted at any instruction and repeated by the next server.
+// (kNvmeDirectoryMissing): the job stays as it is for one that was. Where one that was given is gone, its jobs are set aside. May be
+// interrupted at any instruction and repeated by the next server.
 #pragma once
 
 #include <span>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/units.h"
 #include "memserver/residency/pool_pages.h"
 #include "nvme/io_queue.h"
@@ -11,10 +12,21 @@
 namespace tidepool::memserver {
 namespace {
 
-Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory>& wanted, Clock* clock) {
+// Those that are gone keep their place, for jobs know directories by their number.
+Result<std::vector<nvme::SlotDirectory>> OpenAll(const std::vector<NvmeDirectory>& wanted, Clock* clock, std::vector<Status>* absent) {
   std::vector<nvme::SlotDirectory> opened;
   for (const NvmeDirectory& directory : wanted) {
-    TP_ASSIGN_OR_RETURN(nvme::SlotDirectory slots, nvme::SlotDirectory::Open({.path = directory.path, .bytes = directory.bytes}, clock));
+    auto tried = nvme::SlotDirectory::Open({.path = directory.path, .bytes = directory.bytes}, clock);
+    absent->push_back(tried.status());
+    if (tried.status().id() == ErrorId::kNvmeDirectoryBad && !TP_PLANTED("nvme.absent_ends_the_start")) {
+      opened.emplace_back();
+      continue;
+    }
+    TP_ASSIGN_OR_RETURN(nvme::SlotDirectory slots, std::move(tried));
+    if (slots.was_empty()) {
+      absent->back() =
+          Status(ErrorId::kNvmeDirectoryMissing, "the NVMe directory held nothing: is its drive mounted?").Where(directory.path);
+    }
     if (!slots.damage().empty()) LogError("an NVMe directory was damaged", {{"directory", directory.path}, {"what", slots.damage()}});
     if (!slots.direct()) {
       LogWarn("the file system takes no direct transfers: states on NVMe go through the page cache", {{"directory", directory.path}});
@@ -61,13 +73,21 @@ nvme::IoQueueOptions QueueOptionsOf(const std::vector<nvme::SlotDirectory>& dire
 
 }  // namespace
 
+Status WhyNotNew(const NvmeTier* tier) {
+  if (tier == nullptr) return Status();
+  const auto gone = [](const Status& each) { return each.id() == ErrorId::kNvmeDirectoryBad; };
+  const auto found = std::find_if(tier->absent.begin(), tier->absent.end(), gone);
+  return found == tier->absent.end() ? Status() : *found;
+}
+
 Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock* clock) {
   if (wanted.directories.empty()) return std::unique_ptr<NvmeTier>();
-  TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened, OpenAll(wanted.directories, clock));
+  std::vector<Status> absent;
+  TP_ASSIGN_OR_RETURN(std::vector<nvme::SlotDirectory> opened, OpenAll(wanted.directories, clock, &absent));
   const NvmeOptions options = WithProfiles(wanted, opened);
   TP_ASSIGN_OR_RETURN(nvme::PageMemory staging, nvme::PageMemory::Map(StateTier::MemoryBytes(opened.size())));
   std::vector<TierDirectory> parts;
-  for (const auto& directory : opened) parts.push_back({directory.path(), directory.manifest(), directory.data_fd()});
+  for (size_t d = 0; d < opened.size(); ++d) parts.push_back({wanted.directories[d].path, opened[d].manifest(), opened[d].data_fd()});
   nvme::OpenedIoQueue queue = nvme::OpenIoQueue(QueueOptionsOf(opened, staging.bytes(), options));
   if (!queue.fallback.empty()) LogWarn("reads and writes of states on NVMe take a slower way", {{"why", queue.fallback}});
   auto tier = std::make_unique<StateTier>(
@@ -85,7 +105,8 @@ Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& wanted, Clock*
                         {"block", FormatBytes(options.block_bytes)},
                         {"depth", options.depth},
                         {"io", queue.queue->Name()}});
-  return std::make_unique<NvmeTier>(NvmeTier{std::move(opened), std::move(staging), std::move(queue.queue), std::move(tier)});
+  return std::make_unique<NvmeTier>(
+      NvmeTier{std::move(absent), std::move(opened), std::move(staging), std::move(queue.queue), std::move(tier)});
 }
 
 }  // namespace tidepool::memserver

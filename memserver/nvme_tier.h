@@ -35,13 +35,18 @@ struct NvmeOptions {
 
 // In order of construction: the ring goes before the memory that it reads into, and the locks go last.
 struct NvmeTier {
-  std::vector<nvme::SlotDirectory> directories;
+  // By directory: why it is not there; ok where it is. One that is not takes nothing; jobs with states there wait for another server.
+  std::vector<Status> absent;
+  std::vector<nvme::SlotDirectory> directories;  // without descriptors where it could not be opened
   nvme::PageMemory staging;
   std::unique_ptr<nvme::IoQueue> queue;
   std::unique_ptr<StateTier> tier;
 };
 
-// Null where no directory was given. Errors: those of SlotDirectory::Open, kMemoryMapFailed.
+// Null where no directory was given. One that is gone, or not ours any more (kNvmeDirectoryBad), or that held nothing, is noted; the former
+// is a reason not to start with new memory (WhyNotNew). Errors: the others of SlotDirectory::Open, kMemoryMapFailed.
 Result<std::unique_ptr<NvmeTier>> OpenNvmeTier(const NvmeOptions& options, Clock* clock);
+// The first directory that could not be opened; ok where all could, also where `tier` is null.
+Status WhyNotNew(const NvmeTier* tier);
 
 }  // namespace tidepool::memserver

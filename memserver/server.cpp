@@ -182,11 +182,12 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
   TP_ASSIGN_OR_RETURN(r.directory, SocketDirectory::Claim(options.socket_dir));
   TP_ASSIGN_OR_RETURN(std::vector<HeldMemory> held, TakeKept(keeper));
   KeeperWatch watch(keeper, &held, &r.kept);
-  // Before kept memory is adopted, whose jobs may have states there; and because a directory that is refused is told before gigabytes are
-  // touched.
+  // Before kept memory is adopted: its jobs may have states there, and what is refused is told before gigabytes are touched.
   TP_ASSIGN_OR_RETURN(r.nvme, OpenNvmeTier(options.nvme, &r.clock));
+  KeptMemoryOptions memory = MemoryOptionsOf(options);
+  memory.needs_jobs = WhyNotNew(r.nvme.get());
   watch.Look();
-  TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(MemoryOptionsOf(options), std::move(held), keeper));
+  TP_ASSIGN_OR_RETURN(r.kept, OpenKeptMemory(memory, std::move(held), keeper));
   HostPool* pool = r.kept.pool.get();
   r.device = std::make_unique<device::HostDevice>(
       device::HostDeviceOptions{.copy_threads = options.copy_threads, .together = options.copy_together});
@@ -204,6 +205,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                     .saves = &r.saves,
                     .saved = &r.saved,
                     .tier = r.nvme != nullptr ? r.nvme->tier.get() : nullptr,
+                    .nvme_absent = r.nvme != nullptr ? r.nvme->absent : std::vector<Status>(),
                     .keeps = &r.keeps};
   LoopOptions loop = LoopOptionsOf(options);
   TP_RETURN_IF_ERROR(TakeQuotas(options, r.kept, &loop));

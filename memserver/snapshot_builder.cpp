@@ -373,6 +373,14 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
     }
     ledger.holdings.push_back(std::move(holding));
   }
+  for (const SetAside& job : tables.set_aside) {
+    const std::string& name = job.states->spec().name;
+    ledger.holdings.push_back({.job = name,
+                               .account = tables.quotas.AccountOf(name, job.uid),
+                               .pool_bytes = job.states->pool_bytes(),
+                               .uid = job.uid,
+                               .nvme_bytes = job.states->nvme_total()});
+  }
   for (const auto& [uid, bytes] : tables.frozen->BytesByUser()) {
     const std::string account = UserAccount(uid);
     ledger.holdings.push_back(

@@ -58,6 +58,7 @@ struct Parts {
   EventQueue<SaveRequest>* saves = nullptr;     // to the checkpoint thread
   EventQueue<SaveResult>* saved = nullptr;      // from it
   StateTier* tier = nullptr;                    // null: no NVMe directory was given
+  std::vector<Status> nvme_absent = {};         // by directory: why it is not there; none: all are
   EventQueue<KeepStates>* keeps = nullptr;      // to the main thread; null: nobody keeps anything
 };
 
@@ -81,6 +82,14 @@ struct WaitingRank {
   bool comes_again = false;  // for room that its own job's last run held, which is being given back
 };
 
+// A job in kept memory that waits for a server with all of its NVMe directories: nothing of it is used, and nothing given up.
+struct SetAside {
+  std::unique_ptr<JobStates> states;  // whose places in the pool nobody else gets
+  uint64_t nonce = 0;
+  uint32_t uid = 0;
+  Status why;  // what its ranks are told
+};
+
 // A check of health that an admin has muted.
 struct Mute {
   std::string code;
@@ -92,6 +101,7 @@ struct Tables {
   std::vector<std::unique_ptr<RootComplex>> roots;  // of the GPUs
   std::vector<std::unique_ptr<GpuStreams>> gpus;    // outlive the sessions on them
   std::vector<std::unique_ptr<Job>> jobs;
+  std::vector<SetAside> set_aside;
   std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
   std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
   uint64_t room_changes = 0;                 // grows when a waiting rank may be served
@@ -133,6 +143,13 @@ struct Tables {
       if (job->phase == JobPhase::kOpen && job->nonce == nonce) return job.get();
     }
     return nullptr;
+  }
+  // Ok where no such job is set aside; else what its ranks are told.
+  Status WhySetAside(const std::string& name, uint64_t nonce) const {
+    for (const SetAside& job : set_aside) {
+      if (job.states->spec().name == name || job.nonce == nonce) return job.why;
+    }
+    return Status();
   }
   // The job of this name that ranks may still join.
   Job* FindJob(const std::string& name) const {

@@ -27,8 +27,10 @@ namespace {
 constexpr mode_t kFileMode = 0600;
 constexpr int64_t kLockPauseNs = 10 * kNsPerMs;
 
+// A want of descriptors or memory says nothing of the directory.
 Status Failed(ErrorId id, const std::string& what, const std::string& where) {
-  return Status(id, what + ": " + std::strerror(errno)).Where(where);
+  const bool lacking = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+  return Status(lacking ? ErrorId::kHostMemoryShort : id, what + ": " + std::strerror(errno)).Where(where);
 }
 
 UniqueFd OpenAt(int directory, const char* name, uint64_t flags, uint64_t mode, uint64_t resolve) {
@@ -190,6 +192,7 @@ Status SlotDirectory::ReadManifests(const SlotDirectoryOptions& options) {
   }
   if (!empty) damage_ = "no manifest is whole; what the directory held is given up";
   fresh_ = true;
+  was_empty_ = empty;
   manifest_ = {.generation = 0, .store = RandomNonce(), .capacity = asked, .entries = {}};
   return Status();
 }

@@ -31,7 +31,8 @@ struct SlotDirectoryOptions {
 
 class SlotDirectory {
  public:
-  // Errors: kNvmeDirectoryBad (links, owner, mode, not a directory, not writable), kNvmeInUse (by whom), kNvmeSpaceShort, kNvmeIoFailed.
+  // Errors: kNvmeDirectoryBad (links, owner, mode, not a directory, not writable), kNvmeInUse (by whom), kNvmeSpaceShort, kNvmeIoFailed,
+  // kHostMemoryShort (no descriptor for it).
   static Result<SlotDirectory> Open(const SlotDirectoryOptions& options, Clock* clock);
 
   const std::string& path() const { return path_; }
@@ -43,6 +44,8 @@ class SlotDirectory {
   bool direct() const { return direct_; }
   // How its drive is best asked, where somebody has measured it.
   const FoundProfile& profile() const { return profile_; }
+  // It held nothing: a new directory, or one over which no drive is mounted.
+  bool was_empty() const { return was_empty_; }
   // What was found and could not be trusted; empty when all was well.
   const std::string& damage() const { return damage_; }
 
@@ -59,6 +62,7 @@ class SlotDirectory {
   FoundProfile profile_;
   bool direct_ = true;
   bool fresh_ = false;  // the manifests were made now
+  bool was_empty_ = false;
   std::string damage_;
 };
 

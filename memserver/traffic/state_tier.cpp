@@ -103,6 +103,11 @@ bool StateTier::Reserve(uint64_t nonce, JobStates* states) {
   return true;
 }
 
+bool StateTier::HasRangeIn(uint32_t directory, uint64_t nonce) const {
+  const nvme::Manifest& manifest = stores_[directory].manifest();
+  return manifest.Find(nonce) != nullptr || manifest.Find(DemotedKey(nonce)) != nullptr;
+}
+
 void StateTier::Commit(uint64_t key, uint64_t epoch) {
   for (auto& store : stores_) {
     if (store.manifest().Find(key) != nullptr) store.Commit(key, epoch);

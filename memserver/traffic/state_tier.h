@@ -90,6 +90,8 @@ class StateTier {
   // is filled in. False also while ranges of that name are kept for a write that has not been answered.
   bool ReserveRanges(uint64_t key, std::span<const uint64_t> bytes, std::vector<uint64_t>* offsets);
   bool HasRanges(uint64_t key) const;
+  // The directory knows the job, by what was placed there at its admission or what was moved there later.
+  bool HasRangeIn(uint32_t directory, uint64_t nonce) const;
   // All that was written to the ranges of `key` is to reach the drives, and their manifests, for good: IsDurable then.
   void Commit(uint64_t key, uint64_t epoch);
   // The ranges that a job found in kept memory has.

@@ -128,6 +128,8 @@ void ServeWorld::OpenTier() {
     directories.push_back({"simulated" + std::to_string(i), std::move(takes_second ? second : first).value(), -1});
   }
   if (given_ == Given::kReversed) std::reverse(directories.begin(), directories.end());
+  if (given_ == Given::kFirstGone) directories.front().manifest = {};
+  if (given_ == Given::kFirstEmpty) directories.front().manifest = {.generation = 0, .store = 900, .capacity = 0, .entries = {}};
   tier_ = std::make_unique<StateTier>(disk_.get(), &clock_, std::move(directories), staging_->bytes(), options_.tier);
 }
 
@@ -159,6 +161,9 @@ void ServeWorld::StartServing() {
   parts.team = team_.get();
   if (disk_ != nullptr && given_ != Given::kNone) OpenTier();
   parts.tier = tier_.get();
+  parts.nvme_absent.resize(options_.nvme_directories);
+  if (given_ == Given::kFirstGone) parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryBad, "no such directory");
+  if (given_ == Given::kFirstEmpty) parts.nvme_absent.front() = Status(ErrorId::kNvmeDirectoryMissing, "it held nothing");
   parts.events = &events_;
   parts.replies = &replies_;
   parts.saves = &saves_;

@@ -149,8 +149,8 @@ class ServeWorld {
   void AwaitWeights(const std::string& job);
   // Time passes until a transfer that failed is to be repeated.
   void AwaitRetry();
-  // The servers to come are given the NVMe directories, none, or all in reverse order.
-  enum class Given { kAll, kNone, kReversed };
+  // The servers to come are given the NVMe directories, none, all in reverse order, or all of which the first is gone, or is empty.
+  enum class Given { kAll, kNone, kReversed, kFirstGone, kFirstEmpty };
   void GiveDisks(Given given) { given_ = given; }
   // What the last restart ended with.
   const Status& recovered() const { return recovered_; }

@@ -353,6 +353,54 @@ TEST(Spill, AServerThatIsNotGivenTheDirectoriesOfAKeptJobDoesNotStartAndTheJobWa
   EXPECT_TRUE(Same(trainer.FetchAll(), expected));
 }
 
+// The first of two directories is gone, and is empty: its job is told, others go on, and when it is back the job does, too.
+TEST(Spill, AJobOneOfWhoseDirectoriesIsGoneIsSetAsideAndGoesOnWhenItIsBack) {
+  const shm::JobSpec spec = SpecOf({});
+  shm::JobSpec small = SpecOf({.chunks = 1});
+  small.name = "another";
+  const Weights expected = OnHost(spec, 2);
+  ServeWorld world(OnNvme(spec, 2));
+  SmallTrainer trainer(&world, spec);
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = 1}).error, 0u);
+  const uint64_t free = world.pool().free_bytes();
+  const auto expect_told = [&world] {
+    world.Settle();
+    const auto refused = world.TakeReply<Refused>();
+    ASSERT_TRUE(refused.has_value());
+    EXPECT_EQ(refused->why.id(), ErrorId::kNvmeDirectoryMissing) << refused->why.Line();
+    EXPECT_NE(refused->why.what().find("(job)"), std::string::npos) << refused->why.Line();
+    EXPECT_EQ(refused->why.where(), "simulated0");
+  };
+  for (const auto given : {ServeWorld::Given::kFirstEmpty, ServeWorld::Given::kFirstGone}) {
+    world.GiveDisks(given);
+    world.Restart();
+    ASSERT_TRUE(world.recovered().ok()) << world.recovered().Line();
+    EXPECT_TRUE(world.tables().jobs.empty());
+    ASSERT_EQ(world.tables().set_aside.size(), 1u);
+    EXPECT_EQ(world.pool().free_bytes(), free) << "its places stay its own";
+
+    world.AskToResume(trainer.rank(0), spec);
+    expect_told();
+    world.Reserve(spec, 0);
+    expect_told();
+    SmallTrainer other(&world, small);
+    ASSERT_TRUE(other.JoinAll());
+    other.PutWeights(3);
+    EXPECT_EQ(other.Step({.learning_rate = 0.05F, .seed = 1}).error, 0u);
+    other.LeaveAll();
+    world.Settle();
+  }
+  world.GiveDisks(ServeWorld::Given::kAll);
+  world.Restart();
+  ASSERT_TRUE(world.recovered().ok()) << world.recovered().Line();
+  EXPECT_TRUE(world.tables().set_aside.empty());
+  for (const auto& rank : trainer.ranks()) ASSERT_TRUE(world.Resume(rank.get(), spec));
+  ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = 2}).error, 0u);
+  EXPECT_TRUE(Same(trainer.FetchAll(), expected));
+}
+
 TEST(Spill, ADirectoryWhoseFlushFailedTakesNoNewJobAndTheOthersDo) {
   const shm::JobSpec spec = SpecOf({});
   ServeWorld world(OnNvme(spec, 2));

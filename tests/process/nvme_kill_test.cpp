@@ -255,6 +255,44 @@ TEST_F(NvmeProcesses, AServerThatIsNotGivenTheDirectoryOfAKeptJobDoesNotStartAnd
   End(server);
 }
 
+// Its job is told by name and waits for a server that has the directory again; the job beside it, on the host, notices nothing.
+TEST_F(NvmeProcesses, ADirectoryThatIsGoneAtARestartStopsItsOwnJobsAlone) {
+  const std::string expected = HashOnHost({"--steps", "60"});
+  const std::vector<std::string> on_host{"--no-respawn", "--nvme", nvme_.path() + ":64MiB", "--states-on", "host"};
+  const auto train = [this](const char* name) {
+    Process trainer = Train(Job({"--name", name, "--steps", "60", "--pause-ms", "5", "--norms"}));
+    EXPECT_TRUE(trainer->WaitForOutput("norm 3 ", kLimit)) << trainer->Output();
+    trainer->Signal(SIGSTOP);  // in the middle of its run, whatever becomes of the server
+    return trainer;
+  };
+  Process server = Serve(OnNvme());
+  const Process spilled = train("spilled");
+  HandOver(server.get());
+  server = Serve(on_host);
+  const Process plain = train("plain");
+  server->Signal(SIGKILL);
+  ASSERT_TRUE(server->Wait(kLimit).has_value());
+
+  const std::string away = nvme_.path() + ".away";
+  std::filesystem::rename(nvme_.path(), away);
+  server = Serve(on_host);
+  for (const Process* trainer : {&spilled, &plain}) (*trainer)->Signal(SIGCONT);
+  const auto told = spilled->Wait(kLimit);
+  ASSERT_TRUE(told.has_value()) << spilled->Output();
+  EXPECT_EQ(told->exit_code, kExitFailed);
+  for (const std::string& text : {std::string("TP2209"), std::string("(spilled)"), nvme_.path()})
+    EXPECT_NE(spilled->Output().find(text), std::string::npos) << text << "\n" << spilled->Output();
+  ExpectDone(plain.get(), expected);
+  HandOver(server.get());
+
+  std::filesystem::rename(away, nvme_.path());
+  server = Serve(on_host);
+  const Process heir = Train(Job({"--name", "spilled", "--steps", "60", "--persistent"}));
+  ExpectDone(heir.get(), expected);
+  EXPECT_EQ(heir->Output().find("from 0"), std::string::npos) << "it began anew: " << heir->Output();
+  End(server);
+}
+
 TEST_F(NvmeProcesses, ASecondServerOnTheDirectoryIsToldOfTheFirst) {
   const Process server = Serve(OnNvme());
   const TemporaryDirectory other;
