@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <cstdlib>
 
 namespace tidepool {
@@ -111,6 +112,20 @@ std::string FormatDuration(double seconds) {
 
 std::string FormatNs(int64_t ns) {
   return FormatDuration(static_cast<double>(ns) / 1e9);
+}
+
+std::string FormatWhen(int64_t seconds, int64_t now_seconds) {
+  const auto local = [](int64_t at) {
+    const std::time_t time = at;
+    std::tm parts{};
+    localtime_r(&time, &parts);
+    return parts;
+  };
+  const std::tm when = local(seconds), now = local(now_seconds);
+  const bool today = when.tm_year == now.tm_year && when.tm_yday == now.tm_yday;
+  std::array<char, 64> text{};
+  std::strftime(text.data(), text.size(), today ? "%H:%M" : "%Y-%m-%d %H:%M", &when);
+  return text.data();
 }
 
 std::string FormatFixed(double value, int digits) {

@@ -30,6 +30,8 @@ std::string FormatBytes(uint64_t bytes);
 // "3.2 s", "240 ms", "2:05:10" from an hour on.
 std::string FormatDuration(double seconds);
 std::string FormatNs(int64_t ns);
+// A time of the wall clock, both in seconds since 1970: "13:05" in local time, "2026-11-24 01:05" on another day than now.
+std::string FormatWhen(int64_t seconds, int64_t now_seconds);
 // "0.62": so many digits behind the point.
 std::string FormatFixed(double value, int digits);
 // "12.3M", "1.5B": counts of parameters and tokens.

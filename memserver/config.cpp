@@ -263,7 +263,7 @@ constexpr std::array<Setting, 33> kSettings{{
      ParseCopyThreads},
     {"--gpu", "gpu", "auto|none", "auto", "auto: trainers may bring memory of this machine's GPUs as their rCaches; none: no GPU is used",
      ParseGpu},
-    {"--lease", "lease", "DURATION", "60s", "how long a job whose trainers died is kept for a restart; 0s: not at all", ParseLease},
+    {"--lease", "lease", "DURATION", "8h", "how long a job whose trainers are gone is kept for a restart; 0s: not at all", ParseLease},
     {"--topology", "topology", "FILE|auto", "auto", "plan places for the machine of this file (hwloc's XML) instead of this one",
      ParseTopology},
     {"--spin", "spin", "DURATION|auto", "auto",

@@ -120,8 +120,9 @@ struct Job {
   FixedRing<NarrowTask> narrows;
   // Life.
   JobPhase phase = JobPhase::kZeroing;
-  bool suspended = false;      // by an admin
-  bool brings_rcache = false;  // the ranks of its run do, all of them
+  bool suspended = false;              // by an admin
+  bool suspended_by_operator = false;  // or by more: then its lease does not run
+  bool brings_rcache = false;          // the ranks of its run do, all of them
   ConnectionId zeroing_connection = 0;
   bool being_zeroed = false;            // the control side writes to the job's memory: it cannot go back yet
   bool zeroed = false;                  // and may open as soon as its ranges on NVMe have reached the disk

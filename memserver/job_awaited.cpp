@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "memserver/job_desk.h"
+#include "memserver/job_lease.h"
 
 namespace tidepool::memserver {
 
@@ -41,11 +42,11 @@ bool JobDesk::AwaitAgain(Seat* seat) {
 bool JobDesk::TendAwaited(Job* job) {
   const bool complete = std::none_of(job->seats.begin(), job->seats.end(), [](const Seat* seat) { return seat == nullptr; });
   if (job->phase != JobPhase::kOpen || complete) return false;  // as in nearly all turns
-  if (parts_.clock->NowNs() - job->awaiting_since_ns < std::max(options_.lease_ns, options_.await_ns_min)) return false;
+  if (parts_.clock->NowNs() - job->awaiting_since_ns < AwaitNs(options_)) return false;
   bool lost = false;
   for (Rank rank = 0; rank < job->seats.size() && job->phase == JobPhase::kOpen; ++rank) {
     if (!job->IsAwaited(rank)) continue;
-    LoseAwaited(job, rank, "it did not come back within the lease");
+    LoseAwaited(job, rank, "it did not come back in time");
     lost = true;
   }
   return lost;

@@ -85,6 +85,8 @@ Status JobDesk::Do(const AdminCaller& caller, const SetJobQuota& command) {
 Status JobDesk::Do(const AdminCaller& caller, const SuspendJob& command) {
   TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
   job->suspended = command.suspended;
+  // Who may only handle jobs of their own cannot keep them for ever.
+  job->suspended_by_operator = command.suspended && caller.level >= AdminLevel::kOperator;
   // The lease of a job without ranks begins again.
   job->detached_ns = parts_.clock->NowNs();
   return Status();

@@ -9,6 +9,7 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/job_desk.h"
+#include "memserver/job_lease.h"
 #include "memserver/traffic/gpu_states.h"
 #include "memserver/traffic/spill_reader.h"
 
@@ -266,8 +267,8 @@ bool JobDesk::TendJobs() {
       AttachHeld(job);
       worked = true;
     }
-    if (job->phase == JobPhase::kOpen && !job->HasRanks() && !job->suspended &&
-        parts_.clock->NowNs() - job->detached_ns >= options_.lease_ns && !TP_PLANTED("jobs.lease_never_ends")) {
+    const std::optional<int64_t> lease_end = LeaseEndNs(*job, options_);
+    if (lease_end && parts_.clock->NowNs() >= *lease_end && !TP_PLANTED("jobs.lease_never_ends")) {
       LogInfo("lease of a detached job ended", {{"job", job->id}});
       BeginRemoval(job);
       worked = true;

@@ -67,6 +67,9 @@ inline constexpr int64_t kSleepNsUnwatched = kNsPerMs;
 inline constexpr int64_t kGpuPollNs = 50'000;
 // Ranks of the server before this one are waited for at least so long, also where the lease of dead ranks is shorter: they live.
 inline constexpr int64_t kAwaitNsMin = 10 * kNsPerSecond;
+// And at most so long, however long the lease: their own patience with a server that is away (`--server-timeout`) is over then. The job is
+// kept all the same, and its name is free for ranks that are started again.
+inline constexpr int64_t kAwaitNsMax = 120 * kNsPerSecond;
 // States that neither the drive nor the pool takes are tried again so often: a read, an update of one piece and four writes.
 inline constexpr int64_t kPutOffNs = kNsPerSecond;
 // A job whose states a drive did not take is not moved again for so long: who needs its room is answered instead.

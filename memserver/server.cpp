@@ -160,6 +160,7 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   LoopOptions loop;
   loop.lease_ns = options.lease_ns;
   loop.await_ns_min = kAwaitNsMin;
+  loop.await_ns_max = kAwaitNsMax;
   loop.rcache_limit = options.rcache_limit;
   loop.jobs_max = options.jobs_max;
   loop.sessions_max = options.sessions_max;

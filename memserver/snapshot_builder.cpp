@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "memserver/job_lease.h"
 #include "shm/gpu_states.h"
 #include "shm/spill.h"
 
@@ -330,6 +331,8 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->sessions_ended_badly = tables.counters.sessions_ended_badly;
   for (const auto& job : tables.jobs) {
     snapshot->jobs.push_back(RowOf(*job, tables.demotion.job() == job->id));
+    snapshot->jobs.back().lease_ns = options.lease_ns;
+    snapshot->jobs.back().kept_until = KeptUntilSeconds(*job, options, *parts.clock).value_or(0);
     snapshot->rcache_used += snapshot->jobs.back().rcache_bytes;
     for (const SessionRow& session : snapshot->jobs.back().sessions) {
       snapshot->bytes_h2d += session.bytes_h2d;
@@ -365,7 +368,8 @@ Ledger BuildLedger(const Parts& parts, const LoopOptions& options, const Tables&
                     .pool_bytes = job->states->pool_bytes(),
                     .uid = job->uid,
                     .nvme_bytes = job->states->nvme_total(),
-                    .id = job->id};
+                    .id = job->id,
+                    .kept_until = KeptUntilSeconds(*job, options, *parts.clock).value_or(0)};
     // What all ranks of the run may come to hold, whether they are there yet or not.
     if (job->HasRanks()) {
       holding.ranks = job->spec().world;

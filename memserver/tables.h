@@ -27,8 +27,9 @@
 namespace tidepool::memserver {
 
 struct LoopOptions {
-  int64_t lease_ns = 0;       // how long a job without ranks is kept; 0: not at all
-  int64_t await_ns_min = 0;   // ranks of the server before this one are waited for so long, also where the lease is shorter
+  int64_t lease_ns = 0;  // how long a job without ranks is kept; 0: not at all
+  // Ranks of the server before this one are waited for as long as the lease, but at least and at most so long.
+  int64_t await_ns_min = 0, await_ns_max = INT64_MAX;
   uint64_t rcache_limit = 0;  // bytes of host-device rCaches of all sessions
   uint32_t jobs_max = kJobsMaxDefault;
   uint32_t sessions_max = kSessionsMaxDefault;

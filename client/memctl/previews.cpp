@@ -88,7 +88,7 @@ Result<Preview> OfSuspend(const Invocation& invocation) {
       OfJob("suspend", job), {"it is suspended already: nothing changes"}, {{"ranks", job.ranks_attached}, {"pool_bytes", job.pool_bytes}}};
   if (job.suspended) return preview;
   preview.effects = {Plural(job.ranks_attached, "attached rank") + " served no longer, until it is resumed",
-                     Exact(job.pool_bytes) + " of the pool kept, also beyond its lease"};
+                     Exact(job.pool_bytes) + " of the pool kept; beyond its lease where an operator suspends it"};
   return preview;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/memctl/table.h"
 
@@ -56,6 +57,10 @@ std::string StateText(const JobView& job) {
   return job.suspended ? "suspended" : job.state;
 }
 
+std::string KeptText(const JobView& job) {
+  return job.kept_until ? " until " + FormatWhen(static_cast<int64_t>(*job.kept_until), WallSeconds()) : "";
+}
+
 Lines RenderEvents(const std::vector<EventView>& events) {
   Lines lines;
   for (const EventView& event : events) {
@@ -104,7 +109,7 @@ Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style) {
   for (const JobView& job : jobs) {
     std::vector<std::string> cells{std::to_string(job.id),
                                    job.name,
-                                   StateText(job),
+                                   StateText(job) + KeptText(job),
                                    std::to_string(job.ranks_attached) + "/" + std::to_string(job.world),
                                    job.dtype,
                                    std::to_string(job.version),

@@ -25,6 +25,8 @@ std::string Plural(uint64_t count, const std::string& noun);
 Lines RenderStatus(const StatusView& status, const Style& style);
 // Of a job: its state, or that it is suspended.
 std::string StateText(const JobView& job);
+// " until 13:05" of a job without ranks that is kept so long; else empty.
+std::string KeptText(const JobView& job);
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
 // Two tables: accounts, and the ranks that wait (where there are some).
 Lines RenderNvme(const NvmeView& nvme, const Style& style);

@@ -32,6 +32,10 @@ void ReadJob(Fields& fields, JobView* job) {
       .Read("grad_norm", &job->grad_norm)
       .Read("steps_skipped", &job->steps_skipped);
   fields.ReadIfThere("node", &job->node);
+  if (fields.Has("lease_seconds")) {  // not in a recording of a former release
+    fields.Read("lease_seconds", &job->lease_seconds);
+    ReadLimit(&fields, "kept_until", &job->kept_until);
+  }
   if (!fields.Has("quota")) return;  // a recording of a former release
   fields.Read("uid", &job->uid).Read("account", &job->account).Read("chunks", &job->chunks).Read("chunks_spilled", &job->chunks_spilled);
   Fields quota = fields.Object("quota");

@@ -64,7 +64,9 @@ struct JobView {
   std::string name, state, dtype;
   double step_seconds = 0, grad_norm = 0;
   bool suspended = false;
-  uint64_t optimizer_bytes = 0;  // of memory traffic, since memserver started
+  double lease_seconds = 0;            // how long it is kept once its ranks are gone
+  std::optional<uint64_t> kept_until;  // of one without ranks, in seconds since 1970
+  uint64_t optimizer_bytes = 0;        // of memory traffic, since memserver started
   uint64_t uid = 0, chunks = 0, chunks_spilled = 0;
   std::string account;
   QuotaView quota;

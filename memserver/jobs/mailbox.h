@@ -113,7 +113,7 @@ struct SetJobQuota {
   std::string job;  // number or name
   QuotaChange change;
 };
-// A suspended job is not served: its ranks wait, its update stands still, and it is kept beyond its lease.
+// A suspended job is not served: its ranks wait, its update stands still, and where an operator asks it is kept beyond its lease.
 struct SuspendJob {
   std::string job;
   bool suspended = true;

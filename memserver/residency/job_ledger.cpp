@@ -5,18 +5,27 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
 namespace {
 
-// "gpt2 holds 1.50 GiB, bert holds 300 MiB", or "no job holds any"; of one account, or of all where it is empty.
+// What a newcomer may count on: a job with ranks ends when it is done.
+std::string KeptText(const Holding& holding) {
+  if (holding.kept_until == 0) return "";
+  if (holding.kept_until == INT64_MAX) return " (suspended, kept without end)";
+  return " (without ranks, kept until " + FormatWhen(holding.kept_until, WallSeconds()) + ")";
+}
+
+// "gpt2 holds 1.50 GiB, bert holds 300 MiB (without ranks, kept until 13:05)", or "no job holds any"; of one account, or of all where it is
+// empty.
 std::string Held(const Ledger& ledger, uint64_t Holding::*bytes, const std::string& account = "") {
   std::string text;
   for (const Holding& holding : ledger.holdings) {
     if (holding.*bytes == 0 || (!account.empty() && holding.account != account)) continue;
     if (!text.empty()) text += ", ";
-    text += holding.job + " holds " + FormatBytes(holding.*bytes);
+    text += holding.job + " holds " + FormatBytes(holding.*bytes) + KeptText(holding);
   }
   return text.empty() ? "no job holds any" : text;
 }

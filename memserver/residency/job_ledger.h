@@ -27,6 +27,8 @@ struct Holding {
   uint64_t nvme_bytes = 0;
   bool is_frozen = false;  // counts for no job
   JobId id = 0;            // 0 of frozen chunks
+  // Of a job without ranks, in seconds since 1970: until when it is kept. INT64_MAX: without end; 0: it has ranks.
+  int64_t kept_until = 0;
 };
 
 // The limits of the daemon and who holds what of them.

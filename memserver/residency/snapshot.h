@@ -85,6 +85,8 @@ struct JobRow {
   std::string account;
   Quota quota;
   bool suspended = false;
+  int64_t lease_ns = 0;          // how long it is kept once its ranks are gone
+  int64_t kept_until = 0;        // of one without ranks, in seconds since 1970; 0: it has ranks; INT64_MAX: without end
   uint64_t optimizer_bytes = 0;  // of memory traffic that workers had for it, since memserver started
   double step_seconds = 0;       // between the last two seals
   double grad_norm = 0;

@@ -1,5 +1,7 @@
 #include "base/units.h"
 
+#include <ctime>
+
 #include <utility>
 #include <vector>
 
@@ -79,6 +81,18 @@ TEST(Format, Durations) {
   EXPECT_EQ(FormatDuration(3.2), "3.2 s");
   EXPECT_EQ(FormatDuration(125), "2:05 min");
   EXPECT_EQ(FormatDuration(7510), "2:05:10");
+}
+
+TEST(Format, TimesOfTodayAreTimesAndOthersHaveTheirDay) {
+  const int64_t now = 1'764'000'000, day = 24 * 3600;
+  std::time_t time = now;
+  std::tm parts{};
+  localtime_r(&time, &parts);
+  const int64_t midnight = now - parts.tm_hour * 3600 - parts.tm_min * 60 - parts.tm_sec;
+  EXPECT_EQ(FormatWhen(midnight + 13 * 3600 + 5 * 60 + 59, now), "13:05");
+  EXPECT_EQ(FormatWhen(midnight, now), "00:00");
+  EXPECT_EQ(FormatWhen(midnight + 13 * 3600, midnight + day + 60).substr(10), " 13:00");
+  EXPECT_EQ(FormatWhen(midnight + day, now).size(), std::string("2026-11-24 00:00").size());
 }
 
 TEST(Format, Counts) {

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/memctl/table.h"
 
@@ -136,6 +137,20 @@ ID  NAME         STATE      RANKS  TYPE  STEPS  PARAMS      POOL   RCACHE    STE
 12  a-long-name  suspended    0/1  fp32      0     900  4.00 KiB      0 B       -          -        3
 )");
   EXPECT_THAT(RenderJobs(*jobs, {.header = false}), SizeIs(2));
+}
+
+TEST(MemctlPs, AJobWithoutRanksShowsUntilWhenItIsKept) {
+  const int64_t until = WallSeconds() + 8 * 3600;
+  const std::string common = R"("uid":0,"world":1,"ranks_attached":0,"dtype":"fp32","version":0,"parameters":900,"pool_bytes":4096,
+    "frozen_bytes":0,"nvme_bytes":0,"rcache_bytes":0,"suspended":false,"optimizer_bytes":0,"step_seconds":0,"grad_norm":null,
+    "steps_skipped":3,"chunks":1,"lease_seconds":28800,"kept_until":)";
+  auto jobs = ReadJobs(R"({"jobs":[{"id":1,"name":"gone","state":"detached",)" + common + std::to_string(until) +
+                       R"(},{"id":2,"name":"here","state":"training",)" + common + "null}]}");
+  ASSERT_TRUE(jobs.ok()) << jobs.status().Format();
+  const Lines lines = RenderJobs(*jobs, {.header = false});
+  EXPECT_THAT(lines[0], HasSubstr("detached until " + FormatWhen(until, WallSeconds())));
+  EXPECT_THAT(lines[1], Not(HasSubstr("until")));
+  EXPECT_EQ((*jobs)[0].lease_seconds, 28800);
 }
 
 TEST(MemctlPs, FrozenChunksStandBesideWhatIsTheJobsOwn) {

@@ -421,6 +421,7 @@ class Crowd {
 
   Ledger LedgerNow() {
     Parts parts;
+    parts.clock = &world_.clock();
     parts.pool = &world_.pool();
     return BuildLedger(parts, options_of_loop(), world_.tables());
   }

@@ -43,7 +43,7 @@ class ConfigTest : public ::testing::Test {
 TEST_F(ConfigTest, EveryDefaultIsValid) {
   const auto loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status().Format();
-  EXPECT_EQ(loaded.value().config.lease_ns, 60 * kNsPerSecond);
+  EXPECT_EQ(loaded.value().config.lease_ns, 8 * 3600 * kNsPerSecond);
   EXPECT_EQ(loaded.value().config.adam_threads, kAutomatic);
   EXPECT_EQ(loaded.value().config.spin_ns, -1);
   EXPECT_EQ(loaded.value().config.jobs_max, 64U);

@@ -71,7 +71,7 @@ TEST_F(ReloadPlan, NamesEverySettingThatNeedsARestart) {
   EXPECT_EQ(plan.status().id(), ErrorId::kConfigNeedsRestart);
   EXPECT_EQ(plan.status().where(), file_);
   EXPECT_EQ(plan.status().why(),
-            "pool.size = \"2GiB\" (" + file_ + ":3), it runs with \"1GiB\"; lease = \"9s\" (" + file_ + ":1), it runs with \"60s\"");
+            "pool.size = \"2GiB\" (" + file_ + ":3), it runs with \"1GiB\"; lease = \"9s\" (" + file_ + ":1), it runs with \"8h\"");
 }
 
 TEST_F(ReloadPlan, SettingsAreRefusedOrAppliedAsTheirTableSays) {

@@ -149,6 +149,7 @@ void CheckPoolBytes(ServeWorld* world) {
   used += world->tables().frozen->pool_bytes();
   TP_CHECK(used + world->pool().free_bytes() == world->pool().total_bytes(), "pool bytes add up");
   Parts parts;
+  parts.clock = &world->clock();
   parts.pool = &world->pool();
   const Ledger ledger = BuildLedger(parts, world->options().loop, world->tables());
   TP_CHECK(ledger.PoolUsed() == used, "the ledger has what the table has");
