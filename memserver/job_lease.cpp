@@ -21,6 +21,11 @@ std::optional<int64_t> KeptUntilSeconds(const Job& job, const LoopOptions& optio
   return WallSeconds() + (left + kNsPerSecond - 1) / kNsPerSecond;
 }
 
+void NoteLost(const Job& job, const std::string& why, LostJobs* lost) {
+  if (!job.IsRecorded() || job.states->sealed_version() == 0 || TP_PLANTED("jobs.loss_not_noted")) return;
+  lost->Note({job.spec().name, job.uid, job.states->sealed_version(), WallSeconds(), why});
+}
+
 int64_t AwaitNs(const LoopOptions& options) {
   const int64_t at_least = std::max(options.lease_ns, options.await_ns_min);
   return TP_PLANTED("jobs.awaited_for_the_lease") ? at_least : std::min(at_least, options.await_ns_max);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "base/units.h"
 #include "memserver/job_desk.h"
 #include "memserver/job_lease.h"
 #include "memserver/traffic/gpu_states.h"
@@ -136,6 +137,7 @@ void JobDesk::SendFarewells(Job* job) {
 // A rank has left: the run can seal no further step.
 void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
   ++tables_->room_changes;
+  if (job->IsRecorded() && job->states->weights_ready()) tables_->lost.Forget(job->spec().name, job->uid);
   if (job->IsRecorded()) {
     JobRecord& record = job->states->record();
     if (how == Leaving::kGoodbye) record.ranks_left_well.fetch_or(uint64_t{1} << rank, std::memory_order_release);
@@ -159,6 +161,7 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
   const bool worth_keeping = job->phase == JobPhase::kOpen && job->states->weights_ready() && options_.lease_ns > 0;
   const bool ending = tables_->draining && !tables_->handing_over;
   if (all_said_goodbye || !worth_keeping || ending) {
+    if (!all_said_goodbye && !ending) NoteLost(*job, "its ranks ended without a goodbye, and --lease keeps no such job", &tables_->lost);
     BeginRemoval(job);
     return;
   }
@@ -233,6 +236,7 @@ bool JobDesk::EndFailed(Job* job) {
   if (why.ok() || job->phase == JobPhase::kRemoving) return false;
   LogError(job->gpus.failure().ok() ? "a job ends: its states on NVMe cannot be used" : "a job ends: its states on a GPU are lost",
            {{"job", job->id}, {"name", job->spec().name}, {"why", why.Line()}});
+  NoteLost(*job, why.Line(), &tables_->lost);
   BeginRemoval(job);
   for (size_t rank = 0; rank < job->seats.size(); ++rank) {
     if (job->seats[rank] != nullptr) LeaveSeat(job->seats[rank], Leaving::kExpelled, why);
@@ -270,6 +274,7 @@ bool JobDesk::TendJobs() {
     const std::optional<int64_t> lease_end = LeaseEndNs(*job, options_);
     if (lease_end && parts_.clock->NowNs() >= *lease_end && !TP_PLANTED("jobs.lease_never_ends")) {
       LogInfo("lease of a detached job ended", {{"job", job->id}});
+      NoteLost(*job, "it had no ranks for " + FormatNs(options_.lease_ns) + ", its lease", &tables_->lost);
       BeginRemoval(job);
       worked = true;
     }

@@ -125,13 +125,16 @@ void AskForShares(const Parts& parts, std::span<const HeldMemory> states, const 
   }
 }
 
-// Null where it was set aside.
-Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const IndexedJob& indexed, std::span<const HeldMemory> held, Tables* all) {
-  const Tables& tables = *all;
+Result<KeptJob> ReadJob(const Parts& parts, const IndexedJob& indexed, const Tables& tables) {
   if (tables.FindJob(indexed.job) != nullptr || tables.FindJobByNonce(indexed.nonce) != nullptr) {
     return Status(ErrorId::kKeptMemoryBad, "the index names two jobs alike");
   }
-  TP_ASSIGN_OR_RETURN(const KeptJob kept, ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed));
+  return ReadJobRecords(parts.pool->Look(indexed.records_offset, indexed.records_bytes), indexed);
+}
+
+// Null where it was set aside.
+Result<std::unique_ptr<Job>> RecoverJob(const Parts& parts, const KeptJob& kept, std::span<const HeldMemory> held, Tables* all) {
+  const Tables& tables = *all;
   TP_ASSIGN_OR_RETURN(std::unique_ptr<JobStates> states, JobStates::Recover(kept, parts.pool));
   TP_ASSIGN_OR_RETURN(FrozenHold frozen, tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
   states->HoldFrozen(std::move(frozen));
@@ -177,11 +180,15 @@ Status RecoverJobs(const Parts& parts, const IndexContents& contents, std::span<
   tables->last_job = contents.last_job;
   for (const IndexedJob& indexed : contents.jobs) {
     tables->last_job = std::max(tables->last_job, indexed.job);
-    auto recovered = RecoverJob(parts, indexed, states, tables);
+    Result<KeptJob> kept = ReadJob(parts, indexed, *tables);
+    auto recovered = kept.ok() ? RecoverJob(parts, *kept, states, tables) : Result<std::unique_ptr<Job>>(kept.status());
     const ErrorId id = recovered.status().id();
     if (!recovered.ok() && id != ErrorId::kKeptMemoryBad && id != ErrorId::kStatesLost) return recovered.status();
     if (!recovered.ok()) {
       LogError("a job in kept memory is given up", {{"job", indexed.job}, {"why", recovered.status().Line()}});
+      if (kept.ok() && kept->sealed_version > 0) {
+        tables->lost.Note({kept->spec->name, kept->uid, kept->sealed_version, WallSeconds(), recovered.status().Line()});
+      }
       parts.index->Remove(indexed.slot);
       continue;
     }

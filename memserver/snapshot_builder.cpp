@@ -345,6 +345,7 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
       for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank) snapshot->gpus.back().state_bytes += BytesOn(*job, rank, gpu.get());
     }
   }
+  snapshot->lost = tables.lost.all();
   for (const WaitingRank& rank : tables.waiting) snapshot->waiting.push_back(RowOf(rank, parts.clock->NowNs()));
   for (const Mute& mute : tables.mutes) {
     if (const int64_t left = mute.until_ns - parts.clock->NowNs(); left > 0) snapshot->mutes.push_back({mute.code, left});

@@ -16,6 +16,7 @@
 #include "memserver/limits.h"
 #include "memserver/residency/frozen_table.h"
 #include "memserver/residency/kept_index.h"
+#include "memserver/residency/lost_jobs.h"
 #include "memserver/residency/quota.h"
 #include "memserver/traffic/gpu_streams.h"
 #include "memserver/traffic/state_tier.h"
@@ -125,6 +126,7 @@ struct Tables {
   bool stopped = false;
   int64_t started_ns = 0;
   Counters counters;
+  LostJobs lost;
   WakeSet wake_set;
 
   Seat* FindSeat(ConnectionId connection) const {

@@ -153,6 +153,8 @@ void AddPlaceFlags(CLI::App* app, RunOptions* o) {
          "never, auto after torchrun's restart")
       ->group(group)
       ->check(CLI::IsMember({"auto", "never"}));
+  app->add_flag("--or-new", o->or_new, "with --resume auto: begin at step 1 where the job was kept and is gone (else exit code 7)")
+      ->group(group);
   app->add_option("--server-timeout", o->server_timeout,
                   "how long a memserver that ended is waited for (then exit code 75); 0s: not at all")
       ->group(group)

@@ -20,6 +20,10 @@ std::string JobNameOf(const RunOptions& options, const RankPlace& place) {
 }
 
 Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place) {
+  if (options.or_new && options.resume == "never") {
+    return Status(ErrorId::kUsageError, "--or-new says what --resume auto does where it finds nothing; --resume never always begins anew")
+        .Where("command line of trainer");
+  }
   if (options.resume.empty()) return place.restarts > 0;
   if (options.resume == "never") return false;
   if (options.resume != "auto") {
@@ -44,31 +48,45 @@ bool EndsAttemptOnly(const Status& ended) {
   return ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed || ended.id() == ErrorId::kVersionGone;
 }
 
-std::string WhatIsLeft(const RunOptions& options, const std::string& job, bool kept) {
+std::string WhatIsLeft(const RunOptions& options, const std::string& job, const std::string& kept) {
   const std::string sealed = "the last step is sealed";
-  if (kept) return sealed + ": job " + job + " is kept for memserver's --lease, and " + Again(job) + " goes on";
+  if (kept.starts_with("not ")) return sealed + ": job " + job + " is " + kept;
+  if (!kept.empty()) return sealed + ": job " + job + " is " + kept + ", and " + Again(job) + " goes on";
   if (!options.save_dir.empty()) return sealed + " and saved";
   return sealed + ", and gone with the job: --save DIR keeps weights" +
          (options.standalone ? "" : ", --job NAME --resume auto what a later run needs to go on");
 }
 
-Status ExplainEnd(Status ended, const std::string& job, bool resume) {
+bool LosesStates(const Status& ended) {
+  return ended.id() == ErrorId::kNvmeIoFailed || ended.id() == ErrorId::kNvmeStalled || ended.id() == ErrorId::kNvmeDataBad;
+}
+
+Status AsLoss(const Status& ended, const std::string& job, bool resume) {
+  return Status(ErrorId::kStatesLost, "the states of job \"" + job + "\" are lost: " + ended.what())
+      .Where(ended.where())
+      .Why(ended.Line())
+      .Fix(std::string("see to the drive (the kernel log names it); ") + (resume ? "--resume auto --or-new" : "the same command") +
+           " begins the job anew at step 1");
+}
+
+Status ExplainEnd(Status ended, const std::string& job, bool resume, const std::string& kept) {
+  const std::string is_kept = "The job is " + (kept.empty() ? "kept for the server's lease" : kept);
   switch (ended.id()) {
     case ErrorId::kServerGone:
       return std::move(ended).Fix(
           "the job is kept where memserver's keeper lives: see that memserver runs again (memctl wait-ready), then " + Again(job) +
           " continues at the last sealed step");
     case ErrorId::kStatesLost:
+      if (!ended.fix().empty()) return ended;  // by whom it was found out, who says why
       return std::move(ended).Fix(
           std::string("there is nothing to continue: memserver and its keeper ended together, and the states of \"") + job +
-          "\" with them. The same command starts it anew at step 1" + (resume ? "; --resume auto may stay" : ""));
+          "\" with them. The same command " + (resume ? "with --or-new " : "") + "starts it anew at step 1");
     case ErrorId::kPeerLost:
     case ErrorId::kCollectiveFailed:
     case ErrorId::kVersionGone:
-      return std::move(ended).Fix("the job is kept for the server's lease: " + Again(job) +
-                                  ", for all ranks, continues at the last sealed step");
+      return std::move(ended).Fix(is_kept + ": " + Again(job) + ", for all ranks, continues at the last sealed step");
     case ErrorId::kRanksMissing:
-      return std::move(ended).Fix("see why the missing ranks ended. The job is kept for the server's lease: " + Again(job) +
+      return std::move(ended).Fix("see why the missing ranks ended. " + is_kept + ": " + Again(job) +
                                   ", for all ranks, continues at the last sealed step; --rejoin-timeout gives slow ones longer");
     default: return ended;
   }

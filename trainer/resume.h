@@ -27,11 +27,17 @@ Status StillHeld(const std::string& job, Version sealed);
 // this one asked for a version that the others had left behind. The next attempt goes on behind the last sealed step.
 bool EndsAttemptOnly(const Status& ended);
 
-// Of a run that a signal has stopped, for its last line. `kept`: memserver keeps `job`.
-std::string WhatIsLeft(const RunOptions& options, const std::string& job, bool kept);
+// Of a run that a signal has stopped, for its last line. `kept`: memserver keeps `job`, "kept until 13:05" (KeptRun::Until); empty: it does
+// not.
+std::string WhatIsLeft(const RunOptions& options, const std::string& job, const std::string& kept);
 
-// `ended` with advice on how `job`, which lies with a shared server, is continued or begun anew.
-Status ExplainEnd(Status ended, const std::string& job, bool resume);
+// True when `ended` says that memserver had to give up states which it could not read: such a job is gone.
+bool LosesStates(const Status& ended);
+// That error as what it means for a run with sealed steps, kStatesLost.
+Status AsLoss(const Status& ended, const std::string& job, bool resume);
+
+// `ended` with advice on how `job`, which lies with a shared server, is continued or begun anew. `kept` as above; empty: nobody knows.
+Status ExplainEnd(Status ended, const std::string& job, bool resume, const std::string& kept = "");
 // The same for a run with a private server, whose states end with it: kServerGone becomes kStatesLost. `log_tail`: what that server logged
 // last; may be empty.
 Status ExplainPrivateEnd(Status ended, const std::string& log_tail);

@@ -55,6 +55,7 @@ struct RunOptions {
   std::string job;             // empty: from the launcher, or made of preset and process id
   std::string socket_dir;      // empty: the default place
   std::string resume;          // auto, never; empty: auto where torchrun has started the ranks again, else never
+  bool or_new = false;         // with resume: begin anew where the states of the job are gone
   std::string server_timeout = "120s";
   std::string queue_timeout = "0s";     // for room in the server's queue; empty: a day
   std::string rejoin_timeout = "120s";  // with resume: for ranks that died

@@ -12,6 +12,7 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "trainer/earlier_metrics.h"
 #include "trainer/reported_lines.h"
 
 namespace tidepool::trainer {
@@ -107,6 +108,8 @@ bool ReportWriter::IsUnreported(const std::string& directory, uint64_t sealed) {
 Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
   mkdir(directory.c_str(), 0755);
   const std::string path = directory + "/metrics.jsonl";
+  TP_ASSIGN_OR_RETURN(const std::string aside, SetAsideEarlier(directory, sealed));
+  if (!aside.empty()) LogWarn("metrics.jsonl of an earlier run is kept under another name", {{"directory", directory}, {"name", aside}});
   noted_path_ = directory + "/" + kNotedFile;
   metrics_ = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!metrics_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));

@@ -102,6 +102,7 @@ Status TrainingRun::NameBase() {
 }
 
 Status TrainingRun::MakeSession() {
+  kept_.emplace(options_, plan_.spec.name);
   SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
   task.note = data_->note;
   task.resumes = resume_;
@@ -124,7 +125,14 @@ Status TrainingRun::TakeSeat() {
   if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
   TP_RETURN_IF_ERROR(CheckRunNote(seat.note, data_->note, plan_.spec.name, start_.version));
   SayWhatBegins(seat);
-  return seat.weights_ready ? Continue(seat.note) : Status();
+  return seat.weights_ready ? Continue(seat.note) : Begin();
+}
+
+// What this process knows of sealed steps is of states that are gone.
+Status TrainingRun::Begin() {
+  if (resume_) TP_RETURN_IF_ERROR(kept_->MayBegin(session_->socket_dir(), sealed_));
+  sealed_ = 0;
+  return {};
 }
 
 Status TrainingRun::Continue(const std::string& note) {
@@ -213,6 +221,7 @@ Result<TrainTask> TrainingRun::MakeTask() {
   task.stop_wanted = &StopFlag::Requested;
   task.after_step = [this](Version version) {
     sealed_ = version;
+    if (place_.rank == 0) TP_RETURN_IF_ERROR(kept_->Sealed(session_->socket_dir()));
     return setup_.after_step ? setup_.after_step(version) : Status();
   };
   task.cpus_shared = [this] { return cpus_ != nullptr && cpus_->shared(); };
@@ -277,6 +286,7 @@ Status TrainingRun::Attempt() {
     }
   }
   TP_RETURN_IF_ERROR(Save());
+  if (place_.rank == 0 && !StaysForMore()) kept_->Ended();
   TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
   // Behind all that matters more.
   return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
@@ -344,7 +354,9 @@ Status TrainingRun::WithShares(Status ended, ShortAt at) const {
 
 Status TrainingRun::Explained(Status ended) const {
   if (options_.standalone) return ExplainPrivateEnd(std::move(ended), session_->ServerLogTail());
-  return ExplainEnd(std::move(ended), plan_.spec.name, resume_);
+  if (LosesStates(ended) && sealed_ > 0 && !options_.or_new) return AsLoss(ended, plan_.spec.name, resume_);
+  const bool is_kept = EndsAttemptOnly(ended) || ended.id() == ErrorId::kRanksMissing;
+  return ExplainEnd(std::move(ended), plan_.spec.name, resume_, is_kept ? kept_->Until(session_->socket_dir()) : "");
 }
 
 Status TrainingRun::All() {
@@ -375,10 +387,11 @@ Status TrainingRun::All() {
     Leave();
     return Explained(std::move(ended));
   }
+  const std::string kept = StaysForMore() ? kept_->Until(session_->socket_dir()) : "";
   if (StaysForMore()) Leave();
   const std::string after = start_.version > 0 ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in " : " in ";
   Say("done      " + std::to_string(summary_.steps) + " steps" + after + FormatDuration(summary_.seconds) +
-      (summary_.stopped ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, StaysForMore()) + ")" : "") + "\n");
+      (summary_.stopped ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")" : "") + "\n");
   return {};
 }
 

@@ -20,6 +20,7 @@
 #include "trainer/cpu_watch.h"
 #include "trainer/device_memory.h"
 #include "trainer/engine.h"
+#include "trainer/kept_run.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/model/gpt.h"
 #include "trainer/check_run.h"
@@ -64,6 +65,7 @@ class TrainingRun {
   Status TakeSeat();
   // `note`: that the server keeps with the job.
   Status Continue(const std::string& note);
+  Status Begin();
   // The engine, and what it trains.
   Status Build();
   Status BuildEngine();
@@ -105,6 +107,7 @@ class TrainingRun {
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<TrainingEngine> engine_;
   Version sealed_ = 0;  // as far as this process knows
+  std::optional<KeptRun> kept_;
   TrainSummary summary_;
 };
 

@@ -108,6 +108,17 @@ Result<std::vector<JobView>> ReadJobs(std::string_view text) {
   });
 }
 
+Result<std::vector<LostJobView>> ReadLostJobs(std::string_view text) {
+  return ReadDocument<std::vector<LostJobView>>(text, [](Fields& fields, std::vector<LostJobView>* view) {
+    if (!fields.Has("lost")) return;
+    fields.Array("lost", [&](const json::value& job) {
+      LostJobView& row = view->emplace_back();
+      Fields(job, fields.wrong()).Read("name", &row.name).Read("uid", &row.uid).Read("version", &row.version);
+      Fields(job, fields.wrong()).Read("at", &row.at).Read("why", &row.why);
+    });
+  });
+}
+
 Result<JobView> ReadOneJob(std::string_view text) {
   return ReadDocument<JobView>(text, [](Fields& fields, JobView* view) { ReadJob(fields, view); });
 }

@@ -73,6 +73,13 @@ struct JobView {
   std::string node = {};
 };
 
+// A job whose states memserver had to give up.
+struct LostJobView {
+  uint64_t uid = 0, version = 0;  // sealed steps
+  uint64_t at = 0;                // seconds since 1970
+  std::string name, why;
+};
+
 struct ChunkView {
   uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, bytes = 0, version = 0, fetches = 0;
   std::string state;
@@ -265,6 +272,8 @@ Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
 Result<std::vector<JobView>> ReadJobs(std::string_view json);
 Result<JobView> ReadOneJob(std::string_view json);
+// Of the same answer as ReadJobs; none in that of a former release.
+Result<std::vector<LostJobView>> ReadLostJobs(std::string_view json);
 Result<ChunksView> ReadChunks(std::string_view json);
 Result<TensorsView> ReadTensors(std::string_view json);
 Result<ResidencyView> ReadResidency(std::string_view json);

@@ -324,8 +324,8 @@ Status NoRoute(std::string_view target) {
 std::shared_ptr<const Snapshot> OnlyOf(const Snapshot& all, const AdminCaller& caller) {
   auto own = std::make_shared<Snapshot>(all);
   const auto hidden = [&caller](const auto& row) { return !caller.MaySee(row.uid); };
-  std::erase_if(own->jobs, hidden);
-  std::erase_if(own->waiting, hidden);
+  const auto hide = [&hidden](auto&... rows) { (std::erase_if(rows, hidden), ...); };
+  hide(own->jobs, own->waiting, own->lost);
   const auto of_others = [&own](const auto& row) {
     return std::none_of(own->jobs.begin(), own->jobs.end(), [&row](const JobRow& job) { return job.job == row.job; });
   };

@@ -142,6 +142,11 @@ std::string JobsReport(const Snapshot& snapshot) {
     WriteJobFields(job, &json);
     json.EndObject();
   }
+  json.EndArray().Key("lost").BeginArray();
+  for (const LostJob& job : snapshot.lost) {
+    json.BeginObject().Field("name", job.name).Field("uid", job.uid).Field("version", job.version);
+    json.Field("at", static_cast<uint64_t>(job.at)).Field("why", job.why).EndObject();
+  }
   json.EndArray().EndObject();
   return json.Take();
 }

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "memserver/residency/lost_jobs.h"
 #include "memserver/residency/quota.h"
 #include "shm/job_spec.h"
 
@@ -259,6 +260,7 @@ struct Snapshot {
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;
   std::vector<JobRow> jobs;
+  std::vector<LostJob> lost;        // whose states had to be given up
   std::vector<WaitingRow> waiting;  // in the order in which they are served
   std::vector<AccountRow> accounts;
   std::vector<MuteRow> mutes;

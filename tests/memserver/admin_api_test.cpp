@@ -339,7 +339,8 @@ TEST_F(AdminApiTest, ARefusedChangeKeepsItsReason) {
 TEST_F(AdminApiTest, AUserSeesItsOwnJobsAndChangesNoQuota) {
   // In the picture, both jobs are of user 0.
   const auto seen = [this](const std::string& target) { return Ask("GET", target, "", AdminLevel::kUser); };
-  EXPECT_EQ(seen("/v1/jobs").body, R"({"jobs":[]})");
+  EXPECT_EQ(seen("/v1/jobs").body, R"({"jobs":[],"lost":[]})");
+  EXPECT_THAT(Ask("GET", "/v1/jobs").body, HasSubstr(R"("lost":[{"name":"old","uid":0,"version":3,"at":1793000000,"why":"its lease"}])"));
   EXPECT_EQ(seen("/v1/jobs/gpt").status, 404u);
   EXPECT_THAT(seen("/v1/jobs/gpt").body, Not(HasSubstr("jobs there are: gpt")));
   EXPECT_THAT(seen("/v1/residency").body, HasSubstr(R"("jobs":[])"));

@@ -103,6 +103,7 @@ inline Snapshot TwoJobs() {
   gpt.chunks[5].ranks_fetching = 3;
   gpt.spec = ThreeTensors();
   snapshot.jobs = {gpt, DetachedJob()};
+  snapshot.lost = {{.name = "old", .uid = 0, .version = 3, .at = 1'793'000'000, .why = "its lease"}};
   snapshot.accounts = {{"user:7", {.guarantee = 4096, .nvme_limit = 512, .weight = 2, .priority = Priority::kLow}, 11, 22, 33}};
   snapshot.waiting = {
       {.name = "big", .account = "user:7", .uid = 7, .rank = 1, .pid = 99, .pool_bytes = 1 << 20, .why = "job big needs more"}};

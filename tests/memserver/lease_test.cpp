@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "base/units.h"
+#include "memserver/residency/lost_jobs.h"
 #include "memserver/snapshot_builder.h"
 #include "tests/fakes/small_trainer.h"
 
@@ -125,6 +130,90 @@ TEST(Lease, IsInTheSnapshot) {
   EXPECT_EQ(row().kept_until, 0) << "it has a rank";
   t.Detach();
   EXPECT_NEAR(static_cast<double>(row().kept_until), static_cast<double>(WallSeconds() + 8 * 3600), 60);
+}
+
+std::vector<std::string> LostNames(const ServeWorld& world) {
+  std::vector<std::string> names;
+  for (const LostJob& job : world.tables().lost.all()) names.push_back(job.name);
+  return names;
+}
+
+// What a run that would go on with such a job asks for.
+TEST(Lost, IsAJobWhoseLeaseHasEndedUntilThereAreWeightsOfThatNameAgain) {
+  OneJob t(ForHours());
+  t.Detach();
+  t.Pass(8 * kHour);
+  ASSERT_EQ(LostNames(t.world), std::vector<std::string>{"gpt"});
+  const LostJob& lost = t.world.tables().lost.all().front();
+  EXPECT_EQ(lost.uid, 1000u);
+  EXPECT_EQ(lost.version, 1u);
+  EXPECT_THAT(lost.why, HasSubstr("8:00:00"));
+  {
+    SmallTrainer again(&t.world, t.trainer.spec());
+    ASSERT_TRUE(again.JoinAll());
+    t.world.Lose(again.rank(0));
+    t.world.Settle();
+    EXPECT_EQ(LostNames(t.world).size(), 1u) << "it has loaded nothing: it may only have looked";
+  }
+  SmallTrainer again(&t.world, t.trainer.spec());
+  ASSERT_TRUE(again.JoinAll());
+  again.PutWeights(1);
+  again.Step({.seed = 1});
+  again.LeaveAll();
+  t.world.Settle();
+  EXPECT_TRUE(LostNames(t.world).empty());
+}
+
+TEST(Lost, IsNoJobThatWentInGoodOrderOrThatSomebodyReleasedOrThatSealedNothing) {
+  OneJob t(ForHours());
+  t.trainer.LeaveAll();
+  t.world.Settle();
+  SmallTrainer second(&t.world, t.trainer.spec());
+  ASSERT_TRUE(second.JoinAll());
+  second.PutWeights(1);
+  second.Step({.seed = 1});
+  EXPECT_TRUE(t.world.Command(ReleaseJob{"gpt", true}).ok());
+  t.world.Settle();
+  SmallTrainer third(&t.world, t.trainer.spec());
+  ASSERT_TRUE(third.JoinAll());
+  third.PutWeights(1);
+  t.world.Lose(third.rank(0));
+  t.world.Settle();
+  t.Pass(8 * kHour);
+  EXPECT_FALSE(t.HasJob());
+  EXPECT_TRUE(LostNames(t.world).empty());
+}
+
+TEST(Lost, IsAJobThatTheNextServerCannotTakeOver) {
+  OneJob t(ForHours());
+  t.Detach();
+  t.job().states->chunk(1).record->stamp -= uint64_t{1} << 24;  // its check is still that of the present version
+  t.world.Restart();
+  EXPECT_FALSE(t.HasJob());
+  EXPECT_EQ(LostNames(t.world), std::vector<std::string>{"gpt"});
+}
+
+TEST(LostJobs, OfOneUserTakeNoPlaceOfOthers) {
+  LostJobs lost;
+  const auto note = [&lost](uint32_t uid, size_t number) { lost.Note({std::to_string(number), uid, 1, 0, "gone"}); };
+  const auto count = [&lost](uint32_t uid) {
+    return std::count_if(lost.all().begin(), lost.all().end(), [uid](const LostJob& job) { return job.uid == uid; });
+  };
+  note(7, 0);
+  for (size_t i = 0; i < 2 * kLostOfUserMax; ++i) note(8, i);
+  EXPECT_EQ(count(8), static_cast<std::ptrdiff_t>(kLostOfUserMax));
+  EXPECT_EQ(lost.all().back().name, std::to_string(2 * kLostOfUserMax - 1)) << "the latest are kept";
+  for (uint32_t uid = 100; uid < 100 + kLostJobsMax / kLostOfUserMax; ++uid) {
+    for (size_t i = 0; i < kLostOfUserMax; ++i) note(uid, i);
+  }
+  EXPECT_EQ(lost.all().size(), kLostJobsMax);
+  EXPECT_EQ(count(7), 1) << "whoever has many gives way";
+  note(7, 0);
+  EXPECT_EQ(count(7), 1) << "one a name";
+  lost.Forget("0", 8);
+  EXPECT_EQ(count(7), 1) << "of another user";
+  lost.Forget("0", 7);
+  EXPECT_EQ(count(7), 0);
 }
 
 }  // namespace lease_test

@@ -64,7 +64,7 @@ TEST_F(TwoJobs, OneThatIsInterruptedStaysAndGoesOnWithTheSameBits) {
   const auto end = trainer->Wait(kRunNs);
   ASSERT_TRUE(end) << trainer->Output();
   EXPECT_EQ(end->exit_code, 128 + SIGINT) << trainer->Output();
-  EXPECT_NE(trainer->Output().find("job a is kept for memserver's --lease"), std::string::npos) << trainer->Output();
+  EXPECT_NE(trainer->Output().find("job a is kept until "), std::string::npos) << trainer->Output();
   EXPECT_EQ(HoldingsOf(server_.socket_dir()).jobs, 1);
   ExpectDone(Start(Words("broken", flags)).get());
   EXPECT_EQ(Losses("whole").size(), 101u);

@@ -58,14 +58,18 @@ TEST(StillHeld, NamesBothWaysOut) {
 
 TEST(WhatIsLeft, OfAStoppedRunIsTold) {
   RunOptions options;
-  const auto says = [&options](bool kept, const char* text) { return WhatIsLeft(options, "j", kept).find(text) != std::string::npos; };
-  EXPECT_TRUE(says(true, "job j is kept"));
-  EXPECT_TRUE(says(false, "gone with the job") && says(false, "--save DIR") && says(false, "--resume auto"));
+  const auto says = [&options](const char* kept, const char* text) {
+    return WhatIsLeft(options, "j", kept).find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(says("kept until 13:05", "job j is kept until 13:05, and the same command with --job j --resume auto goes on"));
+  EXPECT_TRUE(says("not kept, because --lease is 0s", "job j is not kept"));
+  EXPECT_FALSE(says("not kept, because --lease is 0s", "goes on"));
+  EXPECT_TRUE(says("", "gone with the job") && says("", "--save DIR") && says("", "--resume auto"));
   options.standalone = true;
-  EXPECT_FALSE(says(false, "--resume")) << "a private server keeps nothing";
+  EXPECT_FALSE(says("", "--resume")) << "a private server keeps nothing";
   options.save_dir = "out";
-  EXPECT_TRUE(says(false, "and saved"));
-  EXPECT_FALSE(says(false, "gone"));
+  EXPECT_TRUE(says("", "and saved"));
+  EXPECT_FALSE(says("", "gone"));
 }
 
 TEST(ExplainEnd, SaysHowTheJobGoesOn) {
@@ -76,6 +80,8 @@ TEST(ExplainEnd, SaysHowTheJobGoesOn) {
     EXPECT_THAT(told.Format(), HasSubstr("the same command with --job j --resume auto"));
     EXPECT_THAT(told.Format(), HasSubstr("kept"));
   }
+  EXPECT_THAT(ExplainEnd(Status(ErrorId::kPeerLost, "it ended"), "j", true, "kept until 13:05").fix(),
+              HasSubstr("The job is kept until 13:05"));
   EXPECT_EQ(ExplainEnd(Status(ErrorId::kServerGone, "it ended"), "j", true).exit_code(), kExitJobKept);
 }
 
@@ -99,7 +105,28 @@ TEST(ExplainEnd, LostStatesCannotGoOn) {
   const Status told = ExplainEnd(Status(ErrorId::kStatesLost, "lost"), "j", true);
   EXPECT_EQ(told.exit_code(), kExitCorrupt);
   EXPECT_THAT(told.Format(), HasSubstr("nothing to continue"));
-  EXPECT_THAT(told.Format(), HasSubstr("anew at step 1"));
+  EXPECT_THAT(told.Format(), HasSubstr("with --or-new starts it anew at step 1"));
+  const Status found_out = Status(ErrorId::kStatesLost, "lost").Fix("as its finder says");
+  EXPECT_EQ(ExplainEnd(found_out, "j", true).fix(), "as its finder says");
+}
+
+TEST(AsLoss, IsWhatStatesThatCannotBeReadMeanForARun) {
+  for (const ErrorId id : {ErrorId::kNvmeIoFailed, ErrorId::kNvmeStalled, ErrorId::kNvmeDataBad}) {
+    const Status ended(id, "chunk 3 cannot be read");
+    ASSERT_TRUE(LosesStates(ended));
+    const Status told = AsLoss(ended, "j", true);
+    EXPECT_EQ(told.exit_code(), kExitCorrupt);
+    EXPECT_THAT(told.Format(), ::testing::AllOf(HasSubstr("chunk 3 cannot be read"), HasSubstr("--or-new")));
+  }
+  EXPECT_FALSE(LosesStates(Status(ErrorId::kPeerLost, "a rank died")));
+}
+
+TEST(ResumeWanted, OrNewSaysNothingWhereEveryRunIsNew) {
+  RunOptions options = Options("never", "j");
+  options.or_new = true;
+  EXPECT_EQ(ResumeWanted(options, Place("", 0)).status().id(), ErrorId::kUsageError);
+  options.resume = "auto";
+  EXPECT_TRUE(ResumeWanted(options, Place("", 0)).value());
 }
 
 TEST(ExplainPrivateEnd, AServerThatEndedTookTheStatesWithIt) {
