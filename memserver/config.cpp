@@ -156,6 +156,9 @@ Status ParseMetricsListen(const std::string& text, Config* config) {
 Status ParseUserSessionsMax(const std::string& text, Config* config) {
   return ParseCountOrAuto(text, 1, 4096, &config->user_sessions_max);
 }
+Status ParseUserJobsMax(const std::string& text, Config* config) {
+  return ParseCountOrAuto(text, 1, 1024, &config->user_jobs_max);
+}
 Status ParseDefaultQuota(const std::string& text, Config* config) {
   config->default_quota = text;
   return ParseSizeOrShare(text, kGiB).status();
@@ -225,7 +228,7 @@ Status ParseNvmeDeadline(const std::string& text, Config* config) {
   return Status();
 }
 
-constexpr std::array<Setting, 33> kSettings{{
+constexpr std::array<Setting, 34> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -288,6 +291,8 @@ constexpr std::array<Setting, 33> kSettings{{
     {"--sessions-max", "limits.sessions", "N", "256", "attached ranks at once", ParseSessionsMax},
     {"--user-sessions-max", "limits.sessions_per_user", "N|auto", "auto",
      "of one user; auto: all in private mode, half of them in service mode", ParseUserSessionsMax},
+    {"--user-jobs-max", "limits.jobs_per_user", "N|auto", "auto",
+     "jobs of one user, those without ranks too; auto: all in private mode, half of them in service mode", ParseUserJobsMax},
 }};
 static_assert(kJobsMaxDefault == 64 && kSessionsMaxDefault == 256, "the defaults in the table above");
 

@@ -49,6 +49,7 @@ struct Config {
   bool is_service = false;            // else private
   std::string group, operator_group;  // of service mode: names or numbers
   uint32_t user_sessions_max = kAutomatic;
+  uint32_t user_jobs_max = kAutomatic;
   std::string metrics_listen;      // host:port; empty: none
   std::string default_quota;       // limit of each user without a quota: a size or a share of the pool
   std::vector<QuotaEntry> quotas;  // of the file alone

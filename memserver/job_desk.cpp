@@ -187,16 +187,18 @@ void JobDesk::LoseFormerSelf(const ReserveJob& event) {
 void JobDesk::On(ReserveJob event) {
   LoseFormerSelf(event);
   const Status turn = CheckTurn(event);
+  // Whoever passes others does so where it fits now, and not at the head of the queue.
+  const std::vector<WaitingRank*> passed = turn.ok() ? PassedBy(event, tables_->waiting.size()) : std::vector<WaitingRank*>();
   Result<Seat*> taken = turn.ok() ? TakeSeat(event) : Result<Seat*>(turn);
-  if (taken.ok()) return Grant(**taken);
-  Status why = taken.status();
-  if (!StaysParked(event, turn.ok(), &why)) return Refuse(event, why);
-  // Each holds a connection, of which ranks that need no room must find one.
-  if (tables_->waiting.size() >= options_.sessions_max) {
-    const std::string full = "the queue for room holds " + std::to_string(tables_->waiting.size()) + " ranks, as many as it may";
-    return Refuse(event, Status(ErrorId::kTooManySessions, full).Why(taken.status().what()));
+  if (taken.ok()) {
+    for (WaitingRank* other : passed) other->passed_by.push_back(event.uid);
+    return Grant(**taken);
   }
-  Enqueue(std::move(event), why);
+  const bool its_turn = turn.ok() && passed.empty();
+  Status why = taken.status();
+  if (!StaysParked(event, its_turn, &why)) return Refuse(event, why);
+  if (const Status place = CheckQueue(event); !place.ok()) return Refuse(event, Status(place).Why(why.what()));
+  Enqueue(std::move(event), why, its_turn);
 }
 
 void JobDesk::Refuse(const ReserveJob& event, const Status& why) {

@@ -3,6 +3,8 @@
 // One thread (the serve loop). Nothing here blocks; what is slow (zeroing, mapping, closing sockets) is the control thread's.
 #pragma once
 
+#include <vector>
+
 #include "memserver/residency/demotion_choice.h"
 #include "memserver/residency/job_ledger.h"
 #include "memserver/tables.h"
@@ -49,7 +51,10 @@ class JobDesk {
   void ServeThoseWhoComeAgain();
   void ServeFrom(size_t index, const Seat& seat);
   Demand DemandOf(const ReserveJob& event) const;
-  void Enqueue(ReserveJob event, const Status& why);
+  bool LetsPass(const WaitingRank& other, const ReserveJob& event) const;
+  std::vector<WaitingRank*> PassedBy(const ReserveJob& event, size_t before) const;
+  Status CheckQueue(const ReserveJob& event) const;
+  void Enqueue(ReserveJob event, const Status& why, bool had_its_turn);
   bool StaysWaiting(const ReserveJob& event, const Status& why) const;
   bool ServeWaiting();
   bool ForgetWaiting(ConnectionId connection);

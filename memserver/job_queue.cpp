@@ -7,6 +7,8 @@
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/job_desk.h"
+#include "memserver/queue_passing.h"
+#include "memserver/residency/fair_places.h"
 #include "memserver/snapshot_builder.h"
 #include "shm/frozen.h"
 #include "shm/spill.h"
@@ -36,7 +38,10 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   demand.ranks = spec.world;
   demand.uid = event.uid;
   // Root and whoever runs memserver may have all.
-  if (event.uid != 0 && event.uid != options_.owner) demand.user_ranks_max = options_.user_sessions_max;
+  demand.is_limited = event.uid != 0 && event.uid != options_.owner;
+  if (!demand.is_limited) return demand;
+  demand.user_ranks_max = options_.user_sessions_max;
+  demand.user_jobs_max = options_.user_jobs_max != 0 ? options_.user_jobs_max : std::max(1U, tables_->live.jobs_max / 2);
   return demand;
 }
 
@@ -64,7 +69,8 @@ bool JobDesk::ComesAgain(const ReserveJob& event) const {
 // Whoever needs room comes behind those that wait for it already, unless its priority is higher. Those above the limit of their own account
 // hold up nobody. A job that comes back is not held up by those that are here only because states move: least of all by those that want its
 // own room. Nor is one whose former self is being removed: it takes that one's place, and those that wait for their former selves ask for
-// nothing that others could have.
+// nothing that others could have. What a job wants of the pool that comes back it has already, and small jobs of other users may pass
+// (queue_passing.h).
 Status JobDesk::CheckTurn(const ReserveJob& event) const {
   if (tables_->waiting.empty() || !NeedsRoom(event) || ComesAgain(event)) return Status();
   const Job* job = tables_->FindJob(event.spec->name);
@@ -76,6 +82,9 @@ Status JobDesk::CheckTurn(const ReserveJob& event) const {
     if (FormerSelfLeaves(other.event)) continue;
     if (other.why.id() == ErrorId::kQuotaExceeded) continue;
     if (job != nullptr && (!other.event.may_wait || tables_->demotion.job() == job->id)) continue;
+    // Somebody who stands behind others only is passed with them. Whose turn it is now, ServeWaiting says first.
+    const bool queue_is_served = served_room_changes_ == tables_->room_changes;
+    if (queue_is_served && (!other.lacks_room || LetsPass(other, event))) continue;
     return Status(ErrorId::kPoolFull,
                   "job " + event.spec->name + " has to wait: job " + other.event.spec->name + " waits for room before it")
         .Why(other.why.what());
@@ -106,13 +115,45 @@ bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
   return CouldEverFit(std::move(empty), demand).ok();
 }
 
-void JobDesk::Enqueue(ReserveJob event, const Status& why) {
+bool JobDesk::LetsPass(const WaitingRank& other, const ReserveJob& event) const {
+  if (other.why.id() != ErrorId::kPoolFull && other.why.id() != ErrorId::kNvmeFull) return false;
+  if (tables_->FindJob(event.spec->name) != nullptr) return true;
+  const Priority priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
+  if (other.priority != priority || IsDemoting()) return false;
+  return MayPass(other, DemandOf(other.event), DemandOf(event), options_.rcache_limit);
+}
+
+// Those of the first `before` in the queue that lack room, and that a new job would pass.
+std::vector<WaitingRank*> JobDesk::PassedBy(const ReserveJob& event, size_t before) const {
+  std::vector<WaitingRank*> passed;
+  if (tables_->FindJob(event.spec->name) != nullptr || ComesAgain(event)) return passed;
+  const Priority priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
+  for (size_t i = 0; i < before && i < tables_->waiting.size(); ++i) {
+    WaitingRank& other = tables_->waiting[i];
+    if (other.priority < priority) break;
+    if (other.lacks_room && other.why.id() != ErrorId::kQuotaExceeded) passed.push_back(&other);
+  }
+  return passed;
+}
+
+// Each that waits holds a connection, of which ranks that need no room must find one; and no user takes all places.
+Status JobDesk::CheckQueue(const ReserveJob& event) const {
+  Places places{.what = "places in the queue for room", .all = options_.sessions_max, .uid = event.uid};
+  places.used = static_cast<uint32_t>(tables_->waiting.size());
+  places.of_user_max = options_.user_sessions_max;
+  places.is_limited = event.uid != 0 && event.uid != options_.owner;
+  for (const WaitingRank& other : tables_->waiting) places.own += other.event.uid == event.uid ? 1 : 0;
+  return AdmitPlace(places);
+}
+
+void JobDesk::Enqueue(ReserveJob event, const Status& why, bool had_its_turn) {
   WaitingRank rank;
   rank.account = tables_->quotas.AccountOf(event.spec->name, event.uid);
   rank.priority = tables_->quotas.QuotaFor(event.spec->name, event.uid).priority;
   rank.since_ns = parts_.clock->NowNs();
   rank.why = why;
   rank.comes_again = ComesAgain(event);
+  rank.lacks_room = had_its_turn;
   rank.event = std::move(event);
   auto& waiting = tables_->waiting;
   const auto before =
@@ -152,21 +193,25 @@ void JobDesk::ServeThoseWhoComeAgain() {
   }
 }
 
-// In order: the first that lacks room holds up everybody behind it that needs some, so that a large job is not passed by small ones for
+// In order: the first that lacks room holds up everybody behind it that needs some, but for small jobs of other users, and those not for
 // ever. One above the limit of its account waits for jobs of that account alone.
 bool JobDesk::ServeWaiting() {
   auto& waiting = tables_->waiting;
   if (waiting.empty() || served_room_changes_ == tables_->room_changes) return false;
   served_room_changes_ = tables_->room_changes;
+  for (WaitingRank& rank : waiting) rank.lacks_room = false;
   ServeThoseWhoComeAgain();
-  bool held_up = false;
   for (size_t i = 0; i < waiting.size();) {
     const ReserveJob& event = waiting[i].event;
     if (FormerSelfLeaves(event)) {  // the room that it waits for is its own
       ++i;
       continue;
     }
-    const bool its_turn = !held_up || !NeedsRoom(event);
+    const auto holds_up = [&](const WaitingRank& other) {
+      return other.lacks_room && other.why.id() != ErrorId::kQuotaExceeded && !LetsPass(other, event);
+    };
+    const bool its_turn = !NeedsRoom(event) || std::none_of(waiting.begin(), waiting.begin() + static_cast<ptrdiff_t>(i), holds_up);
+    const std::vector<WaitingRank*> passed = its_turn ? PassedBy(event, i) : std::vector<WaitingRank*>();
     // While no new jobs are taken, those that wait keep their places.
     if ((!its_turn || tables_->closed) && (event.may_wait || (IsDemoting() && !tables_->closed))) {
       ++i;
@@ -174,12 +219,14 @@ bool JobDesk::ServeWaiting() {
     }
     Result<Seat*> taken = its_turn ? TakeSeat(event) : Result<Seat*>(waiting[i].why);
     Status why = taken.status();
-    if (!taken.ok() && StaysParked(event, its_turn, &why)) {
-      held_up = held_up || why.id() != ErrorId::kQuotaExceeded;
+    const bool at_the_head = its_turn && passed.empty();
+    if (!taken.ok() && StaysParked(event, at_the_head, &why)) {
+      waiting[i].lacks_room = at_the_head;
       waiting[i++].why = why;
       continue;
     }
     if (taken.ok()) {
+      for (WaitingRank* other : passed) other->passed_by.push_back(event.uid);
       ServeFrom(i, **taken);
       continue;
     }

@@ -352,6 +352,7 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   if (config.is_service) {
     TP_ASSIGN_OR_RETURN(options.access, ServiceAccess(config.group, config.operator_group));
   }
+  options.user_jobs_max = config.user_jobs_max != kAutomatic ? config.user_jobs_max : config.is_service ? 0 : UINT32_MAX;
   const uint32_t half = std::max(1U, config.sessions_max / 2);
   options.user_sessions_max = config.user_sessions_max != kAutomatic ? config.user_sessions_max
                               : config.is_service                    ? half

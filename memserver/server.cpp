@@ -166,6 +166,7 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   loop.sessions_max = options.sessions_max;
   loop.random_tokens = true;
   loop.user_sessions_max = options.user_sessions_max;
+  loop.user_jobs_max = options.user_jobs_max;
   loop.owner = options.access.owner;
   loop.spin_ns = options.spin_ns;
   loop.states_on = options.states_on;

@@ -49,12 +49,13 @@ struct ServerOptions {
   StatesOn states_on = StatesOn::kAuto;
   Access access = PrivateAccess();  // who may connect
   uint32_t user_sessions_max = 256;
-  std::string metrics_listen = {};                                             // an address of the loopback; empty: none
-  std::vector<QuotaEntry> quotas = {};                                         // of users and jobs, as configured
-  std::string default_quota = "100%";                                          // limit of each user without one
-  std::shared_ptr<const ConfigRows> config = {};                               // what /v1/config shows
-  GpuSource gpus = {};                                                         // whose memory ranks may bring; none: no GPU is used
-  bool discard_kept = false;                                                   // give up what the keeper holds
+  uint32_t user_jobs_max = UINT32_MAX;            // of one user, but for root and the owner; 0: half of jobs_max
+  std::string metrics_listen = {};                // an address of the loopback; empty: none
+  std::vector<QuotaEntry> quotas = {};            // of users and jobs, as configured
+  std::string default_quota = "100%";             // limit of each user without one
+  std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
+  GpuSource gpus = {};                            // whose memory ranks may bring; none: no GPU is used
+  bool discard_kept = false;                      // give up what the keeper holds
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
 };
 

@@ -35,6 +35,7 @@ struct LoopOptions {
   uint32_t jobs_max = kJobsMaxDefault;
   uint32_t sessions_max = kSessionsMaxDefault;
   uint32_t user_sessions_max = UINT32_MAX;  // of one user, but for root and the owner
+  uint32_t user_jobs_max = UINT32_MAX;      // likewise; 0: half of jobs_max
   uint32_t owner = 0;                       // uid that memserver runs as
   int64_t spin_ns = -1;                     // idle time before the loop sleeps; negative: by the number of CPUs
   StatesOn states_on = StatesOn::kAuto;
@@ -81,7 +82,9 @@ struct WaitingRank {
   Priority priority = Priority::kNormal;
   int64_t since_ns = 0;
   Status why;
-  bool comes_again = false;  // for room that its own job's last run held, which is being given back
+  bool comes_again = false;              // for room that its own job's last run held, which is being given back
+  bool lacks_room = false;               // it had its turn; else it only stands behind others
+  std::vector<uint32_t> passed_by = {};  // users, for each job of theirs that passed it (queue_passing.h)
 };
 
 // A job in kept memory that waits for a server with all of its NVMe directories: nothing of it is used, and nothing given up.

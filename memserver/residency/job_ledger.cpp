@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "memserver/residency/fair_places.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -110,6 +111,15 @@ Room RoomFor(const Ledger& ledger, const std::string& account) {
 
 namespace {
 
+// "gpt, bert (without ranks, kept until 13:05)": those that count for the user.
+std::string JobsOf(const Ledger& ledger, uint32_t uid) {
+  std::string text;
+  for (const Holding& each : ledger.holdings) {
+    if (!each.is_frozen && each.uid == uid) text += (text.empty() ? "" : ", ") + each.job + KeptText(each);
+  }
+  return text;
+}
+
 // `bytes` of the pool for an account; `asked` begins the text of a refusal.
 Status AdmitBytes(const Ledger& ledger, const std::string& account, uint64_t bytes, const std::string& asked) {
   const Room room = RoomFor(ledger, account);
@@ -136,10 +146,15 @@ Status AdmitFrozen(Ledger* ledger, const Demand& demand) {
 }
 
 Status AdmitJob(const Ledger& ledger, const Demand& demand) {
-  const auto jobs = std::count_if(ledger.holdings.begin(), ledger.holdings.end(), [](const Holding& each) { return !each.is_frozen; });
-  if (static_cast<uint64_t>(jobs) >= ledger.jobs_max) {
-    return Status(ErrorId::kTooManySessions,
-                  "job " + demand.job + " would be one more than the " + std::to_string(ledger.jobs_max) + " allowed");
+  Places places{.what = "jobs", .all = ledger.jobs_max, .uid = demand.uid};
+  places.of_user_max = demand.user_jobs_max;
+  places.is_limited = demand.is_limited;
+  for (const Holding& each : ledger.holdings) {
+    places.used += each.is_frozen ? 0 : 1;
+    places.own += !each.is_frozen && each.uid == demand.uid ? 1 : 0;
+  }
+  if (const Status place = AdmitPlace(places); !place.ok()) {
+    return Status(place.id(), "job " + demand.job + " finds no place: " + place.what()).Why(JobsOf(ledger, demand.uid));
   }
   return AdmitBytes(ledger, demand.account, demand.pool_bytes,
                     "job " + demand.job + " needs " + Exact(demand.pool_bytes) + " of host memory; ");

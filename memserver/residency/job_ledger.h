@@ -67,13 +67,15 @@ struct Demand {
   uint32_t ranks = 0;
   uint32_t uid = 0;
   uint32_t user_ranks_max = UINT32_MAX;  // of all jobs of this user together
+  uint32_t user_jobs_max = UINT32_MAX;
+  bool is_limited = false;  // by what one user may take from others; root and the owner are not
   uint64_t nvme_bytes = 0;
   uint64_t frozen_bytes = 0;  // of the pool, for frozen chunks that the user does not have yet: they count for the user
 };
 // Is there room for the frozen chunks? Then the ledger holds them, and the job can be asked for. Errors: those of AdmitJob.
 Status AdmitFrozen(Ledger* ledger, const Demand& demand);
 // Is there room for one more job? Errors: kPoolFull (asked, free, held by whom, guaranteed to whom), kQuotaExceeded (asked, left of the
-// limit, held by which jobs of the account), kTooManySessions.
+// limit, held by which jobs of the account; or the user has its share of the jobs, residency/fair_places.h), kTooManySessions.
 Status AdmitJob(const Ledger& ledger, const Demand& demand);
 // Is there room for all ranks of a run? Errors: kRcacheRefused, kTooManySessions, kQuotaExceeded (more ranks than one user may have).
 Status AdmitRun(const Ledger& ledger, const Demand& demand);

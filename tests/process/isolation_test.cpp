@@ -188,6 +188,34 @@ TEST_F(Service, AUserHasSoManyRanksAndNoMore) {
   EXPECT_NE(refused.output.find(geteuid() == 0 ? "TP2104" : ""), std::string::npos) << refused.output;
 }
 
+class FewJobs : public Service {
+ protected:
+  static memserver::ServerOptions Options() {
+    memserver::ServerOptions options = Service::Options();
+    options.lease_ns = 3600 * kNsPerSecond;
+    options.jobs_max = 4;
+    options.user_jobs_max = 2;
+    options.user_sessions_max = 8;
+    return options;
+  }
+  FewJobs() : Service(Options()) {}
+};
+
+// Alice's trainers are killed again and again, and each leaves a job that is kept for hours.
+TEST_F(FewJobs, OfOneUserThatAreKeptLeaveOthersTheirs) {
+  setenv("TIDEPOOL_KILL_AT", "client.end_step_sent:3", 1);
+  for (const char* name : {"one", "two"}) {
+    const Ended killed = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--name", name}));
+    EXPECT_EQ(killed.exit_code, Expected(-1)) << killed.output;
+  }
+  unsetenv("TIDEPOOL_KILL_AT");
+  const Ended refused = RunAs(kAlice, ThinCommand(daemon_.socket_dir(), {"--name", "three"}));
+  EXPECT_EQ(refused.exit_code, Expected(kExitRefused)) << refused.output;
+  EXPECT_NE(refused.output.find(geteuid() == 0 ? "as many as one user may have" : ""), std::string::npos) << refused.output;
+  const Ended bobs = RunAs(kBob, ThinCommand(daemon_.socket_dir(), {"--name", "bobs"}));
+  EXPECT_EQ(bobs.exit_code, Expected(0)) << bobs.output;
+}
+
 // All whole numbers behind "key": in a text.
 std::vector<int64_t> NumbersIn(const std::string& json, const std::string& key) {
   std::vector<int64_t> numbers;
