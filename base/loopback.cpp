@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -44,6 +45,14 @@ bool IsLoopback(const std::string& address) {
   sockaddr_storage at{};
   socklen_t length = 0;
   return ReadAddress(address, &at, &length);
+}
+
+bool IsLoopbackName(std::string_view host) {
+  if (host == "[::1]" || host.starts_with("[::1]:")) return true;
+  std::string name(host.substr(0, host.find(':')));
+  std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  in_addr address{};
+  return name == "localhost" || (inet_pton(AF_INET, name.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET);
 }
 
 Result<UniqueFd> ListenLoopback(const std::string& address, const std::string& flag) {

@@ -1,7 +1,5 @@
 #include "client/memctl/page_desk.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <cstring>
 
 #include "base/json_writer.h"
+#include "base/loopback.h"
 #include "client/memctl/admin_calls.h"
 #include "client/memctl/page_files.h"
 
@@ -29,15 +28,6 @@ std::string ProblemText(const Status& error) {
 
 PageAnswer Problem(unsigned http_status, const Status& error) {
   return {.status = http_status, .content_type = "application/problem+json", .body = ProblemText(error)};
-}
-
-// The loopback by its own names, with any port (which a tunnel may have changed). An attacker's name that leads here is none of them.
-bool IsLoopbackName(std::string_view host) {
-  if (host == "[::1]" || host.starts_with("[::1]:")) return true;
-  std::string name(host.substr(0, host.find(':')));
-  std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  in_addr address{};
-  return name == "localhost" || (inet_pton(AF_INET, name.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET);
 }
 
 // Takes as long wherever the two differ.

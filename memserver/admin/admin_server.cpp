@@ -207,6 +207,11 @@ class AdminServer::Engine {
   }
 
   AdminAnswer AnswerTo(const Request& request, const AdminCaller& caller) {
+    const auto host = request[http::field::host];
+    if (caller.uid == kScraper.uid && !IsLoopbackName({host.data(), host.size()}) && !TP_PLANTED("admin.host_unchecked")) {
+      return Problem(421, Status(ErrorId::kNotOwner, "this port is for this machine alone, by names of the loopback")
+                              .Fix("ask it by the address of --metrics-listen"));
+    }
     if (caller.uid == kScraper.uid && request.target() != "/metrics") {
       return Problem(404, Status(ErrorId::kAdminNotFound, "this port answers GET /metrics only").Fix("use the admin socket"));
     }

@@ -30,6 +30,7 @@ namespace admin_server_test {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class AdminServerTest : public ::testing::Test {
@@ -175,7 +176,7 @@ TEST_F(AdminServerTest, APortOfMetricsThatSomebodyElseHasFailsNoStartAndIsTriedF
     if (!reader.valid()) SteadyClock().SleepNs(kNsPerMs);
   }
   ASSERT_TRUE(reader.valid()) << "nobody listens";
-  Send(reader, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  Send(reader, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(ReceiveAll(reader), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
@@ -185,9 +186,9 @@ TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
   port.LetGo();
   Start({.user_connections_max = 2});
   const auto connected = [&] { return port.Connected(); };
-  const auto ask = [&](const std::string& request) {
+  const auto ask = [&](const std::string& request, const std::string& host = "localhost:9465") {
     const UniqueFd fd = connected();
-    Send(fd, request + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    Send(fd, request + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
     return ReceiveAll(fd);
   };
   const std::string metrics = ask("GET /metrics");
@@ -195,6 +196,13 @@ TEST_F(AdminServerTest, TheLoopbackAnswersReadersOfMetricsAndNothingElse) {
   EXPECT_THAT(metrics, HasSubstr("Content-Type: text/plain; version=0.0.4"));
   EXPECT_THAT(metrics, HasSubstr("\ntidepool_job_steps_total{job_name=\"gpt\"} 41\n"));
   EXPECT_THAT(ask("GET /v1/status"), StartsWith("HTTP/1.1 404"));
+  for (const char* host : {"", "x", "evil.example", "evil.example:9465", "localhost.evil.example", "10.1.2.3"}) {
+    const std::string refused = ask("GET /metrics", host);
+    EXPECT_THAT(refused, StartsWith("HTTP/1.1 421")) << host;
+    EXPECT_THAT(refused, Not(HasSubstr("tidepool_job"))) << host;
+  }
+  for (const char* host : {"127.0.0.1:1", "[::1]:9465", "LOCALHOST"})
+    EXPECT_THAT(ask("GET /metrics", host), StartsWith("HTTP/1.1 200")) << host;
   EXPECT_THAT(ask("POST /v1/drain"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(ask("POST /metrics"), StartsWith("HTTP/1.1 405"));
   EXPECT_TRUE(loop_.TakeCommands().empty());
