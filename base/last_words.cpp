@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "base/error_catalog.h"
+#include "base/log.h"
 
 namespace tidepool {
 namespace {
@@ -24,7 +25,8 @@ template <typename... Parts>
 void Say(const char* format, Parts... parts) {
   std::array<char, 512> text{};
   const int length = std::snprintf(text.data(), text.size(), format, parts...);
-  [[maybe_unused]] const auto n = write(STDERR_FILENO, text.data(), std::min(text.size() - 1, static_cast<size_t>(length)));
+  FlushLog();  // of what was said before
+  SayOnStderr({text.data(), std::min(text.size() - 1, static_cast<size_t>(length))});
 }
 
 void NoMemory() {
@@ -68,6 +70,11 @@ void EndForWantOf(const char* what) {
   const ErrorEntry& entry = ErrorEntryOf(ErrorId::kHostMemoryShort);
   Say("error[TP%d]: the system gave %s no %s\n   fix:   %s\n", static_cast<int>(entry.id), program_name, what, kAdvice);
   _exit(entry.exit_code);  // tidy: allow exit, because nothing else can be done without memory
+}
+
+void EndBehindLog(int exit_code) {
+  FlushLog();
+  _exit(exit_code);  // tidy: allow exit, because the caller has decided to leave memory and threads as they are
 }
 
 }  // namespace tidepool

@@ -17,4 +17,7 @@ class LastWords {
 // `what` is a constant text: "a file descriptor for an event". Allocates nothing.
 [[noreturn]] void EndForWantOf(const char* what);
 
+// Ends this process at once, when its log is written; a reader of the log that takes nothing is not waited for.
+[[noreturn]] void EndBehindLog(int exit_code);
+
 }  // namespace tidepool

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <ctime>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/json_writer.h"
+#include "base/log_queue.h"
 #include "base/nonblocking_stderr.h"
 
 namespace tidepool {
@@ -28,6 +30,9 @@ struct LogState {
   std::deque<LoggedLine> recent;              // guarded by mutex, as last
   uint64_t last = 0;
 };
+
+// Set once. Outside of LogState, which the last words of a process that has no memory left must not be the first to make.
+constinit std::atomic<LogQueue*> log_queue{nullptr};
 
 LogState& State() {
   static LogState* state = [] {
@@ -119,12 +124,35 @@ void DropLinesThatBlock() {
   State().output = std::make_unique<NonblockingStderr>();
 }
 
+void StartLogThread() {
+  LogState& state = State();
+  if (log_queue.load(std::memory_order_acquire) != nullptr) return;
+  const auto about_dropped = [&state](uint64_t count) {
+    const char* const message = "lines of this log were dropped: nobody took them";
+    const auto line =
+        state.json ? JsonLine(LogLevel::kWarn, message, {{"count", count}}) : TextLine(LogLevel::kWarn, message, {{"count", count}});
+    return line + "\n";
+  };
+  log_queue.store(new LogQueue(STDERR_FILENO, about_dropped), std::memory_order_release);  // lives as long as the process
+}
+
+bool FlushLog(int64_t timeout_ns) {
+  LogQueue* const queue = log_queue.load(std::memory_order_acquire);
+  return queue == nullptr || queue->Flush(timeout_ns);
+}
+
+void SayOnStderr(std::string_view text, int64_t timeout_ns) {
+  WriteWithin(STDERR_FILENO, text, timeout_ns);
+}
+
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   LogState& state = State();
   if (!state.logger->should_log(LevelOf(level))) return;
   std::string json = JsonLine(level, message, fields);
   const std::string text = state.json ? json : TextLine(level, message, fields);
-  if (state.output != nullptr) {
+  if (LogQueue* const queue = log_queue.load(std::memory_order_acquire)) {
+    queue->Push(text + "\n");
+  } else if (state.output != nullptr) {
     WriteOrDrop(state.output.get(), state.json, text);
   } else {
     state.logger->log(LevelOf(level), "{}", text);

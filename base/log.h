@@ -1,6 +1,7 @@
 // The log facade: one line an event, with key=value fields; text on a terminal, JSON lines otherwise.
 //
 // Any thread. Lines go to stderr; results of a program go to stdout and never through here. The one door to spdlog is log.cpp.
+// Whoever logs waits until the line is written, but in a program that has called StartLogThread.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,14 @@ void SetLogLevel(LogLevel level);
 // From now on a line that stderr has no room for is dropped, and a later one says how many were: for a process whose one thread must not
 // wait for whoever reads its log. No other thread logs.
 void DropLinesThatBlock();
+// From now on a thread writes the lines, and whoever logs does not wait for who reads them: for a process that others wait for, once its
+// signals are as its threads are to have them. Lines that do not fit into its queue are dropped and counted. The program calls FlushLog
+// before it ends.
+void StartLogThread();
+// Waits until what was logged is written, `timeout_ns` at most; true when it is. Allocates nothing.
+bool FlushLog(int64_t timeout_ns = 1'000'000'000);
+// For a person, past the log: what stderr takes within `timeout_ns`. Allocates nothing.
+void SayOnStderr(std::string_view text, int64_t timeout_ns = 1'000'000'000);
 
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 inline void LogInfo(std::string_view message, std::initializer_list<LogField> fields = {}) {

@@ -54,7 +54,10 @@ int Run(const Flags& flags) {
   const Config& config = loaded.value().config;
   InitLog("memserver", config.log_level, config.log_format);
   const Status status = RunServer(loaded.value(), sources, {flags.parent_pid, flags.end_with_fd, flags.discard_kept});
-  return status.ok() ? kExitOk : Fail(status);
+  FlushLog();
+  // Whoever waits for this process's end is not kept by a reader of its last word.
+  if (!status.ok()) SayOnStderr(status.Format() + "\n");
+  return status.exit_code();
 }
 
 int Check(const Flags& flags) {

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/last_words.h"
 #include "base/log.h"
 #include "base/system_memory.h"
 #include "base/unique_fd.h"
@@ -112,7 +113,7 @@ class TouchProgress {
     if (taken != 0 && taken != SIGHUP) {
       keeper_->End();
       unlink(shm::LockFilePath(socket_dir_).c_str());
-      _exit(kExitOk);
+      EndBehindLog(kExitOk);
     }
     const bool done = touched >= total;
     const int64_t now = clock_.NowNs();
@@ -122,7 +123,7 @@ class TouchProgress {
     NotifyIfRoom("STATUS=" + text);
     if (!terminal_) return LogInfo(text);
     const std::string line = "\r" + text + (done ? "   \n" : "   ");
-    [[maybe_unused]] const auto n = write(STDERR_FILENO, line.data(), line.size());
+    SayOnStderr(line, 0);  // a terminal that is halted misses a line
   }
 
  private:
@@ -271,10 +272,10 @@ bool WaitForEnd(Server* server, KeptHolder* keeper, Reloader* reloader, int sign
   RemoveFiles(socket_dir);
   if (!held.ok()) {
     LogError("stopped; nobody holds the memory of the jobs, and they end with this process", {{"why", held.Line()}});
-    _exit(kExitFailed);
+    EndBehindLog(kExitFailed);
   }
   LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatNs(lease_ns)}});
-  _exit(kExitOk);
+  EndBehindLog(kExitOk);
 }
 
 // A private server ends with whoever started it, and its memory too.
@@ -364,6 +365,7 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const
   const Config& config = loaded.config;
   const UniqueFd signals = TakeSignals();
   if (!signals.valid()) return Status(ErrorId::kInternal, "no descriptor for signals");
+  StartLogThread();  // which has the signals blocked, too
   HardenProcess();
   TP_ASSIGN_OR_RETURN(const EndConditions conditions, WatchParent(options));
   TP_ASSIGN_OR_RETURN(ServerOptions server_options, ResolveOptions(config));
@@ -381,7 +383,7 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources, const
     if (hand_over) LeaveJobs(*server, &keeper, server_options.socket_dir, config.lease_ns);
     keeper.End();
     RemoveFiles(server_options.socket_dir);
-    _exit(kExitFailed);
+    EndBehindLog(kExitFailed);
   }
   if (server->HandedOver()) {
     server->EndThreads();

@@ -90,10 +90,10 @@ TEST_F(Adoption, AConfigurationThatIsBrokenForAWhileCostsNoJob) {
   const SteadyClock clock;
   for (const int64_t end = clock.NowNs() + kLimit; server->Output().find("\"start\":4") == std::string::npos && clock.NowNs() < end;)
     SteadyClock().SleepNs(kNsPerMs);
-  EXPECT_NE(server->Output().find("TP1102"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("TP1102", kLimit)) << server->Output();
   write("");
   ExpectDone(trainer.get(), expected);
-  EXPECT_NE(server->Output().find("job found in kept memory"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("job found in kept memory", kLimit)) << server->Output();
   kill(ServerPid(), SIGINT);
   EXPECT_TRUE(WaitForFilesToGo());
 }
@@ -134,7 +134,7 @@ TEST_F(Adoption, APortOfMetricsThatSomebodyTookMeanwhileCostsNoJob) {
   const Process trainer = TrainToStepFive();
   HandOver(server.get());
   server = Serve(flags);
-  EXPECT_NE(server->Output().find("metrics are not served over TCP yet"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("metrics are not served over TCP yet", kLimit)) << server->Output();
   ExpectDone(trainer.get(), expected);
   taken.Reset();
   EXPECT_TRUE(server->WaitForOutput("metrics are served over TCP", kLimit)) << server->Output();

@@ -143,7 +143,7 @@ TEST_F(DemotedJobs, WritesThatTheKernelRefusesLeaveTheStatesInThePoolAndTheSecon
   EXPECT_EQ(second->Wait(kLimit)->exit_code, 5);
   EXPECT_NE(second->Output().find("moving states to NVMe makes no room: first could not be moved"), std::string::npos) << second->Output();
   EXPECT_NE(second->Output().find("File too large"), std::string::npos) << second->Output();
-  EXPECT_NE(server->Output().find("they stay on the host"), std::string::npos);
+  EXPECT_TRUE(server->WaitForOutput("they stay on the host", kLimit));
   EXPECT_EQ(NumberIn(Admin("/v1/jobs"), "nvme_bytes"), 0);
   ExpectGoesOn(hash);
 }

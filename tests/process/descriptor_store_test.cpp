@@ -52,7 +52,7 @@ class DescriptorStore : public DurableDaemon {
     const SteadyClock clock;
     for (const int64_t end = clock.NowNs() + kLimit; !ready_ && clock.NowNs() < end;) TakeMessages(10 * kNsPerMs);
     EXPECT_TRUE(std::exchange(ready_, false)) << server->Output();
-    EXPECT_NE(server->Output().find("\"keeper\":\"systemd\""), std::string::npos) << server->Output();
+    EXPECT_TRUE(server->WaitForOutput("\"keeper\":\"systemd\"", kLimit)) << server->Output();
     return server;
   }
 
@@ -97,7 +97,7 @@ TEST_F(DescriptorStore, AServerThatIsKilledFindsItsMemoryInTheStoreAndTheTrainer
     server->Signal(SIGKILL);
     ASSERT_TRUE(server->Wait(kLimit).has_value());
     server = Start();
-    EXPECT_NE(server->Output().find("job found in kept memory"), std::string::npos) << server->Output();
+    EXPECT_TRUE(server->WaitForOutput("job found in kept memory", kLimit)) << server->Output();
   }
   EXPECT_EQ(FindKeeper(directory_.path()), 0) << "the manager is the keeper";
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();

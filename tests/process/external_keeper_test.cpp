@@ -37,7 +37,7 @@ TEST_F(Pod, AJobGoesOnWhenEitherContainerIsStartedAgain) {
   ASSERT_TRUE(trainer->WaitForOutput("norm 5 ", kLimit)) << trainer->Output();
   Kill(server.get());
   server = StartServer();
-  EXPECT_NE(server->Output().find("job found in kept memory"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("job found in kept memory", kLimit)) << server->Output();
 
   ASSERT_TRUE(trainer->WaitForOutput("norm 25 ", kLimit)) << trainer->Output();
   Kill(keeper.get());
@@ -47,7 +47,7 @@ TEST_F(Pod, AJobGoesOnWhenEitherContainerIsStartedAgain) {
 
   Kill(server.get());
   server = StartServer();
-  EXPECT_NE(server->Output().find("job found in kept memory"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("job found in kept memory", kLimit)) << server->Output();
   ExpectDone(trainer.get(), expected);
 
   // Kubernetes ends the containers of a pod: memserver in order, then the keeper, which nobody needs any more.

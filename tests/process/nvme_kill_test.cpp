@@ -138,7 +138,7 @@ TEST_F(NvmeProcesses, WeightsAreSavedFromNvmeAndByThreadsWhereIoUringIsOff) {
     End(server);
   }
   const Process server = Serve(OnNvme({"--nvme-io", "threads"}));
-  EXPECT_NE(server->Output().find("io_uring is switched off"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("io_uring is switched off", kLimit)) << server->Output();
   const Process trainer = Train(Job({"--steps", "5", "--save", on_nvme.path()}));
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
   EXPECT_FALSE(FileIn(on_host.path()).empty());
@@ -154,8 +154,8 @@ TEST_F(NvmeProcesses, WhereASeccompFilterDeniesIoUringThreadsServeAndALineSaysWh
     ASSERT_TRUE(nvme::DenyIoUring());
     server = Serve(OnNvme());
   }).join();
-  EXPECT_NE(server->Output().find("Operation not permitted"), std::string::npos) << server->Output();
-  EXPECT_NE(server->Output().find("threads with pread and pwrite"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("Operation not permitted", kLimit)) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("threads with pread and pwrite", kLimit)) << server->Output();
   const Process trainer = Train(Job({"--steps", "5"}));
   ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
   EXPECT_EQ(HashIn(trainer->Output()), expected);
@@ -175,8 +175,8 @@ TEST_F(NvmeProcesses, WritesThatTheKernelRefusesLeaveTheStatesInThePoolOverAKill
   while (NumberIn(AskAdmin(directory_.path(), "/v1/nvme"), "pieces_in_pool") < 6 && clock.NowNs() < limit) clock.SleepNs(5 * kNsPerMs);
   server->Signal(SIGKILL);
   ASSERT_TRUE(server->Wait(kLimit).has_value());
-  EXPECT_NE(server->Output().find("they stay in the pool"), std::string::npos) << server->Output();
-  EXPECT_NE(server->Output().find("File too large"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("they stay in the pool", kLimit)) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("File too large", kLimit)) << server->Output();
   server = Serve(OnNvme());
   EXPECT_GE(NumberIn(AskAdmin(directory_.path(), "/v1/nvme"), "pieces_in_pool"), 6);
   const auto end = trainer->Wait(2 * kLimit);
@@ -230,8 +230,8 @@ TEST_F(NvmeProcesses, DirectoriesThatCannotBeUsedKeepTheServerFromStartingAndThe
     const auto end = server.Wait(kLimit);
     ASSERT_TRUE(end.has_value()) << each.directory;
     EXPECT_EQ(end->exit_code, each.exit_code) << server.Output();
-    EXPECT_NE(server.Output().find(each.error), std::string::npos) << server.Output();
-    for (const std::string& text : each.texts) EXPECT_NE(server.Output().find(text), std::string::npos) << text << "\n" << server.Output();
+    EXPECT_TRUE(server.WaitForOutput(each.error, kLimit)) << server.Output();
+    for (const std::string& text : each.texts) EXPECT_TRUE(server.WaitForOutput(text, kLimit)) << text << "\n" << server.Output();
   }
 }
 

@@ -170,7 +170,7 @@ TEST_F(SharedPool, JobsInKeptMemoryAreServedWhateverTheQuotasSayByThen) {
   write("100MiB");
   kill(ServerPid(), SIGKILL);
   ExpectUndisturbed(first.get(), hash);
-  EXPECT_NE(server->Output().find("the quotas do not fit the pool"), std::string::npos) << server->Output();
+  EXPECT_TRUE(server->WaitForOutput("the quotas do not fit the pool", kLimit)) << server->Output();
   KillDaemon(directory_.path());
   ChildProcess fresh(MemserverCommand(directory_.path(), {"--config", path}));
   EXPECT_EQ(fresh.Wait(kLimit)->exit_code, 2) << fresh.Output();
@@ -197,7 +197,7 @@ TEST_F(SharedPool, AQuotaOfTheConfigurationHoldsUntilAnOperatorChangesIt) {
   EXPECT_EQ(NumberIn(job, "weight"), 3);
   ExpectDone(third.get(), hash);
   ExpectUndisturbed(first.get(), hash);
-  EXPECT_NE(server->Output().find("change by an admin"), std::string::npos);
+  EXPECT_TRUE(server->WaitForOutput("change by an admin", kLimit));
 }
 
 // --- shares ---

@@ -126,7 +126,7 @@ TEST_F(Upgrade, ASessionHasTheHighestVersionThatBothSpeak) {
   run(TIDEPOOL_THIN_TRAINER);
   ASSERT_TRUE(next->WaitForOutput(kOlderSession, kLimit)) << next->Output();
   const std::string agreed = "\"protocol\":" + std::to_string(shm::kOwnProtocols.highest) + ",";
-  EXPECT_NE(next->Output().find(agreed), std::string::npos) << next->Output();
+  EXPECT_TRUE(next->WaitForOutput(agreed, kLimit)) << next->Output();
   ExpectOrderlyEnd(next.get());
   const Process ours = Serve();
   run(TIDEPOOL_THIN_TRAINER_NEXT);
