@@ -118,15 +118,15 @@ Result<Job*> JobDesk::CreateJob(const ReserveJob& event) {
   TP_POINT("server.job_reserved");
   Job* created = tables_->jobs.back().get();
   GiveShareSlots(tables_->jobs);
-  LogInfo("job admitted",
-          {{"job", created->id},
-           {"name", spec.name},
-           {"ranks", spec.world},
-           {"pool_bytes", created->states->pool_bytes()},
-           {"frozen_bytes", demand.frozen_bytes},
-           {"weights_on_nvme_from_chunk", created->states->window().any() ? static_cast<int64_t>(created->states->window().first()) : -1},
-           {"nvme_bytes", created->states->nvme_total()},
-           {"gpu_bytes", shm::GpuStateBytes(spec)}});
+  Tell(event.uid, LogLevel::kInfo, "job admitted",
+       {{"job", created->id},
+        {"name", spec.name},
+        {"ranks", spec.world},
+        {"pool_bytes", created->states->pool_bytes()},
+        {"frozen_bytes", demand.frozen_bytes},
+        {"weights_on_nvme_from_chunk", created->states->window().any() ? static_cast<int64_t>(created->states->window().first()) : -1},
+        {"nvme_bytes", created->states->nvme_total()},
+        {"gpu_bytes", shm::GpuStateBytes(spec)}});
   return created;
 }
 
@@ -202,7 +202,7 @@ void JobDesk::On(ReserveJob event) {
 }
 
 void JobDesk::Refuse(const ReserveJob& event, const Status& why) {
-  LogInfo("rank refused", {{"name", event.spec->name}, {"rank", event.rank}, {"why", why.Line()}});
+  Tell(event.uid, LogLevel::kInfo, "rank refused", {{"name", event.spec->name}, {"rank", event.rank}, {"why", why.Line()}});
   Send(Refused{event.connection, why});
 }
 
@@ -243,7 +243,7 @@ Result<Seat*> JobDesk::TakeSeatAgain(const ResumeSession& event) {
 void JobDesk::On(ResumeSession event) {
   Result<Seat*> taken = TakeSeatAgain(event);
   if (!taken.ok()) {
-    LogInfo("rank refused", {{"rank", event.rank}, {"why", taken.status().Line()}});
+    Tell(event.uid, LogLevel::kInfo, "rank refused", {{"rank", event.rank}, {"why", taken.status().Line()}});
     Send(Refused{event.connection, taken.status()});
     return;
   }
@@ -349,11 +349,12 @@ void JobDesk::Attach(Seat* seat) {
   attached.job_nonce = seat->job->nonce;
   attached.last_skipped = step.skipped != 0;
   attached.note = seat->job->note;
-  LogInfo("rank attached", {{"job", seat->job->id},
-                            {"rank", seat->rank},
-                            {"session", seat->session_id},
-                            {"version", attached.sealed_version},
-                            {"nvme_bytes", states.nvme_total()}});
+  Tell(seat->job->uid, LogLevel::kInfo, "rank attached",
+       {{"job", seat->job->id},
+        {"rank", seat->rank},
+        {"session", seat->session_id},
+        {"version", attached.sealed_version},
+        {"nvme_bytes", states.nvme_total()}});
   Send(std::move(attached));
   // It may have been away when the others were told.
   if (seat->job->run() == RunState::kPeerLost) Send(PeerGone{seat->connection, seat->job->FirstMissing()});

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "memserver/jobs/user_log_limiter.h"
 #include "memserver/residency/demotion_choice.h"
 #include "memserver/residency/job_ledger.h"
 #include "memserver/tables.h"
@@ -133,6 +134,8 @@ class JobDesk {
   Status CheckSave(const Seat* seat, const SaveWeights& event) const;
   void StartSave(Job* job, WaitingSave save);
   std::shared_ptr<SpillReader> ReaderOf(const Job& job) const;
+  // In the log, as far as the user's lines go: whatever a user can cause at will.
+  void Tell(uint32_t uid, LogLevel level, std::string_view message, std::initializer_list<LogField> fields);
   template <typename Reply>
   void Send(Reply reply) {
     parts_.replies->Push(ControlReply(std::move(reply)));
@@ -144,6 +147,7 @@ class JobDesk {
   int64_t violation_window_ns_ = 0;  // rate limit of log lines
   uint32_t violations_in_window_ = 0;
   uint64_t served_room_changes_ = 0;
+  UserLogLimiter lines_;
 };
 
 }  // namespace tidepool::memserver

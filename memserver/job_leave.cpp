@@ -48,7 +48,7 @@ void JobDesk::On(ConnectionLost event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (seat == nullptr) return;
   if (event.ours && AwaitAgain(seat)) return;
-  LogWarn("rank lost", {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
+  Tell(seat->job->uid, LogLevel::kWarn, "rank lost", {{"job", seat->job->id}, {"rank", seat->rank}, {"cause", event.cause}});
   ++tables_->counters.sessions_ended_badly;
   if (seat->job->step.HasEnded(seat->rank) && TP_PLANTED("jobs.dead_seat_kept")) return;
   LeaveSeat(seat, Leaving::kLost, Status(ErrorId::kSessionEnded, "the connection was lost"));
@@ -166,7 +166,7 @@ void JobDesk::LeaveJob(Job* job, Rank rank, Leaving how) {
     return;
   }
   job->detached_ns = parts_.clock->NowNs();
-  LogInfo("job detached, kept for a restart", {{"job", job->id}, {"version", job->states->sealed_version()}});
+  Tell(job->uid, LogLevel::kInfo, "job detached, kept for a restart", {{"job", job->id}, {"version", job->states->sealed_version()}});
 }
 
 void JobDesk::BeginRemoval(Job* job) {
@@ -187,7 +187,7 @@ bool JobDesk::EraseIfUnused(Job* job) {
   const bool at_work = tables_->demotion.job() == job->id || (job->being_zeroed && !ending);
   if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || at_work || TP_BUGGIFY("desk.erase_later")) return false;
   if (!LetGoOfShares(job)) return false;
-  LogInfo("job removed", {{"job", job->id}, {"name", job->spec().name}});
+  Tell(job->uid, LogLevel::kInfo, "job removed", {{"job", job->id}, {"name", job->spec().name}});
   ++tables_->room_changes;
   const std::vector<ConnectionId> farewells = std::move(job->farewells);
   TP_POINT("server.job_removing");
@@ -273,7 +273,7 @@ bool JobDesk::TendJobs() {
     }
     const std::optional<int64_t> lease_end = LeaseEndNs(*job, options_);
     if (lease_end && parts_.clock->NowNs() >= *lease_end && !TP_PLANTED("jobs.lease_never_ends")) {
-      LogInfo("lease of a detached job ended", {{"job", job->id}});
+      Tell(job->uid, LogLevel::kInfo, "lease of a detached job ended", {{"job", job->id}});
       NoteLost(*job, "it had no ranks for " + FormatNs(options_.lease_ns) + ", its lease", &tables_->lost);
       BeginRemoval(job);
       worked = true;

@@ -101,6 +101,13 @@ bool JobDesk::StaysParked(const ReserveJob& event, bool its_turn, Status* why) {
   return event.may_wait && StaysWaiting(event, *why);
 }
 
+void JobDesk::Tell(uint32_t uid, LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  const auto left_out = lines_.Allow(uid, parts_.clock->NowNs());
+  if (!left_out && !TP_PLANTED("jobs.log_not_limited")) return;
+  if (left_out.value_or(0) > 0) LogWarn("lines about the ranks and jobs of a user were left out", {{"uid", uid}, {"count", *left_out}});
+  Log(level, message, fields);
+}
+
 bool JobDesk::StaysWaiting(const ReserveJob& event, const Status& why) const {
   if (tables_->draining || !IsOfRoom(why.id())) return false;
   Ledger empty = BuildLedger(parts_, options_, *tables_);
@@ -159,7 +166,8 @@ void JobDesk::Enqueue(ReserveJob event, const Status& why, bool had_its_turn) {
   const auto before =
       std::find_if(waiting.begin(), waiting.end(), [&](const WaitingRank& other) { return other.priority < rank.priority; });
   const auto place = static_cast<uint32_t>(before - waiting.begin()) + 1;
-  LogInfo("rank waits for room", {{"name", rank.event.spec->name}, {"rank", rank.event.rank}, {"place", place}, {"why", why.Line()}});
+  Tell(rank.event.uid, LogLevel::kInfo, "rank waits for room",
+       {{"name", rank.event.spec->name}, {"rank", rank.event.rank}, {"place", place}, {"why", why.Line()}});
   // One that does not wait for jobs to end is not told of the queue: it is in it only while states move for it.
   if (rank.event.may_wait) Send(Queued{rank.event.connection, place, why});
   waiting.insert(before, std::move(rank));

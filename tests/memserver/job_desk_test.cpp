@@ -52,6 +52,25 @@ TEST(Joining, IsRefusedToOthersWithTheReason) {
   EXPECT_NE(world.Join(spec, 1), nullptr);
 }
 
+// A user who is refused at will writes the log no fuller than it may.
+TEST(Joining, LinesAboutAUsersRanksAreBounded) {
+  const auto lines = [](const std::string& about, uint64_t after) {
+    uint64_t count = 0;
+    for (const LoggedLine& line : RecentLines(after, kLoggedLinesKept)) count += line.json.find(about) != std::string::npos ? 1 : 0;
+    return count;
+  };
+  ServeWorld world;
+  const shm::JobSpec spec = MakeSpec({.world = 2});
+  const auto first = world.Join(spec, 0);
+  ASSERT_NE(first, nullptr);
+  const auto before = RecentLines(0, kLoggedLinesKept);
+  const uint64_t last = before.empty() ? 0 : before.back().number;
+  for (int64_t i = 0; i < 2 * UserLogLimiter::kLinesAtOnce; ++i) EXPECT_EQ(world.Join(spec, 0), nullptr);
+  EXPECT_LE(lines("rank refused", last), static_cast<uint64_t>(UserLogLimiter::kLinesAtOnce) + 8) << "some are earned meanwhile";
+  EXPECT_EQ(world.Join(spec, 1, /*uid=*/1001), nullptr);
+  EXPECT_EQ(lines("user 1000", last), 1U) << "another user's refusal is told";
+}
+
 TEST(Joining, APoolOfExactlyTheJobsSizeIsEnoughAndOnePageLessIsNot) {
   const shm::JobSpec spec = MakeSpec({.world = 2, .dtype = DType::kBF16, .micro_batches = 2});
   const uint64_t bytes = shm::StateBytesOf(spec).total();
