@@ -95,7 +95,7 @@ function(tidepool_script_test name)
   endif()
   set(test ${TIDEPOOL_TEST_PREFIX}${name})
   add_test(NAME ${test} COMMAND ${ARG_COMMAND})
-  set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS};${TIDEPOOL_SUITE}"
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 LABELS "${ARG_LABELS};${TIDEPOOL_SUITE}"
                        ENVIRONMENT "${TIDEPOOL_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}")
   if(ARG_SECONDS)
     set_tests_properties(${test} PROPERTIES COST ${ARG_SECONDS})

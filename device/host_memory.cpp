@@ -61,6 +61,7 @@ Status CheckMadeByCreate(int fd, uint64_t bytes) {
 Result<std::unique_ptr<HostMemory>> HostMemory::MapShared(int fd, uint64_t bytes) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return MapError("mapping", bytes);
+  madvise(at, bytes, MADV_DONTFORK);  // a process forked from this one would keep the pages of sessions that end
   return std::unique_ptr<HostMemory>(new HostMemory(static_cast<std::byte*>(at), bytes));  // private constructor: make_unique cannot
 }
 

@@ -314,6 +314,7 @@ Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
 void JobDesk::On(SaveWeights event) {
   Seat* seat = tables_->FindSeat(event.connection);
   if (const Status status = CheckSave(seat, event); !status.ok()) {
+    event.directory.Reset();  // the control side tells the sender's lane that it is closed (descriptor_door.h)
     Send(SaveDone{event.connection, status});
     return;
   }

@@ -47,6 +47,8 @@ Result<std::unique_ptr<UringQueue>> UringQueue::Open(const IoQueueOptions& optio
   if (error != 0) {
     return Status(ErrorId::kNvmeRingDenied, std::string("the system gives no io_uring: ") + std::strerror(-error));
   }
+  // A forked process would keep the ring, and with it the locks of its files, beyond this one.
+  io_uring_ring_dontfork(&ring->ring);
   std::unique_ptr<UringQueue> queue(new UringQueue(options, std::move(ring)));
   queue->Register(options);
   return queue;

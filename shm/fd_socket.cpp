@@ -87,6 +87,19 @@ SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<
   return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? FromErrno() : SocketResult::kDone;
 }
 
+SocketResult PeekPacket(int socket, PacketHead* head) {
+  iovec part{head->bytes.data(), head->bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ssize_t received = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
+  if (received < 0 && errno == ECONNRESET) received = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);  // as in ReceivePacket
+  if (received < 0) return FromErrno();
+  head->count = static_cast<size_t>(received);
+  head->descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
+  return received == 0 ? SocketResult::kClosed : SocketResult::kDone;
+}
+
 SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
   TP_CHECK(fds_max <= kPacketFdsMax, "more descriptors than a packet may carry");
   packet->fds.clear();
@@ -96,7 +109,7 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = control.bytes.data();
+  message.msg_control = fds_max == 0 ? nullptr : control.bytes.data();
   message.msg_controllen =
       fds_max == 0 ? 0 : (TP_PLANTED("shm.control_space") ? CMSG_SPACE(sizeof(int) * fds_max) : CMSG_LEN(sizeof(int) * fds_max));
   ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

@@ -3,9 +3,12 @@
 // One thread per socket. Nothing here waits unless it says so. Rules that the functions keep (faults seen in other servers):
 //  1. the control buffer has room for exactly the descriptors that are allowed: CMSG_SPACE rounds up and would let in one more;
 //  2. every descriptor that arrives is owned at once, and closed when anything about the packet is wrong;
-//  3. a truncated packet or control message is an error of the peer, never a shorter packet.
+//  3. where no descriptor is allowed no control buffer is offered: the kernel then installs none, and closes none of this process's. The
+//     last close of a descriptor can take a peer's file system as long as it likes, so whoever is waited for looks first (PeekPacket);
+//  4. a truncated packet or control message is an error of the peer, never a shorter packet.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,8 +35,18 @@ enum class SocketResult {
   kMalformed,   // truncated, too large or with descriptors that are not allowed: close the socket
 };
 
+// What can be known of the next packet without taking it: no descriptor of it is installed in this process.
+struct PacketHead {
+  std::array<std::byte, 16> bytes{};
+  size_t count = 0;          // of `bytes`: fewer in a shorter packet
+  bool descriptors = false;  // some come with it
+  std::span<const std::byte> read() const { return std::span(bytes).first(count); }
+};
+
 // Sends one packet. fds stay the caller's. Never raises SIGPIPE.
 SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds = {});
+// Looks at the next packet, which stays the next one.
+SocketResult PeekPacket(int socket, PacketHead* head);
 // Receives one packet with at most `fds_max` (<= kPacketFdsMax) descriptors.
 SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet);
 

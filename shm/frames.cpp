@@ -279,6 +279,12 @@ constexpr std::array<TypeEntry, kFrameTypes> kTypes{{
     {"Queued", 0, DecodeAs<12>},
 }};
 
+template <typename Content, size_t number>
+constexpr bool kIsNumbered = std::is_same_v<std::variant_alternative_t<number - 1, Frame>, Content>;
+static_assert(kIsNumbered<HelloFrame, static_cast<size_t>(FrameType::kHello)>);
+static_assert(kIsNumbered<SaveFrame, static_cast<size_t>(FrameType::kSave)>);
+static_assert(kIsNumbered<ResumeFrame, static_cast<size_t>(FrameType::kResume)>);
+
 }  // namespace
 
 std::vector<std::byte> EncodeFrame(const Frame& frame) {
@@ -312,6 +318,17 @@ Result<Frame> DecodeFrame(std::span<const std::byte> bytes) {
   Frame frame;
   if (!entry.decode(&in, &frame)) return bad(std::string("a ") + entry.name + " frame has a field out of range");
   return frame;
+}
+
+FrameType TypeOf(std::span<const std::byte> head) {
+  ByteReader in(head);
+  const auto magic = in.Get<uint32_t>();
+  const auto type = in.Get<uint16_t>();
+  if (!in.ok() || magic != kFrameMagic) return FrameType::kOther;
+  for (const FrameType known : {FrameType::kHello, FrameType::kSave, FrameType::kResume}) {
+    if (type == static_cast<uint16_t>(known)) return known;
+  }
+  return FrameType::kOther;
 }
 
 uint32_t FdsOf(const Frame& frame) {

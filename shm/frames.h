@@ -139,6 +139,11 @@ struct QueuedFrame {
 using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame, SaveFrame, SaveDoneFrame, GoodbyeFrame,
                            EndedFrame, PeerLostFrame, ResumeFrame, ResumedFrame, QueuedFrame>;
 
+// What a trainer may send with descriptors, by its number on the wire.
+enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 11 };
+// Of a packet of which so much is known (PacketHead of fd_socket.h); kOther for whatever is no frame. Nothing else of it is checked.
+FrameType TypeOf(std::span<const std::byte> head);
+
 std::vector<std::byte> EncodeFrame(const Frame& frame);
 // Errors: kHandshakeBad.
 Result<Frame> DecodeFrame(std::span<const std::byte> bytes);

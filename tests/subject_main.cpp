@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/not_run.h"
+
 namespace {
 
 constexpr std::string_view kFlag = "--files=";
@@ -48,6 +50,20 @@ bool OthersThan(const std::vector<std::string>& files, std::string* others) {
   return any;
 }
 
+bool SomethingWasNotRun() {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) {
+      const testing::TestResult& result = *suite.GetTestInfo(j)->result();
+      for (int k = 0; k < result.test_property_count(); ++k) {
+        if (std::string_view(result.GetTestProperty(k).key()) == tidepool::testing::kNotRun) return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -66,5 +82,6 @@ int main(int argc, char** argv) {
     if (!others.empty()) filter += (filter.find('-') == std::string::npos ? "-" : ":") + others.substr(1);
     GTEST_FLAG_SET(filter, filter);
   }
-  return RUN_ALL_TESTS();
+  const int failed = RUN_ALL_TESTS();
+  return failed == 0 && SomethingWasNotRun() ? tidepool::testing::kNotRunCode : failed;
 }

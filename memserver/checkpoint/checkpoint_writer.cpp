@@ -4,10 +4,12 @@
 #include <sys/eventfd.h>
 
 #include <array>
+#include <string>
+#include <utility>
 
 #include "base/last_words.h"
 #include "base/log.h"
-#include "memserver/checkpoint/weights_file.h"
+#include "memserver/checkpoint/apart_save.h"
 
 namespace tidepool::memserver {
 
@@ -42,14 +44,15 @@ void CheckpointWriter::Main() {
 void CheckpointWriter::ServeAll(std::vector<SaveRequest>* batch) {
   for (SaveRequest& request : *batch) {
     const int64_t begin = clock_->NowNs();
-    Status status = WriteWeightsFile(request, {.clock = clock_, .deadline_ns = begin + timeout_ns_, .stop = &stop_});
+    const std::string file = request.name;
+    const size_t tensors = request.tensors.size();
+    Status status = SaveApart(std::move(request), {.clock = clock_, .timeout_ns = timeout_ns_, .grace_ns = kGraceNs, .stop = &stop_});
     const double seconds = static_cast<double>(clock_->NowNs() - begin) / kNsPerSecond;
     if (status.ok()) {
-      LogInfo("weights saved", {{"file", request.name}, {"tensors", request.tensors.size()}, {"seconds", seconds}});
+      LogInfo("weights saved", {{"file", file}, {"tensors", tensors}, {"seconds", seconds}});
     } else {
-      LogWarn("saving weights failed", {{"file", request.name}, {"error", status.Line()}});
+      LogWarn("saving weights failed", {{"file", file}, {"error", status.Line()}});
     }
-    request.directory.Reset();  // the client may remove the directory as soon as it hears of the result
     results_->Push({.connection = request.connection, .result = std::move(status)});
   }
   batch->clear();

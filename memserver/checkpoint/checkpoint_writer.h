@@ -2,8 +2,9 @@
 //
 // The loop pushes SaveRequest into one queue and takes SaveResult from the other; nothing else is shared but the planes named in a
 // request, which the loop leaves unchanged until the result. Requests are served one at a time, in order, each with a deadline counted
-// from its beginning and looked at between two writes: one that the kernel does not return from holds up all that come after it. Every
-// request is answered exactly once, also those that are still queued when the writer is destroyed.
+// from its beginning and looked at between two writes. One that the kernel does not return from holds up those that come after it until
+// shortly behind its deadline (apart_save.h). Every request is answered exactly once, also those that are still queued when the writer is
+// destroyed.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,7 @@ namespace tidepool::memserver {
 
 class CheckpointWriter {
  public:
+  static constexpr int64_t kGraceNs = kNsPerSecond;              // behind the deadline, for a write to come back
   static constexpr int64_t kSaveTimeoutNs = 600 * kNsPerSecond;  // 30 GiB at 50 MB/s
 
   // The queues and the clock must outlive the writer; this object is the only consumer of `requests`.

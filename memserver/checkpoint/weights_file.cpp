@@ -29,7 +29,7 @@ constexpr mode_t kFileMode = 0644;
 // Path of a descriptor, for messages.
 std::string PathOf(int fd) {
   std::array<char, 4096> path{};
-  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const std::string link = "/proc/thread-self/fd/" + std::to_string(fd);  // the table may be this thread's own
   const ssize_t length = readlink(link.c_str(), path.data(), path.size());
   return length > 0 ? std::string(path.data(), static_cast<size_t>(length)) : "the directory given";
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <map>
@@ -13,12 +12,11 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
-#include "memserver/jobs/accept_pace.h"
-#include "memserver/jobs/acceptor.h"
-#include "memserver/jobs/handshake.h"
+#include "memserver/jobs/connection.h"
+#include "memserver/jobs/descriptor_door.h"
+#include "memserver/jobs/listener.h"
 #include "memserver/jobs/log_limiter.h"
 #include "memserver/jobs/memory_preparer.h"
-#include "memserver/jobs/peer_identity.h"
 #include "memserver/jobs/rank_watch.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
@@ -26,67 +24,41 @@
 
 namespace tidepool::memserver {
 
-namespace asio = boost::asio;
-using Descriptor = asio::posix::stream_descriptor;
 using boost::system::error_code;
 
 namespace {
-constexpr uint32_t kFdsOfClientMax = 2;     // of Resume; Hello and Save bring one at most
 constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
 constexpr int64_t kLogIntervalNs = 60 * kNsPerSecond;
-constexpr int64_t kAcceptPauseNs = 50 * kNsPerMs;  // after a failed accept, so that it cannot become a busy loop
 
-void GiveTo(Descriptor* owner, UniqueFd fd) {
-  owner->assign(fd.get());  // throws where the system cannot watch it; then it is still ours to close
-  fd.Release();
+Status MalformedPacket() {
+  return Status(ErrorId::kHandshakeBad, "a packet is truncated, or brings descriptors that do not belong there");
 }
-
 }  // namespace
 
-// One accepted socket. `death` is the pidfd of the process that connected.
-struct Connection {
-  Connection(asio::io_context& context, ConnectionId id, UniqueFd fd, PeerIdentity peer)
-      : protocol(id, peer.user.uid, peer.user.pid, peer.process_start),
-        uid(peer.user.uid),
-        pid(peer.user.pid),
-        socket(context),
-        death(context),
-        greeting(context) {
-    GiveTo(&socket, std::move(fd));
-    if (peer.pidfd.valid()) GiveTo(&death, std::move(peer.pidfd));
-  }
-  ConnectionProtocol protocol;
-  uint32_t uid;
-  int32_t pid;
-  Descriptor socket, death;
-  asio::steady_timer greeting;
-  std::vector<UniqueFd> granted;  // in the order of Welcome or Resumed; from the end of preparation until it is sent
-};
-
 struct ControlServer::Reactor {
-  Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours, UniqueFd listening)
+  Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours, UniqueFd listening,
+          std::unique_ptr<DescriptorDoor> descriptor_door)
       : options(control_options),
         neighbours(control_neighbours),
+        door(std::move(descriptor_door)),
         preparer(control_neighbours.device, control_neighbours.gpus),
-        acceptor(listening.get()),
-        listener(context, listening.Release()),
+        listener(&context, std::move(listening), [this](UniqueFd socket) { Admit(std::move(socket)); }),
         replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
         prepared(context, Duplicate(preparer.results().event_fd()).Release()),
         lost_ranks(context, Duplicate(awaited.event_fd()).Release()),
-        accept_pause(context) {}
+        taken_packets(context, Duplicate(door->event_fd()).Release()) {}
 
   // --- accepting ---
-  void WatchListener();
-  void PauseListening(int64_t ns);
-  void AcceptWaiting();
   void Admit(UniqueFd socket);
   Status CheckRoomFor(const PeerUser& user) const;
-  void LogRefusal(const Status& why);
   // --- one connection ---
   void WatchSocket(ConnectionId id);
   void WatchDeath(ConnectionId id);
-  void StartGreetingLimit(ConnectionId id);
+  void StartTimeLimit(ConnectionId id);
   void ReadPackets(ConnectionId id);
+  // True when the next packet was left to the door, or has ended the connection.
+  bool LeftToDoor(Connection* connection, const shm::PacketHead& head);
+  void TakeFromDoor();
   Status HandlePacket(Connection* connection, shm::Packet packet);
   void Send(ConnectionId id, const shm::Frame& frame, std::span<const int> fds = {});
   // Ends a connection: tells the client when there is a reason, and the loop once.
@@ -116,63 +88,35 @@ struct ControlServer::Reactor {
   ControlOptions options;
   ControlNeighbours neighbours;
   SteadyClock clock;
+  std::unique_ptr<DescriptorDoor> door;
   MemoryPreparer preparer;
   RankWatch awaited;
   asio::io_context context{1};
-  Acceptor acceptor;
-  AcceptPace pace;
-  Descriptor listener, replies, prepared, lost_ranks;
-  asio::steady_timer accept_pause;
+  Listener listener;
+  Descriptor replies, prepared, lost_ranks, taken_packets;
   std::map<ConnectionId, std::unique_ptr<Connection>> connections;
   std::map<ConnectionId, std::string> lost_in_preparation;  // the loop is told when the preparer no longer touches their memory
   ConnectionId last_id = 0;
-  LogLimiter bad_input_log{kLogIntervalNs}, refusal_log{kLogIntervalNs};
+  LogLimiter bad_input_log{kLogIntervalNs};
 };
 
 // --- accepting ---
-
-void ControlServer::Reactor::WatchListener() {
-  listener.async_wait(Descriptor::wait_read, [this](const error_code& error) {
-    if (!error) AcceptWaiting();
-  });
-}
-
-void ControlServer::Reactor::PauseListening(int64_t ns) {
-  accept_pause.expires_after(std::chrono::nanoseconds(ns));
-  accept_pause.async_wait([this](const error_code& error) {
-    if (!error) WatchListener();
-  });
-}
-
-void ControlServer::Reactor::AcceptWaiting() {
-  const bool slow = pace.slow(clock.NowNs());
-  for (uint32_t i = 0; i < (slow ? AcceptPace::kAcceptsSlowly : AcceptPace::kAcceptsAtOnce); ++i) {
-    auto socket = acceptor.Next();
-    if (!socket.ok()) {
-      LogRefusal(socket.status());
-      return PauseListening(kAcceptPauseNs);
-    }
-    if (!socket->valid()) break;
-    Admit(std::move(socket).value());
-  }
-  slow ? PauseListening(AcceptPace::kPauseNs) : WatchListener();
-}
 
 void ControlServer::Reactor::Admit(UniqueFd socket) {
   auto peer = IdentifyPeer(socket.get());
   const Status status = peer.ok() ? CheckRoomFor(peer->user) : peer.status();
   if (!status.ok()) {
     shm::SendPacket(socket.get(), shm::EncodeFrame(shm::RefusedFrame{status}));
-    pace.NoteBroken(clock.NowNs());
-    return LogRefusal(status);
+    listener.NoteBroken();
+    return listener.LogRefusal(status);
   }
   const ConnectionId id = ++last_id;
   try {
     connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket), std::move(peer).value()));
   } catch (const boost::system::system_error& error) {  // the system has no room to watch one more descriptor
-    return LogRefusal(Status(ErrorId::kTooManySessions, "memserver cannot watch another connection").Why(error.what()));
+    return listener.LogRefusal(Status(ErrorId::kTooManySessions, "memserver cannot watch another connection").Why(error.what()));
   }
-  StartGreetingLimit(id);
+  StartTimeLimit(id);
   WatchSocket(id);
   WatchDeath(id);
 }
@@ -183,10 +127,6 @@ Status ControlServer::Reactor::CheckRoomFor(const PeerUser& user) const {
   const bool bounded = LevelOf(options.access, user) != AdminLevel::kAdmin;
   const auto own = bounded ? std::count_if(connections.begin(), connections.end(), of_user) : 0;
   return CheckConnections({connections.size(), options.connections_max}, {static_cast<size_t>(own), options.user_connections_max}, user);
-}
-
-void ControlServer::Reactor::LogRefusal(const Status& why) {
-  if (const auto left_out = refusal_log.Allow(clock.NowNs())) LogWarn(why.Line(), {{"left_out", *left_out}});
 }
 
 // --- one connection ---
@@ -212,26 +152,32 @@ void ControlServer::Reactor::WatchDeath(ConnectionId id) {
   });
 }
 
-void ControlServer::Reactor::StartGreetingLimit(ConnectionId id) {
+void ControlServer::Reactor::StartTimeLimit(ConnectionId id) {
   Connection* connection = Find(id);
-  connection->greeting.expires_after(std::chrono::nanoseconds(options.greeting_timeout_ns));
-  connection->greeting.async_wait([this, id](const error_code& error) {
+  connection->limit.expires_after(std::chrono::nanoseconds(options.greeting_timeout_ns));
+  connection->limit.async_wait([this, id](const error_code& error) {
     Connection* waiting = Find(id);
-    if (error || waiting == nullptr || !waiting->protocol.HalfOpen()) return;
-    EndBadly(id, Status(ErrorId::kHandshakeBad, "the greeting was not complete in time"));
+    if (error || waiting == nullptr) return;
+    if (waiting->at_door) return EndBadly(id, Status(ErrorId::kHandshakeBad, "descriptors of this user do not close"));
+    if (waiting->protocol.HalfOpen()) EndBadly(id, Status(ErrorId::kHandshakeBad, "the greeting was not complete in time"));
   });
 }
 
 void ControlServer::Reactor::ReadPackets(ConnectionId id) {
+  shm::PacketHead head;
   shm::Packet packet;
   for (uint32_t i = 0; i < kPacketsPerWakeUp; ++i) {
     Connection* connection = Find(id);
     if (connection == nullptr) return;
-    switch (shm::ReceivePacket(connection->socket.native_handle(), kFdsOfClientMax, &packet)) {
+    const int socket = connection->socket.native_handle();
+    auto result = shm::PeekPacket(socket, &head);
+    const bool lets_in = TP_PLANTED("jobs.descriptors_let_in");
+    if (result == shm::SocketResult::kDone && !lets_in && LeftToDoor(connection, head)) return;
+    if (result == shm::SocketResult::kDone) result = shm::ReceivePacket(socket, lets_in ? 2 : 0, &packet);
+    switch (result) {
       case shm::SocketResult::kWouldBlock: return WatchSocket(id);
       case shm::SocketResult::kClosed: return Close(id, "it closed the connection");
-      case shm::SocketResult::kMalformed:
-        return EndBadly(id, Status(ErrorId::kHandshakeBad, "a packet is truncated or brings too many descriptors"));
+      case shm::SocketResult::kMalformed: return EndBadly(id, MalformedPacket());
       case shm::SocketResult::kDone: break;
     }
     const Status handled = HandlePacket(connection, std::move(packet));
@@ -240,11 +186,47 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
   WatchSocket(id);
 }
 
+bool ControlServer::Reactor::LeftToDoor(Connection* connection, const shm::PacketHead& head) {
+  if (!head.descriptors) return false;
+  const DescriptorCall call = connection->protocol.CalledFor(head.read());
+  const ConnectionId id = connection->id;
+  Status left = call.most == 0 ? MalformedPacket() : Status();
+  if (left.ok()) {
+    left = door->Take({id, connection->uid, connection->socket.native_handle(),
+                       call.places ? LaneTask::kTakeDirectory : LaneTask::kTakeMemory, call.most});
+  }
+  if (left.ok()) {
+    connection->at_door = true;
+    StartTimeLimit(id);
+  } else {
+    EndBadly(id, left);
+  }
+  return true;
+}
+
+void ControlServer::Reactor::TakeFromDoor() {
+  for (DescriptorDoor::Taken& taken : door->TakeAll()) {
+    const ConnectionId id = taken.connection;
+    Connection* connection = Find(id);
+    if (connection == nullptr) continue;
+    connection->at_door = false;
+    if (taken.result == shm::SocketResult::kClosed) {
+      Close(id, "it closed the connection");
+    } else if (taken.result == shm::SocketResult::kMalformed || !taken.refused.ok()) {
+      EndBadly(id, taken.refused.ok() ? MalformedPacket() : taken.refused);
+    } else {
+      const bool done = taken.result == shm::SocketResult::kDone;
+      const Status handled = done ? HandlePacket(connection, std::move(taken.packet)) : Status();
+      handled.ok() ? WatchSocket(id) : EndBadly(id, handled);
+    }
+  }
+}
+
 Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet packet) {
   TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
   TP_RETURN_IF_ERROR(CheckDescriptors(frame, packet.fds.size()));
   TP_ASSIGN_OR_RETURN(FrameAction action, connection->protocol.OnFrame(std::move(frame), std::move(packet.fds)));
-  if (!connection->protocol.HalfOpen()) connection->greeting.cancel();
+  if (!connection->protocol.HalfOpen()) connection->limit.cancel();
   if (action.event) neighbours.to_loop->Push(std::move(*action.event));
   if (action.answer && shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(*action.answer)) != shm::SocketResult::kDone) {
     return Status(ErrorId::kHandshakeBad, "it does not read its control socket");
@@ -276,9 +258,13 @@ void ControlServer::Reactor::Close(ConnectionId id, const std::string& cause, bo
   const auto found = connections.find(id);
   if (found == connections.end()) return;
   const ConnectionState state = found->second->protocol.state();
-  if (found->second->protocol.HalfOpen()) pace.NoteBroken(clock.NowNs());
+  const uint32_t uid = found->second->uid;
+  if (found->second->protocol.HalfOpen()) listener.NoteBroken();
   connections.erase(found);
   TP_POINT("control.connection_closed");
+  door->Release(id, uid);
+  const auto of_user = [uid](const auto& entry) { return entry.second->uid == uid; };
+  if (std::none_of(connections.begin(), connections.end(), of_user)) door->Leave(uid);
   if (state == ConnectionState::kLeaving) return;  // the loop knows of its goodbye
   if (state == ConnectionState::kPreparing && !TP_PLANTED("jobs.memory_back_while_zeroed")) {
     lost_in_preparation.emplace(id, cause);
@@ -369,16 +355,21 @@ void ControlServer::Reactor::On(SessionOver reply) {
 }
 
 void ControlServer::Reactor::On(SaveDone reply) {
-  if (Connection* connection = Find(reply.connection)) connection->protocol.SaveEnded();
+  if (Connection* connection = Find(reply.connection)) {
+    connection->protocol.SaveEnded();
+    door->Release(reply.connection, connection->uid);
+  }
   Send(reply.connection, shm::SaveDoneFrame{reply.result});
 }
 
 // --- the server ---
 
 Result<std::unique_ptr<ControlServer>> ControlServer::Open(const ControlOptions& options, const ControlNeighbours& neighbours) {
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<DescriptorDoor> door, DescriptorDoor::Open());
   TP_ASSIGN_OR_RETURN(UniqueFd listening, shm::ListenSocket(shm::DataSocketPath(options.socket_dir)));
   try {
-    return std::unique_ptr<ControlServer>(new ControlServer(std::make_unique<Reactor>(options, neighbours, std::move(listening))));
+    auto reactor = std::make_unique<Reactor>(options, neighbours, std::move(listening), std::move(door));
+    return std::unique_ptr<ControlServer>(new ControlServer(std::move(reactor)));
   } catch (const boost::system::system_error& error) {
     return Status(ErrorId::kSocketFailed, "the data socket cannot be served").Where(options.socket_dir).Why(error.what());
   }
@@ -389,10 +380,11 @@ ControlServer::ControlServer(std::unique_ptr<Reactor> reactor) : reactor_(std::m
 ControlServer::~ControlServer() = default;
 
 void ControlServer::Run() {
-  reactor_->WatchListener();
+  reactor_->listener.Start();
   reactor_->Watch(&reactor_->replies, &Reactor::TakeReplies);
   reactor_->Watch(&reactor_->prepared, &Reactor::TakePrepared);
   reactor_->Watch(&reactor_->lost_ranks, &Reactor::TakeLostRanks);
+  reactor_->Watch(&reactor_->taken_packets, &Reactor::TakeFromDoor);
   reactor_->context.run();
 }
 

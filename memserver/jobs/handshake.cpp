@@ -46,6 +46,14 @@ Status ConnectionProtocol::Unexpected(const shm::Frame& frame) const {
   return Status(ErrorId::kHandshakeBad, std::string("a ") + shm::NameOf(frame) + " frame came out of order").Where(NameOf(state_));
 }
 
+DescriptorCall ConnectionProtocol::CalledFor(std::span<const std::byte> head) const {
+  const shm::FrameType type = shm::TypeOf(head);
+  if (type == shm::FrameType::kHello && state_ == ConnectionState::kHello) return {1, false};
+  if (type == shm::FrameType::kResume && state_ == ConnectionState::kHello) return {2, false};
+  if (type == shm::FrameType::kSave && state_ == ConnectionState::kOpen && !save_in_flight_) return {1, true};
+  return {};
+}
+
 Result<FrameAction> ConnectionProtocol::OnFrame(shm::Frame frame, std::vector<UniqueFd> fds) {
   return std::visit([&](auto&& content) { return On(std::move(content), std::move(fds)); }, std::move(frame));
 }
@@ -162,14 +170,16 @@ Status CheckDescriptors(const shm::Frame& frame, size_t count) {
 }
 
 Status CheckSaveDirectory(int fd, uint32_t uid) {
-  struct stat about {};
+  struct statx about {};
   const int flags = fcntl(fd, F_GETFL);
-  if (flags < 0 || (flags & O_PATH) == 0 || fstat(fd, &about) != 0 || !S_ISDIR(about.st_mode)) {
+  // What the kernel knows already, as it has opened the directory: whose server is gone is not asked.
+  constexpr int kUnasked = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+  if (flags < 0 || (flags & O_PATH) == 0 || statx(fd, "", kUnasked, STATX_TYPE | STATX_UID, &about) != 0 || !S_ISDIR(about.stx_mode)) {
     return Status(ErrorId::kProtocolViolation, "the descriptor sent with Save is not an O_PATH descriptor of a directory");
   }
-  if (about.st_uid == uid || uid == 0) return Status();
+  if (about.stx_uid == uid || uid == 0) return Status();
   return Status(ErrorId::kSaveFailed,
-                "the directory belongs to user " + std::to_string(about.st_uid) + ", the trainer runs as user " + std::to_string(uid))
+                "the directory belongs to user " + std::to_string(about.stx_uid) + ", the trainer runs as user " + std::to_string(uid))
       .Fix("save into a directory of your own");
 }
 

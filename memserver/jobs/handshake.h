@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -37,6 +38,12 @@ struct FrameAction {
   std::optional<shm::Frame> answer;
 };
 
+// Descriptors that a packet may bring.
+struct DescriptorCall {
+  uint32_t most = 0;
+  bool places = false;  // they name places in a file system (O_PATH); else they are memory
+};
+
 class ConnectionProtocol {
  public:
   // `process_start` is that of `pid` (ReadProcessStart).
@@ -46,6 +53,9 @@ class ConnectionProtocol {
   // `fds` are exactly as many as the frame must bring. An error ends the connection; its text is for the trainer and the log.
   // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation.
   Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
+
+  // What may come with a packet that begins so, in this state: nothing, but where state and frame call for it.
+  DescriptorCall CalledFor(std::span<const std::byte> head) const;
 
   ConnectionState state() const { return state_; }
   // The version of the protocol that this session has, once the trainer has greeted.

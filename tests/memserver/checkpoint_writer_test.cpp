@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@
 #include "base/safetensors.h"
 #include "base/split_float.h"
 #include "memserver/checkpoint/weights_file.h"
+#include "tests/fakes/silent_files.h"
+#include "tests/not_run.h"
 
 namespace tidepool::memserver {
 namespace checkpoint_writer_test {
@@ -269,6 +272,32 @@ TEST_F(Checkpoint, EveryRequestIsAnsweredAlsoWhenTheWriterEnds) {
     EXPECT_TRUE(each.result.ok() || each.result.id() == ErrorId::kSaveFailed);
   }
   EXPECT_EQ(Files().size(), written) << "a half-written file was left";
+}
+
+TEST_F(Checkpoint, AFileSystemThatNeverAnswersIsGivenUpAndTheNextSaveGoesOn) {
+  auto silent = std::make_unique<testing::SilentFiles>(getuid());
+  if (!silent->missing().empty()) return testing::NotRun(silent->missing());
+  EventQueue<SaveRequest> requests;
+  EventQueue<SaveResult> results;
+  const CheckpointWriter writer(&requests, &results, &clock_, 2 * kNsPerSecond);
+  SaveRequest hangs = Request("hangs");
+  hangs.directory = UniqueFd(open(silent->directory().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  requests.Push(std::move(hangs));
+  std::vector<SaveResult> taken;
+  pollfd entry{results.event_fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&entry, 1, 60'000), 1);
+  results.ClearEvent();
+  ASSERT_TRUE(results.TakeAll(&taken));
+  EXPECT_EQ(taken[0].result.id(), ErrorId::kSaveFailed);
+  EXPECT_NE(taken[0].result.what().find("has not answered"), std::string::npos) << taken[0].result.Format();
+  EXPECT_EQ(silent->unanswered(), 1U);
+
+  SaveRequest next = Request("next");
+  for (SavedTensor& tensor : next.tensors) tensor.count = 16, tensor.dims = {16};
+  requests.Push(std::move(next));
+  ASSERT_EQ(poll(&entry, 1, 60'000), 1);
+  ASSERT_TRUE(results.TakeAll(&taken));
+  EXPECT_TRUE(taken[0].result.ok()) << taken[0].result.Format();
 }
 
 }  // namespace checkpoint_writer_test

@@ -1,0 +1,131 @@
+// A client with files whose close never ends, and a file system that never answers: nobody else notices, memserver ends when it is told to
+// or killed, and the next one starts.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "shm/fd_socket.h"
+#include "shm/frames.h"
+#include "shm/messages.h"
+#include "shm/socket_path.h"
+#include "tests/fakes/silent_files.h"
+#include "tests/not_run.h"
+#include "tests/process/durable_daemon.h"
+#include "tests/process/memserver_process.h"
+
+namespace tidepool::testing {
+namespace silent_files_test {
+
+// What sends them; it has them open until the end, and none of them can be closed.
+class Senders {
+ public:
+  Senders() : files_(std::make_unique<SilentFiles>(geteuid())) {}
+  ~Senders() { End(); }
+  Senders(const Senders&) = delete;
+  Senders& operator=(const Senders&) = delete;
+  bool CanRun() const {
+    if (!files_->missing().empty()) NotRun(files_->missing());
+    return files_->missing().empty();
+  }
+  const SilentFiles& files() const { return *files_; }
+  // With a frame that calls for descriptors, and with one that does not. False when nothing could be sent.
+  bool Send(const std::string& socket_dir, const shm::Frame& frame) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) return false;
+    const UniqueFd read_end(ends[0]), write_end(ends[1]);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      close(files_->connection());
+      const std::array<int, 1> fds{open(files_->file().c_str(), O_RDWR | O_CLOEXEC)};
+      auto socket = shm::ConnectSocket(shm::DataSocketPath(socket_dir), kPromptNs);
+      const bool sent =
+          fds[0] >= 0 && socket.ok() && shm::SendPacket(socket->get(), shm::EncodeFrame(frame), fds) == shm::SocketResult::kDone;
+      [[maybe_unused]] const auto n = write(write_end.get(), sent ? "y" : "n", 1);
+      for (;;) pause();
+    }
+    senders_.push_back(pid);
+    char word = 'n';
+    return read(read_end.get(), &word, 1) == 1 && word == 'y';
+  }
+  bool WaitForUnanswered(uint32_t count) const {
+    SteadyClock clock;
+    for (const int64_t end = clock.NowNs() + kPromptNs; files_->unanswered() < count;) {
+      if (clock.NowNs() > end) return false;
+      clock.SleepNs(kNsPerMs);
+    }
+    return true;
+  }
+  void End() {
+    for (const pid_t pid : senders_) kill(pid, SIGKILL);
+    files_.reset();  // only now can those end that wait in a close
+    for (const pid_t pid : senders_) waitpid(pid, nullptr, 0);
+    senders_.clear();
+  }
+
+ private:
+  std::unique_ptr<SilentFiles> files_;
+  std::vector<pid_t> senders_;
+};
+
+shm::ResumeFrame Resume() {
+  return {shm::kOwnProtocols, 0, 0x10b, 0xabc, 8192};
+}
+
+class SilentFilesTest : public DurableDaemon {};
+
+TEST_F(SilentFilesTest, HoldUpNobodyAndTheNextServerStartsWhenThisOneIsKilled) {
+  Senders senders;
+  if (!senders.CanRun()) return;
+  const Process server = Serve();
+  const Process job = Train({"--pause-ms", "20"});
+  ASSERT_TRUE(senders.Send(directory_.path(), shm::GoodbyeFrame{}));
+  ASSERT_TRUE(senders.Send(directory_.path(), Resume()));
+  ASSERT_TRUE(senders.Send(directory_.path(), Resume()));
+  ASSERT_TRUE(senders.WaitForUnanswered(2)) << "the server has not tried to close those that belong to their frame";
+  const Process beside = Train({"--name", "beside"});
+  ExpectDone(beside.get(), UndisturbedHash());
+
+  const pid_t killed = ServerPid();
+  kill(killed, SIGKILL);
+  ExpectDone(job.get(), UndisturbedHash());
+  EXPECT_NE(ServerPid(), killed);
+  const Process after = Train({"--name", "after"});
+  ExpectDone(after.get(), UndisturbedHash());
+  EXPECT_GE(senders.files().unanswered(), 2U) << "they are as stuck as before";
+}
+
+TEST_F(SilentFilesTest, ASaveThatNeverEndsHoldsUpNoOtherJobAndNotTheNextServer) {
+  Senders senders;
+  if (!senders.CanRun()) return;
+  const Process server = Serve();
+  const Process job = Train({"--pause-ms", "20"});
+  const Process saves = Train({"--name", "saves", "--steps", "1", "--save", senders.files().directory()});
+  ASSERT_TRUE(senders.WaitForUnanswered(1)) << "nothing was saved there";
+  const Process beside = Train({"--name", "beside"});
+  ExpectDone(beside.get(), UndisturbedHash());
+
+  const pid_t killed = ServerPid();
+  kill(killed, SIGKILL);
+  ExpectDone(job.get(), UndisturbedHash());
+  EXPECT_NE(ServerPid(), killed);
+}
+
+TEST(SilentFilesOfAClient, DoNotKeepAServerThatIsToldToEnd) {
+  Senders senders;
+  if (!senders.CanRun()) return;
+  MemserverProcess server;
+  ASSERT_TRUE(senders.Send(server.socket_dir(), Resume()));
+  ASSERT_TRUE(senders.WaitForUnanswered(1));
+  EXPECT_TRUE(server.StopsCleanly()) << server.process().Output();
+}
+
+}  // namespace silent_files_test
+}  // namespace tidepool::testing
