@@ -26,8 +26,8 @@ inline void GiveTo(Descriptor* owner, UniqueFd fd) {
 }
 
 struct Connection {
-  Connection(asio::io_context& context, ConnectionId number, UniqueFd fd, PeerIdentity peer)
-      : protocol(number, peer.user.uid, peer.user.pid, peer.process_start),
+  Connection(asio::io_context& context, ConnectionId number, UniqueFd fd, PeerIdentity peer, SpecShelf* shelf)
+      : protocol(number, peer.user.uid, peer.user.pid, peer.process_start, shelf),
         id(number),
         uid(peer.user.uid),
         pid(peer.user.pid),

@@ -88,6 +88,8 @@ struct ControlServer::Reactor {
   ControlOptions options;
   ControlNeighbours neighbours;
   SteadyClock clock;
+  PeerMemory peer_memory;
+  SpecShelf shelf{&peer_memory};
   std::unique_ptr<DescriptorDoor> door;
   MemoryPreparer preparer;
   RankWatch awaited;
@@ -112,7 +114,7 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
   }
   const ConnectionId id = ++last_id;
   try {
-    connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket), std::move(peer).value()));
+    connections.emplace(id, std::make_unique<Connection>(context, id, std::move(socket), std::move(peer).value(), &shelf));
   } catch (const boost::system::system_error& error) {  // the system has no room to watch one more descriptor
     return listener.LogRefusal(Status(ErrorId::kTooManySessions, "memserver cannot watch another connection").Why(error.what()));
   }

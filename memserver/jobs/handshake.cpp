@@ -68,6 +68,8 @@ Result<FrameAction> ConnectionProtocol::On(shm::HelloFrame frame, std::vector<Un
   TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
   TP_RETURN_IF_ERROR(CheckBrought(frame.rcache, agreed_));
   if (frame.spec_bytes == 0) return Status(ErrorId::kHandshakeBad, "the greeting announces no job description");
+  // All that is announced: whoever may begin may end.
+  TP_RETURN_IF_ERROR(held_.Resize(frame.spec_bytes));
   if (frame.rcache.is_brought()) memory_ = {frame.rcache, std::move(fds[0]), {}, 0};
   hello_ = frame;
   state_ = ConnectionState::kSpec;
@@ -90,18 +92,24 @@ Result<FrameAction> ConnectionProtocol::On(shm::SpecPartFrame frame, std::vector
   if (frame.bytes.size() > hello_.spec_bytes - spec_bytes_.size()) {
     return Status(ErrorId::kHandshakeBad, "the job description is longer than announced");
   }
+  spec_bytes_.reserve(hello_.spec_bytes);
   spec_bytes_.insert(spec_bytes_.end(), frame.bytes.begin(), frame.bytes.end());
   if (spec_bytes_.size() < hello_.spec_bytes) return FrameAction{};
   return CompleteSpec();
+}
+
+Result<std::shared_ptr<const shm::JobSpec>> ConnectionProtocol::Decoded(std::span<const std::byte> bytes) {
+  if (shelf_ != nullptr) return shelf_->Decode(uid_, bytes, &held_);
+  TP_ASSIGN_OR_RETURN(shm::JobSpec spec, shm::Decode(bytes));
+  return std::make_shared<const shm::JobSpec>(std::move(spec));
 }
 
 Result<FrameAction> ConnectionProtocol::CompleteSpec() {
   const std::vector<std::byte> bytes = std::move(spec_bytes_);
   const uint64_t fingerprint = shm::Fingerprint(bytes);
   if (fingerprint != hello_.fingerprint) return Status(ErrorId::kHandshakeBad, "the job description does not match its fingerprint");
-  TP_ASSIGN_OR_RETURN(shm::JobSpec spec, shm::Decode(bytes));
-  if (spec.world != hello_.world) return Status(ErrorId::kHandshakeBad, "greeting and job description name different numbers of ranks");
-  spec_ = std::make_shared<const shm::JobSpec>(std::move(spec));
+  TP_ASSIGN_OR_RETURN(spec_, Decoded(bytes));
+  if (spec_->world != hello_.world) return Status(ErrorId::kHandshakeBad, "greeting and job description name different numbers of ranks");
   state_ = ConnectionState::kReserving;
   const bool may_wait = (hello_.flags & shm::kHelloMayWait) != 0;
   const bool brought = hello_.rcache.is_brought();
@@ -118,8 +126,10 @@ Result<FrameAction> ConnectionProtocol::On(shm::SchedulePartFrame frame, std::ve
       !std::all_of(frame.order.begin(), frame.order.end(), known)) {
     return Status(ErrorId::kProtocolViolation, "a schedule names unknown chunks or is longer than announced");
   }
+  TP_RETURN_IF_ERROR(held_.Resize((schedule_.size() + frame.order.size()) * sizeof(ChunkId)));
   schedule_.insert(schedule_.end(), frame.order.begin(), frame.order.end());
   if (schedule_.size() < frame.total) return FrameAction{};
+  TP_RETURN_IF_ERROR(held_.Resize(0));
   return FrameAction{DeclareSchedule{connection_, std::exchange(schedule_, {})}, {}};
 }
 

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "memserver/jobs/mailbox.h"
+#include "memserver/jobs/spec_shelf.h"
 #include "shm/frames.h"
 #include "shm/job_spec.h"
 
@@ -46,12 +47,14 @@ struct DescriptorCall {
 
 class ConnectionProtocol {
  public:
-  // `process_start` is that of `pid` (ReadProcessStart).
-  ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid, uint64_t process_start)
-      : connection_(connection), uid_(uid), pid_(pid), process_start_(process_start) {}
+  // `process_start` is that of `pid` (ReadProcessStart). The shelf counts what the trainer makes this process hold; null: nobody counts.
+  ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid, uint64_t process_start, SpecShelf* shelf = nullptr)
+      : connection_(connection), uid_(uid), pid_(pid), process_start_(process_start), shelf_(shelf) {
+    if (shelf_ != nullptr) held_ = shelf_->Open(uid_);
+  }
 
   // `fds` are exactly as many as the frame must bring. An error ends the connection; its text is for the trainer and the log.
-  // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation.
+  // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation, kNotReady (no memory for what it sends now: to be tried again).
   Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
 
   // What may come with a packet that begins so, in this state: nothing, but where state and frame call for it.
@@ -84,12 +87,15 @@ class ConnectionProtocol {
   template <typename Other>
   Result<FrameAction> On(Other frame, std::vector<UniqueFd> fds);
   Result<FrameAction> CompleteSpec();
+  Result<std::shared_ptr<const shm::JobSpec>> Decoded(std::span<const std::byte> bytes);
   Status Unexpected(const shm::Frame& frame) const;
 
   ConnectionId connection_;
   uint32_t uid_;
   int32_t pid_;
   uint64_t process_start_;
+  SpecShelf* shelf_;
+  PeerMemory::Share held_;  // the parts of a description or a schedule that have come
   ConnectionState state_ = ConnectionState::kHello;
   uint32_t agreed_ = 0;
   shm::HelloFrame hello_;

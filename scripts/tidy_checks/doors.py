@@ -77,7 +77,7 @@ MAINS = ("memserver/main.cpp", "client/memctl/**", "trainer/main.cpp", "bench/**
 BANNED = (
     Banned("std::mutex", r"\bstd::(recursive_|shared_|timed_)*mutex\b|\bstd::condition_variable",
            "give the state one owner thread and send to its queue (base/event_queue.h)",
-           ("base/event_queue.h", "base/log.cpp", "base/log_queue.cpp", "memserver/update/worker_team.h", "memserver/jobs/snapshot_board.h", "memserver/admin/snapshot_source.h", "nvme/thread_queue.h",
+           ("base/event_queue.h", "base/log.cpp", "base/log_queue.cpp", "memserver/update/worker_team.h", "memserver/jobs/peer_memory.h", "memserver/jobs/peer_memory.cpp", "memserver/jobs/snapshot_board.h", "memserver/admin/snapshot_source.h", "nvme/thread_queue.h",
             "device/cuda_driver.cpp", "device/cuda_host_ranges.h", "device/cuda_kernels.h", "bench/**")),
     Banned("std::thread", r"\bstd::(jthread|thread)\b(?!::)", "docs/threads.md lists the threads; add the new one there and here",
            ("base/log_queue.cpp", "memserver/server.*", "memserver/*_thread.*", "memserver/update/worker_team.*", "memserver/update/tuning.cpp", "memserver/residency/host_pool.cpp",

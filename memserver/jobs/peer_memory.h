@@ -1,0 +1,68 @@
+// PeerMemory: what clients make memserver hold beside the pool (descriptions and schedules that are on their way, descriptions of jobs and
+// of ranks that wait), summed for each user and in all, and bounded: one user cannot take the room of the others, nor all of them the
+// machine's.
+//
+// Any thread. What is held gives itself back when its Share ends, on whatever thread that is; a Share may outlive the PeerMemory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "base/status.h"
+#include "base/units.h"
+
+namespace tidepool::memserver {
+
+struct PeerMemoryLimits {
+  uint64_t user = 192 * kMiB;  // the largest description that there may be, encoded and then decoded, with room beside it
+  uint64_t all = 384 * kMiB;
+  uint64_t always = 1 * kMiB;  // a user who has no more than this has it also when others have taken the rest: nearly all descriptions
+};
+
+class PeerMemory {
+ private:
+  struct Book {
+    PeerMemoryLimits limits;
+    std::mutex mutex;  // held for a few instructions
+    std::map<uint32_t, uint64_t> users;
+    uint64_t all = 0;
+  };
+
+ public:
+  // What one thing of a user takes.
+  class Share {
+   public:
+    Share() = default;
+    Share(Share&& other) noexcept : book_(std::move(other.book_)), uid_(other.uid_), bytes_(std::exchange(other.bytes_, 0)) {}
+    Share& operator=(Share&& other) noexcept {
+      std::swap(book_, other.book_);
+      std::swap(uid_, other.uid_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Share();
+    // Takes more, or gives back. Errors: kNotReady (no room now; the share stays as it was).
+    Status Resize(uint64_t bytes);
+    uint64_t bytes() const { return bytes_; }
+
+   private:
+    friend class PeerMemory;
+    Share(std::shared_ptr<Book> book, uint32_t uid) : book_(std::move(book)), uid_(uid) {}
+    std::shared_ptr<Book> book_;  // null: nobody counts
+    uint32_t uid_ = 0;
+    uint64_t bytes_ = 0;
+  };
+
+  explicit PeerMemory(const PeerMemoryLimits& limits = {}) : book_(std::make_shared<Book>()) { book_->limits = limits; }
+  // Of nothing yet.
+  Share Open(uint32_t uid) const { return Share(book_, uid); }
+  uint64_t bytes() const;
+
+ private:
+  std::shared_ptr<Book> book_;
+};
+
+}  // namespace tidepool::memserver
