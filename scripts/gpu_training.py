@@ -80,6 +80,27 @@ def all_tasks() -> list[Task]:
     return tasks
 
 
+# Of host memory: 12 of states, 2 of weights and 2 of gradients; the peer keeps as many (fp32 parameters, gradients and two moments).
+HOST_BYTES = {"plain": 0, "fsdp2": 16, "ours": 16}
+HOST_BYTES_BESIDE = 4 << 30  # of the programs themselves
+
+
+def host_bytes(task: Task) -> int:
+    """What the run takes of the host's memory: where there is less, it is left out and no failure."""
+    return HOST_BYTES_BESIDE + HOST_BYTES[task.way] * SHAPES[task.shape].parameters
+
+
+def available_bytes(meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup") -> int:
+    """What a program may take now: of the machine, and of this process's memory cgroup where it has a limit."""
+    with open(meminfo, encoding="utf-8") as file:
+        free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+    try:
+        with open(os.path.join(cgroup, "memory.max"), encoding="utf-8") as limit, open(os.path.join(cgroup, "memory.current"), encoding="utf-8") as used:
+            return min(free, int(limit.read()) - int(used.read()))
+    except (OSError, ValueError):  # no cgroup of version 2 here, or no limit ("max")
+        return free
+
+
 def seconds_expected(task: Task) -> float:
     """Of starting and a few steps: a guess that only decides whether to begin."""
     billions = SHAPES[task.shape].parameters / 1e9
@@ -262,7 +283,10 @@ def main() -> int:
         runner = Runner(arguments, folder)
         for task in tasks:
             if runner.left() < seconds_expected(task):
-                left_out.append(f"{task.way} {task.name()}")
+                left_out.append(f"{task.way} {task.name()}: no time")
+                continue
+            if (free := available_bytes()) < host_bytes(task):
+                left_out.append(f"{task.way} {task.name()}: {host_bytes(task) / 2**30:.0f} GiB of host memory, {free / 2**30:.0f} GiB are available")
                 continue
             found = runner.run(task)
             if found is not None:
@@ -274,7 +298,7 @@ def main() -> int:
     for found in rows:
         print(json.dumps(found))
     if left_out:
-        print(f"gpu_training: no time for {len(left_out)} of {len(tasks)} points: {'; '.join(left_out)}", file=sys.stderr)
+        print(f"gpu_training: left out {len(left_out)} of {len(tasks)} points: {'; '.join(left_out)}", file=sys.stderr)
     if runner.failed or not rows:
         return 1
     return EXIT_TARGET_MISSED if any(found["holds"] is False for found in rows) else 0

@@ -50,6 +50,22 @@ class Bounds(unittest.TestCase):
             self.assertEqual(shape.parameters, (50257 + 1024) * c + shape.layers * (12 * c * c + 13 * c) + 2 * c)
 
 
+class HostMemory(unittest.TestCase):
+    def test_a_model_that_the_host_has_no_room_for_is_known_before_it_is_begun(self):
+        self.assertAlmostEqual(gpu_training.host_bytes(gpu_training.Task("ours", "7B", 8)) / 2**30, 103, delta=1)
+        self.assertEqual(gpu_training.host_bytes(gpu_training.Task("plain", "7B", 8)), gpu_training.HOST_BYTES_BESIDE)
+
+    def test_what_is_available_is_the_machines_or_less_where_a_cgroup_says_so(self):
+        with tempfile.TemporaryDirectory() as folder:
+            meminfo = write(os.path.join(folder, "meminfo"), "MemTotal: 4096 kB\nMemAvailable: 2048 kB\n")
+            self.assertEqual(gpu_training.available_bytes(meminfo, folder), 2 << 20)
+            write(os.path.join(folder, "memory.max"), "max\n")
+            write(os.path.join(folder, "memory.current"), "1000\n")
+            self.assertEqual(gpu_training.available_bytes(meminfo, folder), 2 << 20)
+            write(os.path.join(folder, "memory.max"), "5000\n")
+            self.assertEqual(gpu_training.available_bytes(meminfo, folder), 4000)
+
+
 class Rows(unittest.TestCase):
     def setUp(self):
         self.task = gpu_training.Task("ours", "1.3B", 8)
