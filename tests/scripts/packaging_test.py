@@ -103,6 +103,7 @@ class Texts(unittest.TestCase):
     def test_the_unit_is_one(self):
         unit = text_of("systemd/tidepool-memserver.service")
         for line in ("Type=notify", "WatchdogSec=60s", "FileDescriptorStoreMax=128", "LimitMEMLOCK=infinity", "NoNewPrivileges=yes",
+                     "Wants=nvidia-persistenced.service", "ExecStartPre=-+/usr/bin/nvidia-modprobe -c0 -u",
                      "StartLimitIntervalSec=0"):  # systemd would drop the descriptors of the jobs' memory with the unit that it gives up
             self.assertIn("\n" + line + "\n", unit)
         if shutil.which("systemd-analyze"):
