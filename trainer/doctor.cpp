@@ -24,7 +24,7 @@ void SayGpus() {
     std::cout << "gpu       cuda:" << gpu.ordinal << ", " << gpu.name << ", " << FormatBytes(gpu.total_bytes) << ", "
               << device::Text(gpu.uuid) << ", PCI " << gpu.pci_address << "; waits for flags: " << (gpu.wait_value64 ? "yes" : "no")
               << ", exports memory as descriptors: " << (gpu.vmm_export ? "yes" : "no")
-              << ", as handles: " << (gpu.ipc_export ? "yes" : "no") << "\n";
+              << ", as handles: " << (gpu.ipc_export ? "yes" : "no") << (gpu.mps ? ", under MPS" : "") << "\n";
   }
 }
 

@@ -216,6 +216,8 @@ Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group,
   setup.native_stream = task_.device.native_group;
   setup.clock = &clock_;
   setup.doomed = [this] { return SeatLost(); };
+  if (!communicators_) communicators_.emplace(setup.nccl);
+  setup.together = &*communicators_;
   TP_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> fast, NcclCollective::Open(std::move(setup)));
   return std::unique_ptr<Collective>(std::move(fast));
 }

@@ -19,6 +19,7 @@
 #include "client/mem_client.h"
 #include "client/provide_frozen.h"
 #include "device/device.h"
+#include "trainer/comm/communicator_set.h"
 #include "trainer/comm/done_keys.h"
 #include "trainer/check_run.h"
 #include "trainer/comm/gloo_collective.h"
@@ -131,6 +132,7 @@ class RunSession {
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<RendezvousStore> store_;
   std::unique_ptr<Collective> world_;
+  std::optional<CommunicatorSet> communicators_;            // of NCCL; outlives the groups
   std::vector<std::unique_ptr<Collective>> group_storage_;  // by data group; null where not a member, or where it is the world
   std::vector<bool> group_is_world_;
   std::unique_ptr<client::MemClient> client_;

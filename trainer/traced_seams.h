@@ -62,6 +62,7 @@ class TracedCollective final : public Collective {
   device::Stream* stream() override { return real_->stream(); }
   bool Test(Ticket ticket) override;
   Status Wait(Ticket ticket) override;
+  void GiveUp(const Status& why) override { real_->GiveUp(why); }
   Status Barrier() override { return real_->Barrier(); }
   Status SumDoubles(double* values, uint64_t count) override { return real_->SumDoubles(values, count); }
   Status Broadcast(void* bytes, uint64_t size) override { return real_->Broadcast(bytes, size); }

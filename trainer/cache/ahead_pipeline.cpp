@@ -33,7 +33,7 @@ Result<std::unique_ptr<AheadPipeline>> AheadPipeline::Open(PipelineSetup setup) 
 }
 
 AheadPipeline::~AheadPipeline() {
-  for (size_t i = 0; i <= setup_.groups.size(); ++i) PlaceInWords(i).flag->store(device::kFlagPoison, std::memory_order_release);
+  PoisonOwnWords();
   const Ends ends = RecordEnds();
   bool passed = LookAt(ends);
   for (int polls = 0; !passed && polls < kLeavePolls; ++polls) {
@@ -53,8 +53,23 @@ std::vector<device::Stream*> AheadPipeline::Streams() const {
 }
 
 Status AheadPipeline::Latch(Status status) {
-  if (!status.ok() && status_.ok()) status_ = std::move(status);
+  if (!status.ok() && status_.ok()) {
+    status_ = std::move(status);
+    LetStreamsGo();
+  }
   return status_;
+}
+
+void AheadPipeline::PoisonOwnWords() const {
+  for (size_t i = 0; i <= setup_.groups.size(); ++i) PlaceInWords(i).flag->store(device::kFlagPoison, std::memory_order_release);
+}
+
+void AheadPipeline::LetStreamsGo() const {
+  PoisonOwnWords();
+  for (const Op& op : ops_) setup_.service->FlagsOf(op.ticket).done->store(device::kFlagPoison, std::memory_order_release);
+  for (Collective* group : setup_.groups) {
+    if (group != nullptr) group->GiveUp(status_);
+  }
 }
 
 AheadPipeline::Word AheadPipeline::PlaceInWords(size_t index) const {

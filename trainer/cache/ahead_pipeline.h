@@ -95,7 +95,12 @@ class AheadPipeline {
 
   AheadPipeline(PipelineSetup setup, RegisteredHost words) : setup_(std::move(setup)), words_(std::move(words)) {}
 
+  // The first error is kept, and lets the streams go.
   Status Latch(Status status);
+  void PoisonOwnWords() const;
+  // After an error: no stream of this process waits any longer for the server, for another stream or for a peer. Flags first, for a
+  // communicator that is aborted waits for the streams.
+  void LetStreamsGo() const;
   Word PlaceInWords(size_t index) const;
   // A point of the compute stream.
   Word MarkCompute();

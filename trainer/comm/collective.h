@@ -48,6 +48,10 @@ class Collective {
   // group passed).
   virtual Status Wait(Ticket ticket) = 0;
 
+  // An operation has failed, or the step is given up: what is still in flight ends in some way, soon, and everything fails with `why` from
+  // here on. Call it when nothing else holds up the streams of this process any more (flags poisoned). May block for seconds.
+  virtual void GiveUp(const Status& /*why*/) {}
+
   // Blocking conveniences for set-up, metrics and agreement. Errors: kCollectiveFailed.
   virtual Status Barrier() = 0;
   virtual Status SumDoubles(double* values, uint64_t count) = 0;

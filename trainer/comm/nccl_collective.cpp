@@ -10,6 +10,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kPollNs = 20'000;
+constexpr int kSpins = 200;  // looks before the first sleep: NCCL launches an operation within microseconds
 constexpr int64_t kAskNs = kNsPerSecond / 4;
 constexpr int64_t kFarewellNs = 5 * kNsPerSecond;
 
@@ -40,7 +41,8 @@ std::string NcclCollective::Doing(const char* name) const {
 }
 
 Result<std::unique_ptr<NcclCollective>> NcclCollective::Open(NcclSetup setup) {
-  TP_CHECK(setup.nccl != nullptr && setup.host != nullptr && setup.stream != nullptr && setup.clock != nullptr, "a whole setup");
+  TP_CHECK(setup.nccl != nullptr && setup.host != nullptr && setup.stream != nullptr && setup.clock != nullptr && setup.together != nullptr,
+           "a whole setup");
   std::unique_ptr<NcclCollective> group(new NcclCollective(std::move(setup)));
   TP_RETURN_IF_ERROR(group->Connect());
   return group;
@@ -56,12 +58,19 @@ Status NcclCollective::Connect() {
   setup_.stream->Record();
   const int result =
       setup_.nccl->comm_init_rank_config(&comm_, static_cast<int>(world()), invitation.id, static_cast<int>(rank()), NonBlockingConfig());
+  setup_.together->Add(comm_);
   Settle("ncclCommInitRankConfig", result);
   return failure_;
 }
 
 NcclCollective::~NcclCollective() {
-  if (comm_ == nullptr) return;
+  if (!setup_.together->Has(comm_)) return;
+  if (!EndsInOrder()) setup_.together->AbortAll();
+}
+
+bool NcclCollective::EndsInOrder() {
+  if (!failure_.ok()) return false;
+
   // Peers may still read what this rank sends: only together it can end.
   int result = setup_.nccl->comm_finalize(comm_);
   const int64_t until = setup_.clock->NowNs() + kFarewellNs;
@@ -69,21 +78,20 @@ NcclCollective::~NcclCollective() {
     setup_.clock->SleepNs(kPollNs);
     if (setup_.nccl->comm_get_async_error(comm_, &result) != NcclTable::kSuccess) break;
   }
-  if (result == NcclTable::kSuccess) {
-    static_cast<void>(setup_.nccl->comm_destroy(comm_));
-  } else {
-    AbortComm();
-  }
+  if (result != NcclTable::kSuccess) return false;
+
+  setup_.together->Remove(comm_);
+  static_cast<void>(setup_.nccl->comm_destroy(comm_));
+  return true;
 }
 
-void NcclCollective::AbortComm() {
-  // Nobody is left to be told of a failure.
-  if (comm_ != nullptr) static_cast<void>(setup_.nccl->comm_abort(std::exchange(comm_, nullptr)));
-}
-
-void NcclCollective::Abort(const Status& why) {
+void NcclCollective::FailWith(const Status& why) {
   if (failure_.ok()) failure_ = Status(ErrorId::kCollectiveFailed, Doing("an operation")).Why(why.what());
-  AbortComm();
+}
+
+void NcclCollective::GiveUp(const Status& why) {
+  FailWith(why);
+  setup_.together->AbortAll();
 }
 
 void NcclCollective::Fail(const char* name, int result) {
@@ -91,7 +99,6 @@ void NcclCollective::Fail(const char* name, int result) {
   const char* detail = comm_ == nullptr ? nullptr : setup_.nccl->get_last_error(comm_);
   if (detail != nullptr && *detail != '\0') why += ": " + FirstLine(detail);
   failure_ = Status(ErrorId::kCollectiveFailed, Doing(name)).Why(why);
-  AbortComm();
 }
 
 void NcclCollective::AskDoomed() {
@@ -99,27 +106,32 @@ void NcclCollective::AskDoomed() {
   if (!setup_.doomed || now - asked_ns_ < kAskNs) return;
   asked_ns_ = now;
   const Status why = setup_.doomed();
-  if (!why.ok()) Abort(why);
+  if (!why.ok()) FailWith(why);
 }
 
 void NcclCollective::Settle(const char* name, int result) {
   const int64_t until = setup_.clock->NowNs() + setup_.timeout_ms * kNsPerMs;
-  while (result == NcclTable::kInProgress) {
+  for (int looks = 0; result == NcclTable::kInProgress; ++looks) {
     AskDoomed();
     if (!failure_.ok()) return;
     if (setup_.clock->NowNs() >= until) {
-      return Abort(
+      return FailWith(
           Status(ErrorId::kCollectiveFailed, std::string(name) + " did not end within " + std::to_string(setup_.timeout_ms) + " ms"));
     }
-    setup_.clock->SleepNs(kPollNs);
+    if (looks >= kSpins) setup_.clock->SleepNs(kPollNs);
     const int asked = setup_.nccl->comm_get_async_error(comm_, &result);
     if (asked != NcclTable::kSuccess) result = asked;
   }
   if (result != NcclTable::kSuccess) Fail(name, result);
 }
 
+bool NcclCollective::Usable() {
+  if (failure_.ok() && !setup_.together->Has(comm_)) FailWith(Status(ErrorId::kCollectiveFailed, "another group of this rank has failed"));
+  return failure_.ok();
+}
+
 void NcclCollective::Look() {
-  if (!failure_.ok()) return;
+  if (!Usable()) return;
   int error = NcclTable::kSuccess;
   const int asked = setup_.nccl->comm_get_async_error(comm_, &error);
   if (asked != NcclTable::kSuccess) error = asked;
@@ -135,14 +147,14 @@ Collective::Ticket NcclCollective::Keep(const char* name, int result) {
 
 Collective::Ticket NcclCollective::StartAllGather(const BlockView& block) {
   constexpr const char* kName = "ncclAllGather";
-  if (!failure_.ok()) return Keep(kName, NcclTable::kSuccess);
+  if (!Usable()) return Keep(kName, NcclTable::kSuccess);
   return Keep(kName, setup_.nccl->all_gather(ShardOf(block, rank()), block.data, block.shard_elements, TypeOf(block.dtype), comm_,
                                              setup_.native_stream));
 }
 
 Collective::Ticket NcclCollective::StartReduceScatter(const BlockView& block) {
   constexpr const char* kName = "ncclReduceScatter";
-  if (!failure_.ok()) return Keep(kName, NcclTable::kSuccess);
+  if (!Usable()) return Keep(kName, NcclTable::kSuccess);
   return Keep(kName, setup_.nccl->reduce_scatter(block.data, ShardOf(block, rank()), block.shard_elements, TypeOf(block.dtype),
                                                  NcclTable::kSum, comm_, setup_.native_stream));
 }

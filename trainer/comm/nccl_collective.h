@@ -6,10 +6,11 @@
 // two groups that wait for peers in different orders could otherwise hold each other up.
 // Start waits for NCCL where NCCL has to set up connections first (an operation's first time), which needs the peers' same call; all else
 // returns at once, after kernels were launched.
-// A group that has failed stays so: its communicator is aborted, which ends its kernels, and with them the waits behind them in the stream;
-// the results are garbage, and every Test and Wait says so. It fails by itself when NCCL sees an error, when `doomed` says that the run is
-// lost (asked four times a second in Test and where NCCL is waited for), at the time-out of a set-up, and by Abort. Nobody looks while the
-// CPU waits for a stream by other means: call Test in between (ParameterCache::AwaitOperators does).
+// A group that has failed stays so: results are garbage, and every Test and Wait says so. It fails by itself when NCCL sees an error, when
+// `doomed` says that the run is lost (asked four times a second in Test and where NCCL is waited for), at the time-out of a set-up, with
+// another group of its set, and by GiveUp. Nobody looks while the CPU waits for a stream by other means: call Test in between
+// (ParameterCache::AwaitOperators does). The kernels of a group that has failed go on waiting for their peers until GiveUp, or the
+// destructor, aborts the communicators of all groups of the set, and with them ends the waits behind them in the streams.
 // Arithmetic: sums are NCCL's, in its order, which is fixed for a group on given machines; not the bits of Gloo's group. Barrier,
 // SumDoubles and Broadcast go through the host's group of the same ranks, which also carries NCCL's id.
 #pragma once
@@ -22,6 +23,7 @@
 
 #include "base/clock.h"
 #include "trainer/comm/collective.h"
+#include "trainer/comm/communicator_set.h"
 #include "trainer/comm/nccl_table.h"
 #include "trainer/comm/rendezvous.h"
 
@@ -36,6 +38,7 @@ struct NcclSetup {   // pointers must outlive the collective
   Clock* clock = nullptr;
   int64_t timeout_ms = kCollectiveTimeoutMs;  // of one set-up of connections
   std::function<Status()> doomed{};           // Rendezvous::doomed
+  CommunicatorSet* together = nullptr;        // of all groups of this process
 };
 
 class NcclCollective final : public Collective {
@@ -58,25 +61,29 @@ class NcclCollective final : public Collective {
   Status SumDoubles(double* values, uint64_t count) override { return setup_.host->SumDoubles(values, count); }
   Status Broadcast(void* bytes, uint64_t size) override { return setup_.host->Broadcast(bytes, size); }
 
-  // A peer is lost: operations in flight end, and all fail with `why`.
-  void Abort(const Status& why);
+  // Aborts the communicators of the whole set.
+  void GiveUp(const Status& why) override;
 
  private:
   explicit NcclCollective(NcclSetup setup) : setup_(std::move(setup)) {}
 
   Status Connect();
+  // The communicator is finalized and destroyed together with its peers; false where that fails.
+  bool EndsInOrder();
   // The call of this name has returned `result`; waits until NCCL is done with it.
   void Settle(const char* name, int result);
   void Fail(const char* name, int result);
+  // False: this group has failed, or was aborted with another one.
+  bool Usable();
   // Looks for errors that came by themselves.
   void Look();
   void AskDoomed();
   Ticket Keep(const char* name, int result);
-  void AbortComm();
+  void FailWith(const Status& why);
   std::string Doing(const char* name) const;
 
   const NcclSetup setup_;
-  void* comm_ = nullptr;  // null after an abort
+  void* comm_ = nullptr;  // in use only as long as the set has it
   Status failure_;
   int64_t asked_ns_ = 0;  // doomed
   Ticket last_ = 0;

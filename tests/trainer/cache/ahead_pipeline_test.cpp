@@ -204,6 +204,60 @@ TEST_F(AheadPipelineTest, ATransferThatFailsAloneHoldsUpNoStreamEither) {
   EXPECT_EQ(pipeline_->WaitAll().id(), ErrorId::kProtocolViolation);
 }
 
+// A group of two ranks whose peer never comes; notes what held up the streams when it was given up.
+class LostGroup final : public Collective {
+ public:
+  explicit LostGroup(device::Stream* stream) : stream_(stream) {}
+  uint32_t rank() const override { return 0; }
+  uint32_t world() const override { return 2; }
+  Ticket StartAllGather(const BlockView&) override { return ++last_; }
+  Ticket StartReduceScatter(const BlockView&) override { return ++last_; }
+  device::Stream* stream() override { return stream_; }
+  bool Test(Ticket) override { return lost; }
+  Status Wait(Ticket) override { return Status(ErrorId::kCollectiveFailed, "the peer is lost"); }
+  void GiveUp(const Status& why) override {
+    ++given_up;
+    EXPECT_EQ(why.id(), ErrorId::kCollectiveFailed);
+    EXPECT_EQ(*done, device::kFlagPoison) << "a communicator that is aborted waits for streams that wait for flags";
+  }
+  Status Barrier() override { return {}; }
+  Status SumDoubles(double*, uint64_t) override { return {}; }
+  Status Broadcast(void*, uint64_t) override { return {}; }
+
+  bool lost = false;
+  int given_up = 0;
+  device::Flag* done = nullptr;  // of a transfer in flight
+
+ private:
+  device::Stream* stream_;
+  Ticket last_ = 0;
+};
+
+TEST_F(AheadPipelineTest, StreamsAreLetGoBeforeGroupsAreGivenUp) {
+  Open(4);
+  LayoutOptions options;
+  options.world = 2;
+  options.chunk_bytes = 64 * 4;
+  const std::vector<ParameterNote> notes{{"p", {64}, 0, 0, false}};
+  const ChunkLayout shared = BuildLayout(notes, options).value();
+  LostGroup group(service_->OpenStream());
+  const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
+  MemoryServer server(&shared);
+  FlagChunkService service(&server, {.rcache_bytes = shared.BlockBytes()});
+  const auto pipeline = std::move(AheadPipeline::Open({&shared, 0, &service, {&group}, &clock_, streams})).value();
+  compute_->WaitFlag(&first_, 1);  // an operator that has not ended: the server may not begin with the next fetch
+  const UseMark use = pipeline->Used();
+  pipeline->Fetch(0, service.attachment().rcache, 0, {0, use});
+  group.done = service.FlagsOf(1).done;
+
+  group.lost = true;
+  EXPECT_EQ(pipeline->Progress().id(), ErrorId::kCollectiveFailed);
+  EXPECT_EQ(pipeline->Progress().id(), ErrorId::kCollectiveFailed);
+  EXPECT_EQ(group.given_up, 1) << "once, at the first error";
+  first_ = 1;
+  service.Leave();
+}
+
 TEST_F(AheadPipelineTest, AfterAGroupsErrorNothingIsRequestedThoughTheServerIsThere) {
   Open(4);
   LayoutOptions options;

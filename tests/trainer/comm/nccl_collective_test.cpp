@@ -1,7 +1,10 @@
 // NcclCollective over a table of functions of the test's own: what NCCL is asked for, and that each of its failures is told, in its words.
 #include "trainer/comm/nccl_collective.h"
 
+#include <atomic>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,7 +17,7 @@ namespace nccl_collective_test {
 
 constexpr int kSystemError = 2, kRemoteError = 6;
 
-// The library's state: one communicator.
+// The library's state. Communicators are numbered by the order of their making.
 struct Library {
   std::vector<std::string> calls;
   std::string fails;  // this call returns kSystemError
@@ -25,7 +28,11 @@ struct Library {
   size_t count = 0;
   int type = -1;
   void* stream = nullptr;
-  char comm = 0;
+  char comms[4] = {};
+  int made = 0;
+  // As NCCL's: each abort ends its own kernels first, and then waits for all streams of the process, until `needed` have begun.
+  std::atomic<int> aborts{0}, returned{0};
+  int needed = 1;
 };
 Library* library = nullptr;
 
@@ -48,7 +55,7 @@ NcclTable FakeNccl() {
     return Call("id");
   };
   nccl.comm_init_rank_config = [](void** comm, int ranks, NcclId id, int rank, void*) {
-    *comm = &library->comm;
+    *comm = &library->comms[library->made++];
     return Call("init " + std::to_string(rank) + "/" + std::to_string(ranks) + " id " + std::to_string(id.bytes[0]));
   };
   nccl.comm_get_async_error = [](void*, int* error) {
@@ -58,7 +65,12 @@ NcclTable FakeNccl() {
   };
   nccl.comm_finalize = [](void*) { return Call("finalize"); };
   nccl.comm_destroy = [](void*) { return Call("destroy"); };
-  nccl.comm_abort = [](void*) { return Call("abort"); };
+  nccl.comm_abort = [](void*) {
+    Library* const entered = library;
+    for (++entered->aborts; entered->aborts < entered->needed;) std::this_thread::yield();
+    ++entered->returned;
+    return NcclTable::kSuccess;
+  };
   nccl.all_gather = [](const void* send, void* receive, size_t count, int type, void*, void* stream) {
     library->type = type;
     library->stream = stream;
@@ -113,6 +125,7 @@ class NcclCollectiveTest : public ::testing::Test {
     setup.clock = &clock_;
     setup.timeout_ms = 1000;
     setup.doomed = [this] { return doomed_; };
+    setup.together = &together_;
     return NcclCollective::Open(std::move(setup));
   }
   bool Called(const std::string& name) const {
@@ -124,6 +137,7 @@ class NcclCollectiveTest : public ::testing::Test {
   device::HostDevice device_;
   std::unique_ptr<device::Stream> stream_;
   NcclTable nccl_;
+  CommunicatorSet together_{&nccl_};
   Status doomed_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(3 * 10 * 4);
 };
@@ -154,7 +168,8 @@ TEST_F(NcclCollectiveTest, OperationsAreInPlaceAndInTheStream) {
   EXPECT_EQ(value, 6.0);
   EXPECT_FALSE(group->Barrier().ok()) << "it is the host's";
   group.reset();
-  EXPECT_TRUE(Called("finalize") && Called("destroy") && !Called("abort"));
+  EXPECT_TRUE(Called("finalize") && Called("destroy"));
+  EXPECT_EQ(library_.aborts, 0);
 }
 
 TEST_F(NcclCollectiveTest, RankZeroMakesTheIdAndItsFailureIsToldToAll) {
@@ -176,18 +191,20 @@ TEST_F(NcclCollectiveTest, EachFailingCallIsToldInNcclsWordsAndEndsTheGroup) {
   EXPECT_NE(refused.Format().find("ncclCommInitRankConfig in group 'shared' failed on its rank 1 of 3"), std::string::npos);
   EXPECT_NE(refused.Format().find("unhandled system error: socket closed"), std::string::npos) << refused.Format();
   for (const std::string call : {"gather", "reduce"}) {
-    library_ = {};
+    library_.fails.clear();
+    library_.aborts = 0;
     auto group = std::move(Open()).value();
     library_.fails = call;
     const BlockView block{memory_.data(), 10, DType::kF32};
     const auto first = call == "gather" ? group->StartAllGather(block) : group->StartReduceScatter(block);
-    EXPECT_TRUE(Called("abort"));
     const size_t calls = library_.calls.size();
     const auto second = group->StartAllGather(block);
     EXPECT_EQ(library_.calls.size(), calls) << "nothing more is started";
     EXPECT_TRUE(group->Test(first) && group->Test(second));
     EXPECT_NE(group->Wait(first).Format().find("unhandled system error: socket closed"), std::string::npos);
     EXPECT_EQ(group->Wait(second).id(), ErrorId::kCollectiveFailed);
+    group.reset();
+    EXPECT_EQ(library_.aborts, 1);
   }
 }
 
@@ -197,8 +214,11 @@ TEST_F(NcclCollectiveTest, AnErrorThatComesByItselfIsSeenAndTheStreamIsFreed) {
   EXPECT_FALSE(group->Test(gather));
   library_.state = kRemoteError;
   EXPECT_TRUE(group->Test(gather));
-  EXPECT_TRUE(Called("abort"));
-  EXPECT_NE(group->Wait(gather).Format().find("remote process exited"), std::string::npos);
+  const Status failed = group->Wait(gather);
+  EXPECT_NE(failed.Format().find("remote process exited"), std::string::npos);
+  EXPECT_EQ(library_.aborts, 0) << "whoever knows what else the streams wait for lets that go first";
+  group->GiveUp(failed);
+  EXPECT_EQ(library_.aborts, 1);
 }
 
 TEST_F(NcclCollectiveTest, ALostPeerAbortsTheGroup) {
@@ -208,13 +228,39 @@ TEST_F(NcclCollectiveTest, ALostPeerAbortsTheGroup) {
   doomed_ = Status(ErrorId::kPeerLost, "rank 2 has died");
   clock_.Advance(kNsPerSecond);
   EXPECT_TRUE(group->Test(first));
-  EXPECT_TRUE(Called("abort"));
   const Status lost = group->Wait(first);
   EXPECT_EQ(lost.id(), ErrorId::kCollectiveFailed);
   EXPECT_NE(lost.Format().find("rank 2 has died"), std::string::npos);
-  group->Abort(Status(ErrorId::kPeerLost, "again"));
+  group->GiveUp(Status(ErrorId::kPeerLost, "again"));
+  group->GiveUp(Status(ErrorId::kPeerLost, "and again"));
   group.reset();
-  EXPECT_EQ(std::count(library_.calls.begin(), library_.calls.end(), "abort"), 1);
+  EXPECT_EQ(library_.aborts, 1);
+}
+
+TEST_F(NcclCollectiveTest, AllGroupsOfARankAreAbortedTogetherForOneAbortWaitsForTheOthersKernels) {
+  auto first = std::move(Open()).value(), second = std::move(Open()).value();
+  const auto gather = second->StartAllGather({memory_.data(), 10, DType::kF32});
+  library_.needed = 2;
+  first->GiveUp(Status(ErrorId::kPeerLost, "rank 2 has died"));
+  EXPECT_EQ(library_.aborts, 2);
+
+  EXPECT_TRUE(second->Test(gather));
+  EXPECT_NE(second->Wait(gather).Format().find("another group of this rank has failed"), std::string::npos);
+  const size_t calls = library_.calls.size();
+  EXPECT_FALSE(second->Wait(second->StartReduceScatter({memory_.data(), 10, DType::kF32})).ok());
+  EXPECT_EQ(library_.calls.size(), calls) << "its communicator is gone";
+}
+
+TEST_F(NcclCollectiveTest, AnAbortThatDoesNotReturnHoldsNobodyUp) {
+  CommunicatorSet impatient(&nccl_, kNsPerMs);
+  impatient.Add(&library_.comms[0]);
+  library_.needed = 2;
+  impatient.AbortAll();
+  EXPECT_FALSE(impatient.Has(&library_.comms[0]));
+  while (library_.aborts < 1) std::this_thread::yield();  // it stands in the library now
+  impatient.Add(&library_.comms[1]);
+  impatient.AbortAll();  // lets the thread of the first go, before the library does
+  while (library_.returned < 2) std::this_thread::yield();
 }
 
 TEST_F(NcclCollectiveTest, ASlowCallIsWaitedForWhileThePeersAreThere) {
