@@ -42,6 +42,9 @@ static_assert(kCudaVmmSupported == int{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGE
 static_assert(kCudaPosixHandleSupported == int{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED});
 static_assert(kCudaMemOps64 == int{CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS});
 static_assert(kCudaIpcSupported == int{CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED});
+#if CUDA_VERSION >= 12050
+static_assert(kCudaMpsEnabled == int{CU_DEVICE_ATTRIBUTE_MPS_ENABLED});
+#endif
 static_assert(sizeof(CudaUuid) == sizeof(CUuuid) && sizeof(CudaIpcHandle) == sizeof(CUipcMemHandle));
 static_assert(sizeof(CudaAllocationTerms) == sizeof(CUmemAllocationProp) && sizeof(CudaAccess) == sizeof(CUmemAccessDesc));
 static_assert(offsetof(CudaAllocationTerms, handle_types) == offsetof(CUmemAllocationProp, requestedHandleTypes));

@@ -36,6 +36,7 @@ enum CudaAttribute : int {
   kCudaPosixHandleSupported = 103,
   kCudaMemOps64 = 122,
   kCudaIpcSupported = 125,
+  kCudaMpsEnabled = 133,
 };
 
 struct CudaUuid {

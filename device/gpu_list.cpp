@@ -57,6 +57,7 @@ Result<Gpu> ReadGpu(const CudaDriver& cuda, int ordinal) {
   TP_ASSIGN_OR_RETURN(gpu.wait_value64, HasAll(cuda, device, {kCudaUnifiedAddressing, kCudaHostRegisterSupported, kCudaMemOps64}));
   TP_ASSIGN_OR_RETURN(gpu.vmm_export, HasAll(cuda, device, {kCudaVmmSupported, kCudaPosixHandleSupported}));
   TP_ASSIGN_OR_RETURN(gpu.ipc_export, HasAll(cuda, device, {kCudaIpcSupported}));
+  TP_ASSIGN_OR_RETURN(gpu.mps, HasAll(cuda, device, {kCudaMpsEnabled}));
   return gpu;
 }
 

@@ -29,6 +29,7 @@ struct Gpu {
   bool wait_value64 = false;  // streams wait for 64-bit flags; without it the GPU cannot be used
   bool vmm_export = false;    // memory leaves as the descriptor of an allocation (ExportForm::kVmm)
   bool ipc_export = false;    // memory leaves as a handle (ExportForm::kIpc)
+  bool mps = false;           // this process is a client of the Multi-Process Service there: a fault of one client ends all of them
 };
 
 // By ordinal, at least one. Errors: kCudaUnavailable (the text says why there is none), kCudaFailed.

@@ -57,13 +57,14 @@ GpuSource CudaGpus() {
 std::string WhatItLacks(const device::Gpu& gpu) {
   if (!gpu.wait_value64) return "its streams cannot wait for 64-bit flags: it cannot be used";
   if (!gpu.vmm_export && !gpu.ipc_export) return "its memory cannot leave a process: it cannot be used";
+  if (gpu.mps) return "MPS shares it: a fault of another client of MPS would end memserver's context too, so no states may lie there";
   return gpu.vmm_export ? "" : "its memory leaves a process as a handle (ipc) only, not as a descriptor (vmm)";
 }
 
 std::string Text(const device::Gpu& gpu) {
   const std::string forms = gpu.vmm_export ? (gpu.ipc_export ? "vmm, ipc" : "vmm") : gpu.ipc_export ? "ipc" : "nothing";
   return std::to_string(gpu.ordinal) + ": " + gpu.name + " (" + device::Text(gpu.uuid) + "), " + FormatBytes(gpu.total_bytes) +
-         ", exports " + forms + (gpu.wait_value64 ? "" : ", no wait-value");
+         ", exports " + forms + (gpu.wait_value64 ? "" : ", no wait-value") + (gpu.mps ? ", under MPS" : "");
 }
 
 std::string GpusLine(const GpuSource& source) {

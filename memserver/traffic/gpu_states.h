@@ -25,8 +25,8 @@
 
 namespace tidepool::memserver {
 
-// New memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is not there, or the memory would not outlive
-// this process), kDeviceMemoryShort (asked and free), and those of Device::CreateExportable.
+// New memory for `bytes` of states on a GPU where Adam runs. Errors: kCudaUnavailable (Adam is not there, the memory would not outlive
+// this process, or MPS shares the GPU), kDeviceMemoryShort (asked and free), and those of Device::CreateExportable.
 Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes);
 // That of the server before. Errors: those of Device::Import; kCudaUnavailable (Adam is not there).
 Result<GpuStateMemory> ImportGpuStates(Gpu* gpu, const UniqueFd& exported, uint64_t bytes);

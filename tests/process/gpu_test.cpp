@@ -257,6 +257,15 @@ TEST_F(GpuProcesses, StatesThatCannotLieOnTheGpuAreRefusedByName) {
   ExpectRefused(Train(kStatesThere).get(), 1, "they bring none");
 }
 
+TEST_F(GpuProcesses, UnderMpsTrainingGoesOnAndStatesOnTheGpuAreRefused) {
+  const std::string expected = UndisturbedHash();
+  const Process server = Serve({}, WithGpu({"FAKE_CUDA_MPS=1"}));
+  ExpectDone(TrainOnGpu({"--pause-ms", "0"}, {"FAKE_CUDA_MPS=1"}).get(), expected);
+  const Process refused = TrainOnGpu(kStatesThere, {"FAKE_CUDA_MPS=1"});
+  ExpectRefused(refused.get(), 9, "TP2301");
+  EXPECT_NE(refused->Output().find("Multi-Process Service"), std::string::npos) << refused->Output();
+}
+
 TEST_F(GpuProcesses, AFailedGpuEndsTheJobWhoseStatesLayThereByNameAndOthersGoOn) {
   const std::string expected = UndisturbedHash();
   const Process server = Serve({"--pool", "32MiB"}, WithGpu({"FAKE_CUDA_FAIL=cuMemcpyAsync:400:700"}));

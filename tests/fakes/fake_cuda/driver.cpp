@@ -189,6 +189,7 @@ CudaCode cuDeviceGetAttribute(int* value, CudaAttribute attribute, int device) {
     case kCudaPosixHandleSupported: *value = settings.vmm; return kCudaSuccess;
     case kCudaMemOps64: *value = settings.memops; return kCudaSuccess;
     case kCudaIpcSupported: *value = settings.ipc; return kCudaSuccess;
+    case kCudaMpsEnabled: *value = settings.mps; return kCudaSuccess;
     case kCudaMultiprocessors: *value = kMultiprocessors; return kCudaSuccess;
   }
   return kCudaInvalidValue;

@@ -58,6 +58,7 @@ void World::ReadEnvironment() {
   }
   settings.bytes = Number(Text("FAKE_CUDA_BYTES"), kDefaultBytes);
   settings.slow_us = static_cast<int64_t>(Number(Text("FAKE_CUDA_SLOW_US"), 0));
+  settings.mps = Text("FAKE_CUDA_MPS") == "1";
   for (const std::string& part : Parts(Text("FAKE_CUDA_WITHOUT"), ',')) {
     if (part == "vmm") settings.vmm = false;
     if (part == "ipc") settings.ipc = false;

@@ -4,6 +4,7 @@
 //   FAKE_CUDA_GPUS=N           how many GPUs there are (1); with 0, cuInit finds no device
 //   FAKE_CUDA_BYTES=N          memory of each (1 GiB)
 //   FAKE_CUDA_WITHOUT=a,b      what the GPUs cannot: vmm, ipc, memops
+//   FAKE_CUDA_MPS=1            this process is a client of the Multi-Process Service
 //   FAKE_CUDA_FAIL=f:k:c,...   the k-th call of function f answers code c, and does nothing
 //   FAKE_CUDA_SLOW_US=N        each 64 KiB of a copy take so long
 //   CUDA_VISIBLE_DEVICES=1,0   which GPUs this process sees, in which order
@@ -30,7 +31,7 @@ inline constexpr CudaCode kNotInitialized = 3, kIllegalAddress = 700, kAlreadyRe
 struct Settings {
   std::vector<int> gpus;  // by ordinal: which GPU of the machine
   uint64_t bytes = 0;     // of each
-  bool vmm = true, ipc = true, memops = true;
+  bool vmm = true, ipc = true, memops = true, mps = false;
   int64_t slow_us = 0;
 };
 
