@@ -151,19 +151,26 @@ Rate RateBesideUpdates(const Stage& stage) {
   return RateOf(stage, 1);
 }
 
+// What a row is called, and what it is held against.
+struct Title {
+  const char* name;
+  const char* unit;
+  const char* against;
+  double target;
+};
+
 // A row of `values` against `peers`, round by round.
-void Add(const char* name, const char* unit, const char* against, const std::vector<double>& values, const std::vector<double>& peers,
-         std::optional<double> target, RowPrinter* printer) {
+void Add(const Title& title, const std::vector<double>& values, const std::vector<double>& peers, RowPrinter* printer) {
   Row row;
   row.bench = "jobs";
-  row.row = name;
+  row.row = title.name;
   row.value = Median(values);
-  row.unit = unit;
-  row.against = against;
+  row.unit = title.unit;
+  row.against = title.against;
   std::vector<double> ratios;
   for (size_t round = 0; round < values.size(); ++round) ratios.push_back(values[round] / peers[round]);
   row.ratio = Median(ratios);
-  row.target = target;
+  row.target = title.target;
   printer->Add(row, SpreadOf(ratios));
 }
 
@@ -193,11 +200,11 @@ int Main(int argc, char** argv) {
   }
 
   const char* rate = "steps/s";
-  Add("one job", rate, "the same, its threads spin whatever else runs", alone, spinning, kNoSlower, &printer);
-  Add("two jobs together", rate, "one job", two, alone, kTogether, &printer);
-  Add("four jobs together", rate, "one job", four, alone, kTogether, &printer);
-  Add("one job beside busy optimizer workers", rate, "beside idle ones", beside, alone, kTogether, &printer);
-  Add("the same, for each second of CPU that it had", "steps", "beside idle ones", beside_by_cpu, alone_by_cpu, kTogether, &printer);
+  Add({"one job", rate, "the same, its threads spin whatever else runs", kNoSlower}, alone, spinning, &printer);
+  Add({"two jobs together", rate, "one job", kTogether}, two, alone, &printer);
+  Add({"four jobs together", rate, "one job", kTogether}, four, alone, &printer);
+  Add({"one job beside busy optimizer workers", rate, "beside idle ones", kTogether}, beside, alone, &printer);
+  Add({"the same, for each second of CPU that it had", "steps", "beside idle ones", kTogether}, beside_by_cpu, alone_by_cpu, &printer);
   return printer.Finish();
 }
 
