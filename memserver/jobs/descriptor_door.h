@@ -90,7 +90,7 @@ class DescriptorDoor {
   void Read(uint64_t number, Lane* lane, std::vector<Taken>* taken);
   void OnReply(Lane* lane, shm::Packet packet, std::vector<Taken>* taken);
 
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   UniqueFd epoll_, maker_;
   int maker_pid_ = -1;
   std::map<uint64_t, Lane> lanes_;  // by the number that epoll_ knows
