@@ -62,7 +62,7 @@ void FakeStream::Main() {
       running_ = true;
     }
     // What was put in before the context broke is not done any more, and nobody learns of it by a marker: all calls answer the error.
-    if (World::Get().breaks() == operation.breaks && !Run(operation)) World::Get().Break(kIllegalAddress);
+    if (World::Get().breaks() == operation.breaks && !Run(operation)) World::Get().Break(kIllegalAddress, operation.breaks);
     const std::lock_guard lock(mutex_);
     running_ = false;
     ++done_;

@@ -107,9 +107,9 @@ void World::SetBroken(CudaCode code) {
   ++breaks_;
 }
 
-void World::Break(CudaCode code) {
+void World::Break(CudaCode code, uint64_t breaks) {
   const std::lock_guard lock(mutex_);
-  SetBroken(code);
+  if (breaks == breaks_) SetBroken(code);
 }
 
 uint64_t World::breaks() const {
@@ -170,6 +170,7 @@ void World::Reset() {
   ReadEnvironment();
   calls_.clear();
   broken_ = device::kCudaSuccess;
+  ++breaks_;
 }
 
 void World::FailAt(const std::string& function, uint64_t k, CudaCode code) {

@@ -51,8 +51,9 @@ class World {
   Entry Enter(const char* function, Need need);
   CudaCode Init();
   Settings settings() const;
-  // The context has seen a fault: everything answers it from now on.
-  void Break(CudaCode code);
+  // The context has seen a fault: everything answers it from now on. `breaks`: their number when the operation was put in that met the
+  // fault; one of a world that was reset since, whose memory is gone, breaks nothing.
+  void Break(CudaCode code, uint64_t breaks);
   CudaCode broken() const;
   // Counts breaks: what was put into a stream before the last one is never done.
   uint64_t breaks() const;
@@ -70,7 +71,7 @@ class World {
   uint64_t Taken(int gpu) const;
 
   // For tests in the same process.
-  void Reset();  // reads the environment again; forgets failures
+  void Reset();  // reads the environment again; forgets failures, and what streams have still to do
   void FailAt(const std::string& function, uint64_t k, CudaCode code);
   uint64_t Calls(const std::string& function) const;
   std::string max_connections() const;
