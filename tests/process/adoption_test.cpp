@@ -63,10 +63,12 @@ TEST_F(Adoption, NoLimitOnAddressSpaceOrDescriptorsLosesAJob) {
     }
     return refused ? Start::kRefused : Start::kShort;
   };
+#ifndef TIDEPOOL_SANITIZED  // a sanitizer reserves more of the address space than any limit here leaves
   std::multiset<Start> seen;
   for (int mib = 100; mib <= 1200 && seen.count(Start::kServed) == 0; mib += 60)
     seen.insert(start_under("-v " + std::to_string(mib * 1024)));
   EXPECT_GT(seen.count(Start::kRefused), 0U) << "no limit let it take the memory and not map it";
+#endif
   for (const int files : {8, 12, 16, 24, 32}) start_under("-n " + std::to_string(files));
 
   server = Serve(flags);
