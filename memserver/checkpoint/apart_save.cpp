@@ -206,6 +206,8 @@ class SaveInWork {
   // The thread looks at nothing but its own as soon as it comes back.
   Status GiveUp() {
     shared_->stop.store(true, std::memory_order_relaxed);
+    // In one table for all the thread may still come to its end of the channel: the number stays taken.
+    [[maybe_unused]] const int left = other_end_.Release();
     return Status(ErrorId::kSaveFailed, "saving '" + name_ + "' was given up: the file system has not answered in time")
         .Fix("look at where the directory lies: a server that is gone, a drive that hangs");
   }
