@@ -167,6 +167,11 @@ class SilentDoorTest : public DescriptorDoorTest {
     ASSERT_TRUE(shm::WaitForSocket(own_.get(), POLLIN, kLimit)) << "the file could not be opened";
   }
 
+  // A lane answers before it closes: waits until so many of them are in the close.
+  void AwaitStuck(uint32_t lanes) const {
+    while (files_->unanswered() < lanes) SteadyClock().SleepNs(kNsPerMs);
+  }
+
   std::unique_ptr<SilentFiles> files_;
   std::vector<pid_t> senders_;
 };
@@ -178,7 +183,7 @@ TEST_F(SilentDoorTest, AFileThatNeverClosesHoldsUpNobodyAndIsCountedAgainstItsUs
     SendSilent();
     ASSERT_TRUE(Ask(kUser).ok()) << stuck;
     EXPECT_EQ(Next().refused.id(), ErrorId::kHandshakeBad) << stuck;
-    while (files_->unanswered() < stuck) SteadyClock().SleepNs(kNsPerMs);  // its lane is in the close
+    AwaitStuck(stuck);
   }
   Send({memory.get()});
   EXPECT_EQ(Ask(kUser).id(), ErrorId::kTooManySessions);
@@ -197,6 +202,7 @@ TEST_F(SilentDoorTest, TheDoorClosesWhileLanesAreStuck) {
   SendSilent();
   ASSERT_TRUE(Ask(kUser).ok());
   Next();
+  AwaitStuck(1);
   door_.reset();  // and waits for nothing
   EXPECT_EQ(files_->unanswered(), 1U);
 }
