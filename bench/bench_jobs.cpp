@@ -3,16 +3,19 @@
 // Trainers are processes, as users start them. Rounds of all ways alternate; a way's rate is counted over a window that begins when each
 // of its jobs trains and had time to see the others. With one compute thread a rank (one CPU) there is nothing to share, and rows are 1.
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -96,28 +99,41 @@ class Trainer {
 // A job whose steps are updates and copies alone, in a process of its own.
 class Updater {
  public:
-  explicit Updater(const std::string& socket_dir) : pid_(fork()) {
+  explicit Updater(const std::string& socket_dir) : steps_(SharedCounter()), pid_(fork()) {
     if (pid_ < 0) Die("no process");
     if (pid_ > 0) return;
     ServedJob job({.name = "updates", .chunks = 4, .chunk_elements = 1024 * 1024, .rcache_bytes = 4 * kMiB, .spin_ns = 0}, socket_dir);
-    for (;;) job.Step();
+    for (;; steps_->fetch_add(1, std::memory_order_relaxed)) job.Step();
   }
   Updater(const Updater&) = delete;
   Updater& operator=(const Updater&) = delete;
   ~Updater() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
+    munmap(steps_, sizeof *steps_);
   }
 
+  double Steps() const { return static_cast<double>(steps_->load(std::memory_order_relaxed)); }
+
  private:
-  pid_t pid_;
+  // A page that both processes see.
+  static std::atomic<uint64_t>* SharedCounter() {
+    constexpr size_t kBytes = sizeof(std::atomic<uint64_t>);
+    void* page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) Die("no shared page");
+    return new (page) std::atomic<uint64_t>(0);
+  }
+
+  std::atomic<uint64_t>* const steps_;
+  const pid_t pid_;
 };
 
 struct Rate {
   double steps_per_second = 0, steps_per_cpu_second = 0;
+  double updates_per_second = 0;  // steps of the updater beside them
 };
 
-Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr) {
+Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr, const Updater* updater = nullptr) {
   SteadyClock clock;
   std::vector<std::unique_ptr<Trainer>> trainers;
   for (uint32_t job = 0; job < jobs; ++job) trainers.push_back(std::make_unique<Trainer>(stage, "job-" + std::to_string(job), variable));
@@ -137,18 +153,32 @@ Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr) {
   };
   const auto steps = [](const Trainer& trainer) { return trainer.Steps(); };
   const auto cpu = [](const Trainer& trainer) { return trainer.CpuSeconds(); };
+  const auto updates = [&] { return updater == nullptr ? 0.0 : updater->Steps(); };
   const int64_t begin_ns = clock.NowNs();
-  const double steps_before = sum(steps), cpu_before = sum(cpu);
+  const double steps_before = sum(steps), cpu_before = sum(cpu), updates_before = updates();
   clock.SleepNs(stage.window_ns);
 
   const double made = std::max(1.0, sum(steps) - steps_before);
   const double seconds = static_cast<double>(clock.NowNs() - begin_ns) / kNsPerSecond;
-  return {.steps_per_second = made / seconds, .steps_per_cpu_second = made / std::max(0.01, sum(cpu) - cpu_before)};
+  return {.steps_per_second = made / seconds,
+          .steps_per_cpu_second = made / std::max(0.01, sum(cpu) - cpu_before),
+          .updates_per_second = (updates() - updates_before) / seconds};
 }
 
 Rate RateBesideUpdates(const Stage& stage) {
   const Updater updater(stage.socket_dir);
-  return RateOf(stage, 1);
+  return RateOf(stage, 1, nullptr, &updater);
+}
+
+double UpdatesAlone(const Stage& stage) {
+  SteadyClock clock;
+  const Updater updater(stage.socket_dir);
+  clock.SleepNs(stage.settle_ns);
+
+  const int64_t begin_ns = clock.NowNs();
+  const double before = updater.Steps();
+  clock.SleepNs(stage.window_ns);
+  return (updater.Steps() - before) * kNsPerSecond / static_cast<double>(clock.NowNs() - begin_ns);
 }
 
 // What a row is called, and what it is held against.
@@ -156,7 +186,7 @@ struct Title {
   const char* name;
   const char* unit;
   const char* against;
-  double target;
+  std::optional<double> target = {};
 };
 
 // A row of `values` against `peers`, round by round.
@@ -186,7 +216,8 @@ int Main(int argc, char** argv) {
   const Stage stage{
       .socket_dir = server.socket_dir(), .out_dir = out_dir, .preset = preset, .settle_ns = window_ns / 2, .window_ns = window_ns};
 
-  std::vector<double> alone, alone_by_cpu, spinning, two, four, beside, beside_by_cpu;
+  std::vector<double> alone, alone_by_cpu, spinning, two, four, beside, beside_by_cpu, both;
+  const std::vector<double> whole(rounds, 1.0);
   for (uint64_t round = 0; round < rounds; ++round) {
     const Rate one = RateOf(stage, 1);
     alone.push_back(one.steps_per_second);
@@ -197,14 +228,16 @@ int Main(int argc, char** argv) {
     const Rate busy = RateBesideUpdates(stage);
     beside.push_back(busy.steps_per_second);
     beside_by_cpu.push_back(busy.steps_per_cpu_second);
+    both.push_back(busy.steps_per_second / one.steps_per_second + busy.updates_per_second / std::max(1.0, UpdatesAlone(stage)));
   }
 
   const char* rate = "steps/s";
   Add({"one job", rate, "the same, its threads spin whatever else runs", kNoSlower}, alone, spinning, &printer);
   Add({"two jobs together", rate, "one job", kTogether}, two, alone, &printer);
   Add({"four jobs together", rate, "one job", kTogether}, four, alone, &printer);
-  Add({"one job beside busy optimizer workers", rate, "beside idle ones", kTogether}, beside, alone, &printer);
+  Add({"one job beside busy optimizer workers", rate, "beside idle ones"}, beside, alone, &printer);
   Add({"the same, for each second of CPU that it had", "steps", "beside idle ones", kTogether}, beside_by_cpu, alone_by_cpu, &printer);
+  Add({"that job and the one that is updated, a share of alone each", "shares", "one", kTogether}, both, whole, &printer);
   return printer.Finish();
 }
 
