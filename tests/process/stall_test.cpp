@@ -131,7 +131,9 @@ INSTANTIATE_TEST_SUITE_P(Points, StallOnTheWayBack,
 TEST_P(StallOnTheWayBack, HoldsUpNobodyAndGoesOn) {
   const std::string expected = UndisturbedHash();
   const Process first = Serve({"--no-respawn"});
-  const auto command = ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--server-timeout-ms", "20000"});
+  // It pauses, so that it is still far from its end when the signal comes, however busy the machine is.
+  const auto command =
+      ThinCommand(directory_.path(), {"--name", "job", "--steps", "60", "--norms", "--pause-ms", "50", "--server-timeout-ms", "20000"});
   ChildProcess stopped(command, {std::string("TIDEPOOL_STOP_AT=") + GetParam()});
   ASSERT_TRUE(stopped.WaitForOutput("norm 5 ", kLimit)) << stopped.Output();
   first->Signal(SIGKILL);
