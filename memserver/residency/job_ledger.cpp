@@ -182,10 +182,14 @@ Status AdmitRun(const Ledger& ledger, const Demand& demand) {
                                                std::to_string(demand.uid) + " may have, of which other jobs have " +
                                                std::to_string(of_user));
   }
-  if (demand.ranks > ledger.sessions_max - std::min(seats, ledger.sessions_max)) {
-    return Status(ErrorId::kTooManySessions, "the " + std::to_string(demand.ranks) + " ranks of job " + demand.job +
-                                                 " would be more than the " + std::to_string(ledger.sessions_max) +
-                                                 " sessions allowed, of which others have " + std::to_string(seats));
+  Places places{.what = "sessions", .all = ledger.sessions_max, .used = seats, .own = of_user};
+  places.wanted = demand.ranks;
+  places.uid = demand.uid;
+  // An operator who lets one user have all sessions means it.
+  places.is_limited = demand.is_limited && demand.user_ranks_max < ledger.sessions_max;
+  if (const Status place = AdmitPlace(places); !place.ok()) {
+    const std::string run = "job " + demand.job + " with " + std::to_string(demand.ranks) + " ranks";
+    return Status(place.id(), run + " finds no place: " + place.what());
   }
   const uint64_t free = Minus(ledger.rcache_limit, ledger.RcacheUsed());
   if (demand.rcache_bytes <= free) return Status();

@@ -88,6 +88,23 @@ TEST(JobLedger, AUserHasSoManyRanksWhateverTheJobsAccounts) {
   EXPECT_FALSE(CouldEverFit(ledger, demand).ok()) << "no use in waiting";
 }
 
+TEST(JobLedger, TheLastSessionsAreForUsersWhoHaveFew) {
+  Ledger ledger = TwoJobs();
+  ledger.sessions_max = 32;
+  ledger.holdings[0].ranks = 12;
+  ledger.holdings[0].uid = 1000;
+  ledger.holdings[1].ranks = 12;
+  ledger.holdings[1].uid = 1001;
+  Demand demand{.job = "new", .account = "c", .ranks = 2, .uid = 1001, .is_limited = true};
+  demand.user_ranks_max = 16;
+  EXPECT_EQ(AdmitRun(ledger, demand).id(), ErrorId::kQuotaExceeded) << "two users would have them all";
+  demand.uid = 1002;
+  EXPECT_TRUE(AdmitRun(ledger, demand).ok());
+  demand.uid = 1001;
+  demand.user_ranks_max = 32;
+  EXPECT_TRUE(AdmitRun(ledger, demand).ok()) << "the operator has said that one may have all";
+}
+
 TEST(JobLedger, OverfullIsNotNegativeRoom) {
   Ledger ledger = TwoJobs();
   ledger.pool_bytes = kGiB;

@@ -43,6 +43,20 @@ TEST(FairPlaces, RootAndTheOwnerMayHaveAll) {
   EXPECT_TRUE(AdmitPlace(places).ok());
 }
 
+TEST(FairPlaces, SeveralAtOnceAreAllOrNone) {
+  const auto more = [](uint32_t used, uint32_t own, uint32_t wanted) {
+    Places places = Of64(used, own);
+    places.wanted = wanted;
+    return AdmitPlace(places).id();
+  };
+  EXPECT_EQ(more(40, 0, 8), ErrorId::kNone);
+  EXPECT_EQ(more(41, 0, 8), ErrorId::kQuotaExceeded) << "one of them would be of the last quarter";
+  EXPECT_EQ(more(56, 0, 4), ErrorId::kNone) << "who has few is one of those it is kept for";
+  EXPECT_EQ(more(56, 0, 9), ErrorId::kTooManySessions);
+  EXPECT_EQ(more(0, 0, 33), ErrorId::kQuotaExceeded);
+  EXPECT_EQ(more(0, 0, UINT32_MAX), ErrorId::kTooManySessions);
+}
+
 TEST(FairPlaces, OfAFewNoneIsKeptThatWouldLeaveNone) {
   for (uint32_t all = 1; all <= 4; ++all) {
     EXPECT_TRUE(AdmitPlace({.what = "jobs", .all = all, .used = all - 1, .own = 0, .is_limited = true}).ok()) << all;
