@@ -83,6 +83,7 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
   row.unit = "GB/s copied";
   row.against = "glibc memcpy";
   row.ratios = rounds.Faster(0, 1);
+  row.dropped = rounds.dropped();
   // Where memcpy goes around the caches by itself, nobody is 1.6 times as fast: then it counts among the best kernels only.
   const bool memcpy_streams = Median(rounds.Faster(1, 2)) > 0.8;
   if (!memcpy_streams) row.target = 1.6;

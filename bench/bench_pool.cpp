@@ -54,6 +54,7 @@ int Main(int argc, char** argv) {
                  .unit = "s/GiB",
                  .against = "one thread touching as much",
                  .ratios = rounds.Faster(product, alone),
+                 .dropped = rounds.dropped(),
                  .target = {}},
                 &printer);
   printer.Add({.bench = "pool",

@@ -51,6 +51,7 @@ void AddProbeRows(const Rounds& rounds, double gb, const ProbeWays& probes, RowP
                  .unit = "GB/s",
                  .against = "the probe without",
                  .ratios = rounds.Faster(probes.ahead, probes.plain),
+                 .dropped = rounds.dropped(),
                  .target = {}},
                 printer);
 }
@@ -81,6 +82,7 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                    .unit = "Gparam/s",
                    .against = against,
                    .ratios = rounds.Faster(way, peer),
+                   .dropped = rounds.dropped(),
                    .target = target},
                   printer);
   };
@@ -101,6 +103,7 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                    .unit = "Gparam/s",
                    .against = "in-place read-modify-write probe, same threads and pages",
                    .ratios = rounds.Faster(line.way, probe),
+                   .dropped = rounds.dropped(),
                    .factor = line.bytes / kProbeBytes,
                    .target = line.target},
                   printer);
@@ -114,6 +117,7 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                  .unit = "s",
                  .against = "the same without crash safety",
                  .ratios = rounds.Faster(cached_safe, cached),
+                 .dropped = rounds.dropped(),
                  .target = {}},
                 printer);
   add("update pass", team, "DeepSpeed's host passes, emulated: scale, Adam, convert", passes, std::nullopt);
@@ -136,6 +140,7 @@ void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                  .unit = "Gparam/s",
                  .against = "normal ones",
                  .ratios = rounds.Faster(denormal, normal),
+                 .dropped = rounds.dropped(),
                  .target = 0.95},
                 printer);
 }
@@ -169,6 +174,7 @@ void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinte
                    .unit = "Gparam/s",
                    .against = against,
                    .ratios = rounds.Faster(apart, peer),
+                   .dropped = rounds.dropped(),
                    .factor = factor,
                    .target = {}},
                   printer);

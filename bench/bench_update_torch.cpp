@@ -149,6 +149,7 @@ class TorchBench {
                    .unit = "Gparam/s",
                    .against = line.against,
                    .ratios = rounds_.Faster(line.way, line.peer),
+                   .dropped = rounds_.dropped(),
                    .factor = line.factor,
                    .target = line.target},
                   printer_);
@@ -169,6 +170,7 @@ class TorchBench {
          .unit = "Gparam/s",
          .against = against,
          .ratios = rounds_.Faster(probe, peer),
+         .dropped = rounds_.dropped(),
          .factor = kProbeBytes / bytes,
          .target = {}},
         printer_);

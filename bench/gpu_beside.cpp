@@ -100,6 +100,7 @@ void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer) {
                  .unit = "GB/s",
                  .against = "the same alone",
                  .ratios = rounds.Faster(beside, by_itself),
+                 .dropped = rounds.dropped(),
                  .target = {}},
                 printer);
 }

@@ -104,6 +104,7 @@ void MeasureSize(uint64_t size, const GpuSetup& setup, OurWay* ours, PlainWay* p
                    .unit = "GB/s",
                    .against = PlainGpu::HasPinned() ? "plain copies, memory of cuMemHostAlloc" : "plain copies of the same memory",
                    .ratios = rounds.Faster(0, 1),
+                   .dropped = rounds.dropped(),
                    .target = {}},
                   printer);
   }
@@ -229,6 +230,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
                  .unit = "GB/s",
                  .against = "a copy inside the GPU",
                  .ratios = rounds.Faster(0, 1),
+                 .dropped = rounds.dropped(),
                  .target = 0.85},
                 printer);
 }

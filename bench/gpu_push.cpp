@@ -165,6 +165,7 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
                    .unit = "GB/s",
                    .against = "plain copies, memory of cuMemHostAlloc",
                    .ratios = rounds.Faster(0, 1),
+                   .dropped = rounds.dropped(),
                    .target = way.to && way.from && chunk < 16 * kMiB ? std::nullopt : std::optional(way.target)},
                   printer);
     job.EndStep();

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "base/check.h"
 #include "base/json_writer.h"
@@ -42,11 +43,17 @@ std::string ToJson(const Row& row, const Spread& spread) {
   return json.EndArray().Field("samples", spread.samples).EndObject().Take();
 }
 
+std::string ToJson(const Row& row, const RegimeSpan& regime, uint64_t dropped) {
+  JsonWriter json;
+  json.BeginObject().Field("bench", row.bench).Field("row", row.row).Key("round_trip_ns").BeginArray();
+  return json.Double(regime.low_ns).Double(regime.high_ns).EndArray().Field("dropped", dropped).EndObject().Take();
+}
+
 Spread SpreadOf(const std::vector<double>& values) {
   return {Percentile(values, 0.25), Percentile(values, 0.75), values.size()};
 }
 
-RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help) {
+RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help, RoundTrip round_trip) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--help" || word == "-h") {
@@ -62,6 +69,7 @@ RowPrinter::RowPrinter(int argc, const char* const* argv, std::string_view help)
       std::exit(2);
     }
   }
+  regime_.emplace(std::move(round_trip));
 }
 
 std::string RowPrinter::Word(std::string_view flag, std::string_view fallback) {
@@ -88,10 +96,11 @@ void RowPrinter::NoMoreArguments() const {
   if (!arguments_.empty()) Die("error[TP1001]: there is no argument '" + arguments_.front() + "' (see --help)");
 }
 
-void RowPrinter::Add(const Row& row, const std::optional<Spread>& spread) {
+void RowPrinter::Add(const Row& row, const std::optional<Spread>& spread, uint64_t dropped) {
   rows_.push_back(row);
   std::puts(ToJson(row).c_str());
   if (spread.has_value()) std::puts(ToJson(row, *spread).c_str());
+  std::puts(ToJson(row, regime_->Look(), dropped).c_str());
   std::fflush(stdout);
 }
 

@@ -5,7 +5,10 @@
 // `ratio` is how much better the row is than what stands in `against`, measured in the same run; `holds` is ratio >= target, and null
 // where a row has no target. A row that was measured several times is followed by its spread, a line of its own:
 //   {"bench", "row", "spread": [low, high], "samples"}
-// the quartiles of the ratio (of the value, where there is no ratio) over the rounds.
+// the quartiles of the ratio (of the value, where there is no ratio) over the rounds. Then comes what the machine was like
+// (bench/regime.h):
+//   {"bench", "row", "round_trip_ns": [low, high], "dropped"}
+// the round trip between two CPUs before and behind the measurement, and how many rounds do not count as it changed meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bench/regime.h"
 
 namespace tidepool::bench {
 
@@ -37,6 +41,7 @@ Spread SpreadOf(const std::vector<double>& values);
 
 std::string ToJson(const Row& row);
 std::string ToJson(const Row& row, const Spread& spread);
+std::string ToJson(const Row& row, const RegimeSpan& regime, uint64_t dropped);
 
 // The exit code of a benchmark that ran to its end, but has a row whose target does not hold.
 inline constexpr int kExitTargetMissed = 3;
@@ -44,9 +49,9 @@ inline constexpr int kExitTargetMissed = 3;
 class RowPrinter {
  public:
   // Takes "--json FILE" out of the arguments; with any other word starting in "--help" prints `help` and ends the program.
-  RowPrinter(int argc, const char* const* argv, std::string_view help);
-  // Prints the row to stdout at once, and the spread behind it.
-  void Add(const Row& row, const std::optional<Spread>& spread = std::nullopt);
+  RowPrinter(int argc, const char* const* argv, std::string_view help, RoundTrip round_trip = MeasureRoundTripNs);
+  // Prints the row to stdout at once, behind it the spread, and the regime since the row before.
+  void Add(const Row& row, const std::optional<Spread>& spread = std::nullopt, uint64_t dropped = 0);
   // What was not for the printer.
   const std::vector<std::string>& arguments() const { return arguments_; }
   // Takes "FLAG NUMBER" out of the arguments; `fallback` where the flag is missing. Ends the program when it is no positive number.
@@ -62,6 +67,7 @@ class RowPrinter {
   std::string json_file_;
   std::vector<std::string> arguments_;
   std::vector<Row> rows_;
+  std::optional<RegimeWatch> regime_;
 };
 
 // Ends the program with a message and exit code 1.

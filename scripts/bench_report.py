@@ -3,7 +3,8 @@
 
 usage: bench_report.py --repo DIR [--json FILE] [--probe FILE] [--load NUMBER] ROWS_FILE...
 
-A row may be followed by its spread over the rounds of the run, a line of its own. --probe names what machine_probe printed, --load the
+A row may be followed by its spread over the rounds of the run, and by the regime of the machine meanwhile (bench/regime.h), each a line of
+its own. --probe names what machine_probe printed, --load the
 load average before the first benchmark. Ends with 1 when a row is malformed, a target does not hold, or there is no row at all.
 """
 
@@ -18,24 +19,30 @@ import sys
 
 KEYS = ("bench", "row", "value", "unit", "against", "ratio", "target", "holds")
 SPREAD_KEYS = ("bench", "row", "spread", "samples")
+REGIME_KEYS = ("bench", "row", "round_trip_ns", "dropped")
+# As kRegimeFactor of bench/regime.h: between two CPUs a word goes so many times slower in another regime, at least.
+REGIME_FACTOR = 1.6
 # Below this, the two CPUs are most likely threads of one core.
 ROUND_TRIP_MIN_NS = 150
 
 
-def parse_rows(text: str) -> tuple[list[dict], list[dict]]:
-    """The rows and the spreads among the lines of a program's output. Each must have every key and no other; a spread follows its row."""
-    rows, spreads = [], []
+def parse_rows(text: str) -> tuple[list[dict], list[dict], list[dict]]:
+    """The rows, spreads and regimes among the lines of a program's output. Each must have every key and no other; what belongs to a row follows it."""
+    rows, spreads, regimes = [], [], []
     for line in text.splitlines():
         if not line.startswith("{"):
             continue
         found = json.loads(line)
-        if set(found) == set(SPREAD_KEYS) and rows and (found["bench"], found["row"]) == (rows[-1]["bench"], rows[-1]["row"]):
+        of_row = bool(rows) and (found.get("bench"), found.get("row")) == (rows[-1]["bench"], rows[-1]["row"])
+        if of_row and set(found) == set(SPREAD_KEYS):
             spreads.append(found | {"against": rows[-1]["against"]})
+        elif of_row and set(found) == set(REGIME_KEYS):
+            regimes.append(found | {"against": rows[-1]["against"]})
         elif set(found) == set(KEYS):
             rows.append(found)
         else:
-            raise ValueError(f"a row must have exactly the keys {', '.join(KEYS)}, a spread must follow its row: {line}")
-    return rows, spreads
+            raise ValueError(f"a row must have exactly the keys {', '.join(KEYS)}, a spread and a regime must follow their row: {line}")
+    return rows, spreads, regimes
 
 
 def first_match(path: str, pattern: str) -> str:
@@ -103,21 +110,54 @@ def number(value) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
+def found_for(row: dict, those: list[dict]) -> dict | None:
+    """That of the spreads, or of the regimes, which belongs to the row."""
+    return next((one for one in those if all(one[key] == row[key] for key in ("bench", "row", "against"))), None)
+
+
 def spread_of(row: dict, spreads: list[dict]) -> list[float] | None:
-    for spread in spreads:
-        if all(spread[key] == row[key] for key in ("bench", "row", "against")):
-            return spread["spread"]
-    return None
+    found = found_for(row, spreads)
+    return None if found is None else found["spread"]
 
 
-def table(rows: list[dict], spreads: list[dict]) -> str:
-    lines = [f"{'bench':<12} {'row':<70} {'value':>9} {'unit':<14} {'ratio':>7} {'quartiles':>13} {'target':>6}  holds  against"]
+def spans_a_change(regime: dict) -> bool:
+    low, high = regime["round_trip_ns"]
+    return high > REGIME_FACTOR * low
+
+
+def regime_text(regime: dict | None) -> str:
+    """The round trip in ns, both of a change, and how many rounds were dropped for one."""
+    if regime is None:
+        return "-"
+    low, high = regime["round_trip_ns"]
+    text = f"{low:.0f}->{high:.0f}" if spans_a_change(regime) else f"{high:.0f}"
+    return text if regime["dropped"] == 0 else f"{text} -{regime['dropped']}"
+
+
+def regime_warnings(regimes: list[dict]) -> list[str]:
+    changed = [regime for regime in regimes if spans_a_change(regime)]
+    dropped = sum(regime["dropped"] for regime in regimes)
+    ends = [regime["round_trip_ns"][1] for regime in regimes] or [0]
+    found = []
+    if changed:
+        found.append(f"while {len(changed)} of {len(regimes)} rows were measured, the round trip between two CPUs changed by more than {REGIME_FACTOR}: their "
+                     "values are of two machines, and ratios across the change may be wrong by as much")
+    elif max(ends) > REGIME_FACTOR * min(ends):
+        found.append(f"the round trip between two CPUs was {min(ends):.0f} ns for some rows and {max(ends):.0f} ns for others: compare within a row alone")
+    if dropped:
+        found.append(f"{dropped} rounds do not count, as the round trip changed in them")
+    return found
+
+
+def table(rows: list[dict], spreads: list[dict], regimes: list[dict] | None = None) -> str:
+    lines = [f"{'bench':<12} {'row':<70} {'value':>9} {'unit':<14} {'ratio':>7} {'quartiles':>13} {'target':>6}  holds {'round trip':>12}  against"]
     for row in rows:
         holds = "-" if row["holds"] is None else "yes" if row["holds"] else "NO"
         spread = spread_of(row, spreads)
         quartiles = "-" if spread is None else f"{spread[0]:.3g}..{spread[1]:.3g}"
+        trip = regime_text(found_for(row, regimes or []))
         lines.append(f"{row['bench']:<12} {row['row']:<70} {number(row['value']):>9} {row['unit']:<14} {number(row['ratio']):>7} "
-                     f"{quartiles:>13} {number(row['target']):>6}  {holds:<5}  {number(row['against'])}")
+                     f"{quartiles:>13} {number(row['target']):>6}  {holds:<5} {trip:>12}  {number(row['against'])}")
     return "\n".join(lines)
 
 
@@ -129,7 +169,7 @@ def main() -> int:
     parser.add_argument("--load", type=float)
     parser.add_argument("files", nargs="+")
     arguments = parser.parse_args()
-    rows, spreads = [], []
+    rows, spreads, regimes = [], [], []
     for path in arguments.files:
         with open(path, encoding="utf-8") as file:
             try:
@@ -139,15 +179,16 @@ def main() -> int:
                 return 1
         rows += of_file[0]
         spreads += of_file[1]
+        regimes += of_file[2]
     machine = machine_record(arguments.repo) | probe_record(arguments.probe, arguments.load)
     print(", ".join(f"{key} {number(value)}" for key, value in machine.items()))
-    print(table(rows, spreads))
-    for text in warnings(machine):
+    print(table(rows, spreads, regimes))
+    for text in warnings(machine) + regime_warnings(regimes):
         print(f"warning: {text}", file=sys.stderr)
     if arguments.json:
         os.makedirs(os.path.dirname(os.path.abspath(arguments.json)), exist_ok=True)
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine, "rows": rows, "spreads": spreads}, file, indent=1)
+            json.dump({"machine": machine, "rows": rows, "spreads": spreads, "regimes": regimes}, file, indent=1)
             file.write("\n")
     return 0 if rows and all(row["holds"] is not False for row in rows) else 1
 

@@ -46,7 +46,7 @@ class Programs(unittest.TestCase):
 
 def add_program(name):
     def test(self):
-        rows, spreads = bench_report.parse_rows(self.run_program(f"bench_{name}", *SMALL[name]))
+        rows, spreads, regimes = bench_report.parse_rows(self.run_program(f"bench_{name}", *SMALL[name]))
         self.assertTrue(rows)
         for row in rows:
             self.assertEqual(row["bench"], name)
@@ -56,6 +56,9 @@ def add_program(name):
             self.assertEqual(row["holds"] is None, row["target"] is None, row)
         for spread in spreads:
             self.assertLessEqual(spread["spread"][0], spread["spread"][1], spread)
+        self.assertEqual(len(regimes), len(rows), "each row tells its regime")
+        for regime in regimes:
+            self.assertLessEqual(regime["round_trip_ns"][0], regime["round_trip_ns"][1], regime)
 
     setattr(Programs, f"test_{name}", test)
 

@@ -20,15 +20,22 @@ def row(**changes):
 
 class Rows(unittest.TestCase):
     def test_other_lines_are_passed_over(self):
-        self.assertEqual(bench_report.parse_rows("warming up\n" + json.dumps(row()) + "\n"), ([row()], []))
+        self.assertEqual(bench_report.parse_rows("warming up\n" + json.dumps(row()) + "\n"), ([row()], [], []))
 
     def test_a_spread_belongs_to_the_row_before_it(self):
         spread = {"bench": "fetch", "row": "64 MiB chunks", "spread": [0.9, 1.1], "samples": 7}
-        rows, spreads = bench_report.parse_rows(f"{json.dumps(row())}\n{json.dumps(spread)}\n{json.dumps(row(against='another'))}\n")
+        rows, spreads, _ = bench_report.parse_rows(f"{json.dumps(row())}\n{json.dumps(spread)}\n{json.dumps(row(against='another'))}\n")
         self.assertEqual(spreads, [spread | {"against": "memcpy"}])
         self.assertEqual([bench_report.spread_of(one, spreads) for one in rows], [[0.9, 1.1], None])
         with self.assertRaises(ValueError):
             bench_report.parse_rows(json.dumps(spread))
+
+    def test_a_regime_belongs_to_the_row_before_it(self):
+        regime = {"bench": "fetch", "row": "64 MiB chunks", "round_trip_ns": [118.0, 121.0], "dropped": 1}
+        rows, _, regimes = bench_report.parse_rows(f"{json.dumps(row())}\n{json.dumps(regime)}\n{json.dumps(row(against='another'))}\n")
+        self.assertEqual([bench_report.found_for(one, regimes) for one in rows], [regime | {"against": "memcpy"}, None])
+        with self.assertRaises(ValueError):
+            bench_report.parse_rows(json.dumps(regime))
 
     def test_a_row_with_other_keys_is_refused(self):
         with self.assertRaises(ValueError):
@@ -47,6 +54,29 @@ class Machine(unittest.TestCase):
         found = bench_report.warnings({"load_before": 3.5, "spin_round_trip_ns": 83.0})
         self.assertIn("3.5", found[0])
         self.assertIn("83 ns", found[1])
+
+
+def regime(low, high, dropped=0, **changes):
+    return {"bench": "fetch", "row": "64 MiB chunks", "against": "memcpy", "round_trip_ns": [low, high], "dropped": dropped} | changes
+
+
+class Regime(unittest.TestCase):
+    def test_the_table_shows_the_round_trip_its_change_and_the_rounds_that_were_dropped(self):
+        for found, text in ((regime(118, 121), " 121 "), (regime(118, 470), " 118->470 "), (regime(118, 121, 2), " 121 -2 ")):
+            self.assertIn(text, bench_report.table([row()], [], [found]))
+        self.assertEqual(bench_report.regime_text(None), "-")
+        self.assertEqual(bench_report.regime_text(regime(0, 0)), "0", "one CPU")
+
+    def test_a_change_is_warned_of_within_a_row_and_between_rows(self):
+        self.assertEqual(bench_report.regime_warnings([]), [])
+        self.assertEqual(bench_report.regime_warnings([regime(118, 121), regime(120, 130)]), [])
+        self.assertIn("1 of 2 rows", bench_report.regime_warnings([regime(118, 121), regime(120, 470)])[0])
+        self.assertIn("compare within a row alone", bench_report.regime_warnings([regime(118, 121), regime(460, 470)])[0])
+        self.assertIn("3 rounds do not count", bench_report.regime_warnings([regime(118, 121, 1), regime(118, 121, 2)])[0])
+
+    def test_the_factor_is_that_of_the_programs(self):
+        with open(os.path.join(ROOT, "bench", "regime.h"), encoding="utf-8") as file:
+            self.assertIn(f"kRegimeFactor = {bench_report.REGIME_FACTOR};", file.read())
 
 
 class ExitCode(unittest.TestCase):
