@@ -33,7 +33,8 @@ struct Connection {
         pid(peer.user.pid),
         socket(context),
         death(context),
-        limit(context) {
+        limit(context),
+        rest(context) {
     GiveTo(&socket, std::move(fd));
     if (peer.pidfd.valid()) GiveTo(&death, std::move(peer.pidfd));
   }
@@ -44,6 +45,7 @@ struct Connection {
   Descriptor socket;
   Descriptor death;               // the pidfd of the process that connected
   asio::steady_timer limit;       // for a greeting to be complete, and for the door to take a packet
+  asio::steady_timer rest;        // until it is read again, when its user has had its share of the thread
   bool at_door = false;           // the next packet is left to the DescriptorDoor: nothing is read meanwhile
   std::vector<UniqueFd> granted;  // in the order of Welcome or Resumed; from the end of preparation until it is sent
 };

@@ -12,12 +12,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
-#include "memserver/jobs/connection.h"
-#include "memserver/jobs/descriptor_door.h"
-#include "memserver/jobs/listener.h"
-#include "memserver/jobs/log_limiter.h"
-#include "memserver/jobs/memory_preparer.h"
-#include "memserver/jobs/rank_watch.h"
+#include "memserver/jobs/control_reactor.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
 #include "shm/socket_path.h"
@@ -28,79 +23,11 @@ using boost::system::error_code;
 
 namespace {
 constexpr uint32_t kPacketsPerWakeUp = 16;  // of one client, before others have their turn
-constexpr int64_t kLogIntervalNs = 60 * kNsPerSecond;
 
 Status MalformedPacket() {
   return Status(ErrorId::kHandshakeBad, "a packet is truncated, or brings descriptors that do not belong there");
 }
 }  // namespace
-
-struct ControlServer::Reactor {
-  Reactor(const ControlOptions& control_options, const ControlNeighbours& control_neighbours, UniqueFd listening,
-          std::unique_ptr<DescriptorDoor> descriptor_door)
-      : options(control_options),
-        neighbours(control_neighbours),
-        door(std::move(descriptor_door)),
-        preparer(control_neighbours.device, control_neighbours.gpus),
-        listener(&context, std::move(listening), [this](UniqueFd socket) { Admit(std::move(socket)); }),
-        replies(context, Duplicate(control_neighbours.from_loop->event_fd()).Release()),
-        prepared(context, Duplicate(preparer.results().event_fd()).Release()),
-        lost_ranks(context, Duplicate(awaited.event_fd()).Release()),
-        taken_packets(context, Duplicate(door->event_fd()).Release()) {}
-
-  // --- accepting ---
-  void Admit(UniqueFd socket);
-  Status CheckRoomFor(const PeerUser& user) const;
-  // --- one connection ---
-  void WatchSocket(ConnectionId id);
-  void WatchDeath(ConnectionId id);
-  void StartTimeLimit(ConnectionId id);
-  void ReadPackets(ConnectionId id);
-  // True when the next packet was left to the door, or has ended the connection.
-  bool LeftToDoor(Connection* connection, const shm::PacketHead& head);
-  void TakeFromDoor();
-  Status HandlePacket(Connection* connection, shm::Packet packet);
-  void Send(ConnectionId id, const shm::Frame& frame, std::span<const int> fds = {});
-  // Ends a connection: tells the client when there is a reason, and the loop once.
-  void EndBadly(ConnectionId id, const Status& why, bool ours = false);
-  void Close(ConnectionId id, const std::string& cause, bool ours = false);
-  Connection* Find(ConnectionId id);
-  // --- from the loop and the preparer ---
-  void Watch(Descriptor* event, void (Reactor::*take)());
-  void TakeReplies();
-  void TakePrepared();
-  void TakeLostRanks();
-  void Attach(PreparedMemory memory);
-  void On(ReserveGranted reply);
-  void On(AwaitRank reply);
-  void On(Refused reply);
-  void On(Queued reply) { Send(reply.connection, shm::QueuedFrame{reply.place, reply.why}); }
-  void On(Attached reply);
-  void On(SessionOver reply);
-  void On(PeerGone reply) { Send(reply.connection, shm::PeerLostFrame{reply.rank}); }
-  void On(SaveDone reply);
-  void On(CommandDone reply) { reply.ticket->Answer(std::move(reply.result)); }
-  void On(SnapshotReady reply) { neighbours.snapshots->Push(std::move(reply.snapshot)); }
-  void On(Discard) {}
-  void On(ImportStates reply) { preparer.Start({.grant = {}, .memory = {}, .protocol = 0, .import = std::move(reply)}); }
-  void On(Stopped) { context.stop(); }
-
-  ControlOptions options;
-  ControlNeighbours neighbours;
-  SteadyClock clock;
-  PeerMemory peer_memory;
-  SpecShelf shelf{&peer_memory};
-  std::unique_ptr<DescriptorDoor> door;
-  MemoryPreparer preparer;
-  RankWatch awaited;
-  asio::io_context context{1};
-  Listener listener;
-  Descriptor replies, prepared, lost_ranks, taken_packets;
-  std::map<ConnectionId, std::unique_ptr<Connection>> connections;
-  std::map<ConnectionId, std::string> lost_in_preparation;  // the loop is told when the preparer no longer touches their memory
-  ConnectionId last_id = 0;
-  LogLimiter bad_input_log{kLogIntervalNs};
-};
 
 // --- accepting ---
 
@@ -118,6 +45,7 @@ void ControlServer::Reactor::Admit(UniqueFd socket) {
   } catch (const boost::system::system_error& error) {  // the system has no room to watch one more descriptor
     return listener.LogRefusal(Status(ErrorId::kTooManySessions, "memserver cannot watch another connection").Why(error.what()));
   }
+  pace.Spend(Find(id)->uid, UserPace::kConnection, clock.NowNs());
   StartTimeLimit(id);
   WatchSocket(id);
   WatchDeath(id);
@@ -170,7 +98,7 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
   shm::Packet packet;
   for (uint32_t i = 0; i < kPacketsPerWakeUp; ++i) {
     Connection* connection = Find(id);
-    if (connection == nullptr) return;
+    if (connection == nullptr || Rests(connection)) return;
     const int socket = connection->socket.native_handle();
     auto result = shm::PeekPacket(socket, &head);
     const bool lets_in = TP_PLANTED("jobs.descriptors_let_in");
@@ -188,10 +116,26 @@ void ControlServer::Reactor::ReadPackets(ConnectionId id) {
   WatchSocket(id);
 }
 
+bool ControlServer::Reactor::Rests(Connection* connection) {
+  const int64_t pause_ns = pace.PauseNs(connection->uid, clock.NowNs());
+  if (pause_ns == 0) return false;
+  const ConnectionId id = connection->id;
+  connection->rest.expires_after(std::chrono::nanoseconds(pause_ns));
+  connection->rest.async_wait([this, id](const error_code& error) {
+    Connection* rested = error ? nullptr : Find(id);
+    if (rested == nullptr) return;
+    if (rested->protocol.HalfOpen()) StartTimeLimit(id);
+    ReadPackets(id);
+  });
+  connection->limit.cancel();  // the wait is ours
+  return true;
+}
+
 bool ControlServer::Reactor::LeftToDoor(Connection* connection, const shm::PacketHead& head) {
   if (!head.descriptors) return false;
   const DescriptorCall call = connection->protocol.CalledFor(head.read());
   const ConnectionId id = connection->id;
+  pace.Spend(connection->uid, UserPace::kAtDoor, clock.NowNs());
   Status left = call.most == 0 ? MalformedPacket() : Status();
   if (left.ok()) {
     left = door->Take({id, connection->uid, connection->socket.native_handle(),
@@ -225,9 +169,12 @@ void ControlServer::Reactor::TakeFromDoor() {
 }
 
 Status ControlServer::Reactor::HandlePacket(Connection* connection, shm::Packet packet) {
+  pace.Spend(connection->uid, UserPace::kPacket + packet.bytes.size() / UserPace::kBytesMovedAsOne, clock.NowNs());
   TP_ASSIGN_OR_RETURN(shm::Frame frame, shm::DecodeFrame(packet.bytes));
   TP_RETURN_IF_ERROR(CheckDescriptors(frame, packet.fds.size()));
-  TP_ASSIGN_OR_RETURN(FrameAction action, connection->protocol.OnFrame(std::move(frame), std::move(packet.fds)));
+  auto handled = connection->protocol.OnFrame(std::move(frame), std::move(packet.fds));
+  pace.Spend(connection->uid, shelf.TakeDecodedBytes(), clock.NowNs());
+  TP_ASSIGN_OR_RETURN(FrameAction action, std::move(handled));
   if (!connection->protocol.HalfOpen()) connection->limit.cancel();
   if (action.event) neighbours.to_loop->Push(std::move(*action.event));
   if (action.answer && shm::SendPacket(connection->socket.native_handle(), shm::EncodeFrame(*action.answer)) != shm::SocketResult::kDone) {

@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "memserver/jobs/access.h"
 #include "memserver/jobs/mailbox.h"
+#include "memserver/jobs/user_pace.h"
 #include "memserver/residency/snapshot.h"
 
 namespace tidepool::memserver {
@@ -25,6 +26,7 @@ struct ControlOptions {
   uint32_t connections_max = 512;                   // each holds 2 descriptors, later 3 more in the loop
   uint32_t user_connections_max = 512;              // of one user; root and the owner may have all
   int64_t greeting_timeout_ns = 10 * kNsPerSecond;  // from accept to a complete job description
+  UserPaceLimits user_pace = {};                    // of the control thread's work for one user
 };
 
 // The neighbours; they outlive the server.

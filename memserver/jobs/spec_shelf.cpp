@@ -29,6 +29,7 @@ Result<std::shared_ptr<const shm::JobSpec>> SpecShelf::Decode(uint32_t uid, std:
     }
   }
 
+  decoded_bytes_ += bytes.size();
   TP_ASSIGN_OR_RETURN(shm::JobSpec spec, shm::Decode(bytes));
   TP_RETURN_IF_ERROR(encoded->Resize(0));
   PeerMemory::Share share = memory_->Open(uid);

@@ -28,6 +28,8 @@ class SpecShelf {
   PeerMemory::Share Open(uint32_t uid) const { return memory_->Open(uid); }
   // The description that these bytes are; `encoded` is their share, which ends here. Errors: kJobSpecBad, kNotReady (no room for it now).
   Result<std::shared_ptr<const shm::JobSpec>> Decode(uint32_t uid, std::span<const std::byte> bytes, PeerMemory::Share* encoded);
+  // Bytes that were decoded since it was asked before, also of what was refused.
+  uint64_t TakeDecodedBytes() { return std::exchange(decoded_bytes_, 0); }
 
  private:
   struct Held {
@@ -35,6 +37,7 @@ class SpecShelf {
     PeerMemory::Share share;
   };
   const PeerMemory* const memory_;
+  uint64_t decoded_bytes_ = 0;
   std::map<std::pair<uint32_t, ContentHash>, std::weak_ptr<const Held>> held_;  // of a user alone: nobody learns what others have
 };
 
