@@ -16,6 +16,17 @@
 
 namespace tidepool::memserver {
 
+namespace {
+
+// A start that could not be read, now or when the rank attached, says nothing; where the process has ended its pidfd tells.
+bool IsAnother(const AwaitRank& rank) {
+  const uint64_t start = ReadProcessStart(rank.pid);
+  const bool known = (start != 0 && rank.process_start != 0) || TP_PLANTED("jobs.unread_start_is_another");
+  return known && start != rank.process_start && !TP_PLANTED("jobs.reused_pid_trusted");
+}
+
+}  // namespace
+
 RankWatch::RankWatch() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_.valid()) EndForWantOf("descriptor for an epoll set");
 }
@@ -33,7 +44,7 @@ bool RankWatch::Watch(const AwaitRank& rank) {
             {{"job", rank.job}, {"rank", rank.rank}, {"pid", rank.pid}, {"why", std::string(std::strerror(errno))}});
     return true;
   }
-  if (ReadProcessStart(rank.pid) != rank.process_start && !TP_PLANTED("jobs.reused_pid_trusted")) return false;
+  if (IsAnother(rank)) return false;
   watches_.emplace(number, Watched{{rank.job, rank.rank, rank.nonce}, std::move(pidfd)});
   return true;
 }

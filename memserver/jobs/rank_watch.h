@@ -18,7 +18,7 @@ class RankWatch {
   RankWatch();
 
   // False when the process has ended already; the rank is then not watched. A rank whose process is unknown (pid 0), or for which no
-  // descriptor is left, is not watched either: only its lease ends the wait for it.
+  // descriptor is left, is not watched either: only its lease ends the wait for it. One whose start cannot be read is trusted by its pid.
   bool Watch(const AwaitRank& rank);
   // The rank is back, or is awaited no longer.
   void Forget(const AwaitedRankLost& rank);

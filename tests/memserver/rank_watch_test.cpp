@@ -5,8 +5,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "memserver/jobs/peer_identity.h"
@@ -93,6 +97,30 @@ TEST(RankWatch, AnotherProcessWithThePidIsNotTheRank) {
   EXPECT_EQ(watch.watched(), 0U);
   sleeper.Kill();
   EXPECT_FALSE(Readable(watch, 20)) << "and it is not watched";
+}
+
+TEST(RankWatch, AStartThatCannotBeReadMakesNoOtherProcessOfARank) {
+  const Sleeper sleeper;
+  AwaitRank of_old = Awaited(sleeper.pid());
+  of_old.process_start = 0;  // not read when it attached
+  RankWatch watch;
+  EXPECT_TRUE(watch.Watch(of_old));
+  EXPECT_EQ(watch.watched(), 1U);
+
+  // With one descriptor left, which the pidfd takes.
+  const AwaitRank rank = Awaited(sleeper.pid(), 8);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  rlimit low = limit;
+  low.rlim_cur = 200;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<UniqueFd> filler;
+  for (UniqueFd fd(dup(STDIN_FILENO)); fd.valid(); fd = UniqueFd(dup(STDIN_FILENO))) filler.push_back(std::move(fd));
+  filler.pop_back();
+  EXPECT_TRUE(watch.Watch(rank));
+  filler.clear();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(watch.watched(), 2U) << "its pidfd tells of its end";
 }
 
 TEST(RankWatch, AnUnknownProcessIsLeftToItsLease) {
