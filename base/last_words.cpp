@@ -1,14 +1,17 @@
 #include "base/last_words.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 #include "base/error_catalog.h"
@@ -31,6 +34,14 @@ void Say(const char* format, Parts... parts) {
 
 void NoMemory() {
   EndForWantOf("memory");
+}
+
+// The handler of operator new is called until there is some. Its caller may be in the log, so nothing is flushed.
+void Wait() {
+  constexpr std::string_view kText = "the system gives no memory; it is waited for, as what is held here would be lost\n";
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true)) SayOnStderr(kText);
+  poll(nullptr, 0, 1);
 }
 
 // An allocator other than operator new throws without asking the new-handler.
@@ -64,6 +75,10 @@ LastWords::LastWords(const char* program) {
   std::set_new_handler(NoMemory);
   std::set_terminate(Terminated);
   OpenStandardDescriptors();
+}
+
+void WaitForMemory() {
+  std::set_new_handler(Wait);
 }
 
 void EndForWantOf(const char* what) {

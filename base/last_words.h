@@ -14,6 +14,9 @@ class LastWords {
  public:
   explicit LastWords(const char* program);  // a constant text
 };
+// From now on a failed operator new of this process does not end it: the thread waits until there is memory, and tries again. For a process
+// that others' work would end with, and that nobody needs at once.
+void WaitForMemory();
 // `what` is a constant text: "a file descriptor for an event". Allocates nothing.
 [[noreturn]] void EndForWantOf(const char* what);
 

@@ -18,16 +18,20 @@ namespace tidepool::shm {
 
 namespace {
 
+// Whoever sends to a client does not wait, and takes a full socket for a client that does not read: a shortage is not to look like one.
+constexpr int kShortageTries = 4;
+
 // Backing store for one control message of kPacketFdsMax descriptors; how much of it is offered to the kernel is the caller's choice.
 struct alignas(cmsghdr) ControlBuffer {
   std::array<std::byte, CMSG_SPACE(sizeof(int) * kPacketFdsMax)> bytes{};
 };
 
+// What the system lacks now it may have in a moment: the peer is there, and so is the packet.
 SocketResult FromErrno() {
+  if (IsShortage(errno)) return TP_PLANTED("shm.shortage_is_the_end") ? SocketResult::kClosed : SocketResult::kWouldBlock;
   switch (errno) {
     case EAGAIN:
-    case EINTR:
-    case ENOBUFS: return SocketResult::kWouldBlock;
+    case EINTR: return SocketResult::kWouldBlock;
     case EMSGSIZE: return SocketResult::kMalformed;
     default: return SocketResult::kClosed;
   }
@@ -68,6 +72,10 @@ Status SocketError(const char* step, const std::string& path) {
 
 }  // namespace
 
+bool IsShortage(int error) {
+  return error == ENOMEM || error == ENOBUFS || error == ETOOMANYREFS;
+}
+
 SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
   TP_CHECK(!bytes.empty() && bytes.size() <= kPacketBytesMax && fds.size() <= kPacketFdsMax, "a packet of our own is too large");
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -84,7 +92,10 @@ SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
-  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? FromErrno() : SocketResult::kDone;
+  for (int tries = kShortageTries;;) {
+    if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return SocketResult::kDone;
+    if (!IsShortage(errno) || --tries == 0 || TP_PLANTED("shm.shortage_not_tried_again")) return FromErrno();
+  }
 }
 
 SocketResult PeekPacket(int socket, PacketHead* head) {
@@ -153,8 +164,12 @@ Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns) {
               "ask an administrator to add you to the group of its users (usermod --append --groups tidepool NAME) and log in again, or "
               "start a memserver of your own with `memserver run`");
     }
-    if (errno != EAGAIN && errno != EINTR) {
+    const bool shortage = (IsShortage(errno) || errno == ENFILE) && !TP_PLANTED("shm.shortage_is_nobody");  // somebody may listen
+    if (!shortage && errno != EAGAIN && errno != EINTR) {
       return Status(ErrorId::kNoServer, "no memserver answers at this socket").Where(path).Why(std::strerror(errno));
+    }
+    if (clock.NowNs() >= end && shortage) {
+      return Status(ErrorId::kHostMemoryShort, "the system has no memory to connect to the socket").Where(path).Why(std::strerror(errno));
     }
     if (clock.NowNs() >= end) return Status(ErrorId::kNoServer, "memserver does not accept connections").Where(path);
     clock.SleepNs(kNsPerMs);

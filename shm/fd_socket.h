@@ -30,7 +30,7 @@ struct Packet {
 
 enum class SocketResult {
   kDone,
-  kWouldBlock,  // nothing there, or no room; poll and try again
+  kWouldBlock,  // nothing there, no room, or the system has no memory for it now; poll and try again
   kClosed,      // the peer is gone
   kMalformed,   // truncated, too large or with descriptors that are not allowed: close the socket
 };
@@ -43,7 +43,10 @@ struct PacketHead {
   std::span<const std::byte> read() const { return std::span(bytes).first(count); }
 };
 
-// Sends one packet. fds stay the caller's. Never raises SIGPIPE.
+// Whether errno of a socket call says that the system lacks memory for it now: nothing about the peer.
+bool IsShortage(int error);
+
+// Sends one packet. fds stay the caller's. Never raises SIGPIPE. Where the system lacks memory it is tried a few times.
 SocketResult SendPacket(int socket, std::span<const std::byte> bytes, std::span<const int> fds = {});
 // Looks at the next packet, which stays the next one.
 SocketResult PeekPacket(int socket, PacketHead* head);
@@ -53,7 +56,8 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet);
 // Waits until `events` (POLLIN, POLLOUT) or a hang-up; false after `timeout_ns`.
 bool WaitForSocket(int socket, short events, int64_t timeout_ns);
 
-// Connects to a server's socket; a full backlog is waited for. Errors: kNoServer, kSocketFailed.
+// Connects to a server's socket; a full backlog, and a system without memory, are waited for. Errors: kNoServer (nobody listens, or takes
+// connections), kSocketFailed, kHostMemoryShort (somebody may listen).
 Result<UniqueFd> ConnectSocket(const std::string& path, int64_t timeout_ns);
 // A listening socket at `path` (mode 0600; the path must be free). Errors: kSocketFailed.
 Result<UniqueFd> ListenSocket(const std::string& path);

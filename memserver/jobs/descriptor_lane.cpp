@@ -1,6 +1,7 @@
 #include "memserver/jobs/descriptor_lane.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,6 +13,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "shm/fd_socket.h"
+
 namespace tidepool::memserver {
 
 namespace {
@@ -22,6 +25,13 @@ struct Received {
   uint32_t count = 0;  // of fds
   bool whole = true;   // nothing was cut off, and nothing but descriptors came along
 };
+
+// Here one may wait: memserver does not. Not where the caller asked for an answer at once.
+bool WaitsOutShortage(int flags) {
+  if (!shm::IsShortage(errno) || (flags & MSG_DONTWAIT) != 0) return false;
+  poll(nullptr, 0, 1);
+  return true;
+}
 
 // Offers room for exactly `fds_max` descriptors: CMSG_SPACE would let in one more.
 Received Receive(int socket, std::span<std::byte> bytes, uint32_t fds_max, int flags) {
@@ -36,7 +46,7 @@ Received Receive(int socket, std::span<std::byte> bytes, uint32_t fds_max, int f
   Received received;
   do {
     received.bytes = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
-  } while (received.bytes < 0 && errno == EINTR);
+  } while (received.bytes < 0 && (errno == EINTR || WaitsOutShortage(flags)));
   if (received.bytes < 0) return received;
 
   received.whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
@@ -66,7 +76,7 @@ void Send(int socket, std::span<const std::byte> bytes, std::span<const int> fds
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
-  while (sendmsg(socket, &message, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  while (sendmsg(socket, &message, MSG_NOSIGNAL) < 0 && (errno == EINTR || WaitsOutShortage(0))) {
   }
 }
 
@@ -86,7 +96,7 @@ bool IsOfKind(int fd, LaneTask task) {
 }
 
 LaneWord WordFor(const Received& packet, LaneTask task) {
-  if (packet.bytes < 0) return errno == EAGAIN ? LaneWord::kNone : LaneWord::kGone;
+  if (packet.bytes < 0) return errno == EAGAIN || shm::IsShortage(errno) ? LaneWord::kNone : LaneWord::kGone;
   if (!packet.whole) return LaneWord::kMalformed;
   if (packet.bytes == 0) return LaneWord::kGone;
   const auto last = packet.fds.begin() + packet.count;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/last_words.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -285,6 +286,7 @@ int Keeper::TimeoutMs() const {
 int RunKeeper(const KeeperOptions& options) {
   IsolateProcess("tp-keeper", options.listen_fd);
   DropLinesThatBlock();
+  if (!TP_PLANTED("keeper.ends_without_memory")) WaitForMemory();
   Keeper keeper(options);
   if (!keeper.Open()) return kExitUsage;
   keeper.Serve();

@@ -24,6 +24,17 @@ TEST(LastWordsDeathTest, AFailedAllocationSaysSoAndEndsWithItsCode) {
       ::testing::ExitedWithCode(21), "error\\[TP2001\\]: the system gave program no memory\n.*fix: +free memory");
 }
 
+TEST(LastWordsDeathTest, AProcessThatHoldsWhatWouldBeLostWaitsForMemoryAndSaysSoOnce) {
+  EXPECT_EXIT(
+      {
+        const LastWords words("program");
+        WaitForMemory();
+        for (int tries = 0; tries < 3; ++tries) std::get_new_handler()();  // which operator new tries again after
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "^the system gives no memory; it is waited for[^\n]*\n$");
+}
+
 TEST(LastWordsDeathTest, AnAllocatorThatThrowsByItselfEndsAlike) {
   EXPECT_EXIT(ThrowOnAThread([] { throw std::bad_alloc(); }), ::testing::ExitedWithCode(21), "gave program no memory");
 }

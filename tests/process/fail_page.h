@@ -22,11 +22,25 @@ enum class FailCall : uint32_t {
   kEventfd,
   kEpollAdd,
   kFutex,
-  kPoll
+  kPoll,
+  kMadvise,
+  kThread,
+  kSocket,
+  kConnect,
+  kBind,
+  kSocketPair,
+  kEpollCreate,
+  kSignalFd,
+  kPidFd,
+  kFork,
+  kSpawn,
+  kFlock,
+  kFopen
 };
-inline constexpr std::array<const char*, 13> kFailCallNames{"malloc",    "mmap",    "memfd_create", "ftruncate", "F_ADD_SEALS",
-                                                            "open",      "accept4", "recvmsg",      "sendmsg",   "eventfd",
-                                                            "epoll_add", "futex",   "poll"};
+inline constexpr std::array<const char*, 26> kFailCallNames{
+    "malloc",     "mmap",          "memfd_create", "ftruncate",  "F_ADD_SEALS", "open",           "accept4", "recvmsg", "sendmsg",
+    "eventfd",    "epoll_add",     "futex",        "poll",       "madvise",     "pthread_create", "socket",  "connect", "bind",
+    "socketpair", "epoll_create1", "signalfd",     "pidfd_open", "fork",        "posix_spawnp",   "flock",   "fopen"};
 inline constexpr size_t kFailCalls = kFailCallNames.size();
 inline constexpr const char* kFailPageVariable = "TIDEPOOL_FAIL_PAGE";
 

@@ -4,15 +4,20 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -164,6 +169,68 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return Fails(FailCall::kSend, ENOBUFS) ? -1 : real(fd, message, flags);
 }
 
+int madvise(void* at, size_t bytes, int advice) noexcept {
+  return Fails(FailCall::kMadvise, ENOMEM) ? -1 : static_cast<int>(syscall(SYS_madvise, at, bytes, advice));
+}
+
+// The error is what it returns.
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*begin)(void*), void* argument) noexcept {
+  REAL(pthread_create);
+  return Fails(FailCall::kThread, EAGAIN) ? EAGAIN : real(thread, attributes, begin, argument);
+}
+
+int socket(int domain, int type, int protocol) noexcept {
+  return Fails(FailCall::kSocket, EMFILE) ? -1 : static_cast<int>(syscall(SYS_socket, domain, type, protocol));
+}
+
+int connect(int fd, const sockaddr* address, socklen_t length) {
+  REAL(connect);
+  return Fails(FailCall::kConnect, ENOMEM) ? -1 : real(fd, address, length);
+}
+
+int bind(int fd, const sockaddr* address, socklen_t length) noexcept {
+  return Fails(FailCall::kBind, ENOMEM) ? -1 : static_cast<int>(syscall(SYS_bind, fd, address, length));
+}
+
+int socketpair(int domain, int type, int protocol, int* ends) noexcept {
+  return Fails(FailCall::kSocketPair, EMFILE) ? -1 : static_cast<int>(syscall(SYS_socketpair, domain, type, protocol, ends));
+}
+
+int epoll_create1(int flags) noexcept {
+  return Fails(FailCall::kEpollCreate, EMFILE) ? -1 : static_cast<int>(syscall(SYS_epoll_create1, flags));
+}
+
+int signalfd(int fd, const sigset_t* mask, int flags) noexcept {
+  REAL(signalfd);
+  return Fails(FailCall::kSignalFd, EMFILE) ? -1 : real(fd, mask, flags);
+}
+
+pid_t fork() noexcept {
+  REAL(fork);
+  return Fails(FailCall::kFork, EAGAIN) ? -1 : real();
+}
+
+int posix_spawnp(  // tidy: allow parameters, because the C library has them
+    pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions, const posix_spawnattr_t* attributes, char* const* words,
+    char* const* environment) {
+  REAL(posix_spawnp);
+  return Fails(FailCall::kSpawn, EAGAIN) ? EAGAIN : real(pid, file, actions, attributes, words, environment);
+}
+
+int flock(int fd, int operation) noexcept {
+  return Fails(FailCall::kFlock, ENOLCK) ? -1 : static_cast<int>(syscall(SYS_flock, fd, operation));
+}
+
+FILE* fopen(const char* path, const char* mode) {
+  REAL(fopen);
+  return Fails(FailCall::kFopen, EMFILE) ? nullptr : real(path, mode);
+}
+
+FILE* fopen64(const char* path, const char* mode) {
+  REAL(fopen64);
+  return Fails(FailCall::kFopen, EMFILE) ? nullptr : real(path, mode);
+}
+
 int eventfd(unsigned value, int flags) noexcept {
   return Fails(FailCall::kEventfd, EMFILE) ? -1 : static_cast<int>(syscall(SYS_eventfd2, value, flags));
 }
@@ -194,6 +261,7 @@ long syscall(long number, ...) noexcept {
   va_end(rest);
   const bool of_rings = number == SYS_futex && (arguments[1] & FUTEX_PRIVATE_FLAG) == 0;
   if (of_rings && !IsOfLanguage(__builtin_return_address(0)) && Fails(FailCall::kFutex, EINTR)) return -1;
+  if (number == SYS_pidfd_open && Fails(FailCall::kPidFd, EMFILE)) return -1;
   return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
 }
 
