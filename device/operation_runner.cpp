@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/planted.h"
 #include "device/copy_bytes.h"
 
 namespace tidepool::device {
@@ -11,7 +12,8 @@ namespace {
 // Cyclic: values may wrap; poison ends every wait.
 bool Reached(const Flag* flag, uint64_t value) {
   const uint64_t now = flag->load(std::memory_order_acquire);
-  return now == kFlagPoison || static_cast<int64_t>(now - value) >= 0;
+  if (now == kFlagPoison && !TP_PLANTED("device.poison_is_a_value")) return true;
+  return TP_PLANTED("device.flags_compared_plainly") ? now >= value : static_cast<int64_t>(now - value) >= 0;
 }
 
 }  // namespace
@@ -86,7 +88,7 @@ uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_m
 
 void OperationRunner::Moved(const Operation& operation, uint64_t count) {
   moved_ += count;
-  if (moved_ == operation.value) {
+  if (moved_ == operation.value || TP_PLANTED("device.piece_taken_for_whole")) {
     moved_ = 0;
     queue_->Pop();
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/planted.h"
 #include "base/units.h"
 #include "optim/adam_stream.h"
 
@@ -22,7 +23,7 @@ Result<GpuStateMemory> MakeGpuStates(Gpu* gpu, uint64_t bytes) {
         .Why("it leaves a process as a handle (ipc), which its maker must outlive")
         .Fix(kToTheHost);
   }
-  if (gpu->facts().mps) {
+  if (gpu->facts().mps && !TP_PLANTED("traffic.states_under_mps")) {
     return Status(ErrorId::kCudaUnavailable, "states cannot lie on " + name + ": it is shared by the Multi-Process Service (MPS)")
         .Why("a fault of any client of MPS ends the contexts of all, and with memserver's the states of every job there")
         .Fix(std::string(kToTheHost) + ", or run memserver without MPS (no CUDA_MPS_PIPE_DIRECTORY that leads to a control daemon)");
