@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SCRIPTS = ("setup", "test", "quickstart", "bench", "convergence", "nightly", "tidy", "chaos", "fuzz", "planted", "torchrun_check")
+SCRIPTS = ("setup", "test", "quickstart", "bench", "convergence", "nightly", "tidy", "chaos", "fuzz", "planted", "repro", "torchrun_check")
 
 
 def run(name, *arguments):
