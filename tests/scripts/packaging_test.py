@@ -1,5 +1,6 @@
 """What packaging/ says about memserver and memctl is so: flags, keys, metrics; and its scripts work. usage: packaging_test.py BIN_FOLDER"""
 
+import fnmatch
 import json
 import os
 import re
@@ -91,7 +92,22 @@ class Texts(unittest.TestCase):
         self.assertIn("runAsUser: 61700", text_of("kubernetes/daemonset.yaml"))
         self.assertTrue(os.access(os.path.join(ROOT, re.search(r"RUN (\S+) --no-torch", text).group(1)), os.X_OK))
         with open(os.path.join(ROOT, "cmake", "Package.cmake"), encoding="utf-8") as file:
-            self.assertIn("add_custom_target(packages", file.read())
+            package = file.read()
+        self.assertIn("add_custom_target(packages", package)
+        self.assertIn("set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/packages)", package)
+        self.assertIn("COPY --from=build /src/build/packages/tidepool_*.deb", text)
+        user = re.search(r"^USER (\d+):(\d+)$", text, re.M)
+        directory = re.search(r'^CMD \["memserver", "run", "--socket-dir", "(\S+)"\]$', text, re.M).group(1)
+        self.assertIn(f"install -d -o {user.group(1)} -g {user.group(2)} -m 0700 {directory}\n", text)
+
+    def test_the_image_is_made_of_all_files_of_the_repository(self):
+        with open(os.path.join(ROOT, ".dockerignore"), encoding="utf-8") as file:
+            patterns = file.read().split()
+        for path in os.listdir(ROOT):
+            if path in ("build", ".git", ".deps", "out") or path.startswith("build-"):
+                self.assertTrue(any(fnmatch.fnmatch(path, pattern) for pattern in patterns), path)
+            else:
+                self.assertFalse(any(fnmatch.fnmatch(path, pattern) for pattern in patterns), f"{path} is left out")
 
     def test_the_pods_have_no_more_rights_than_they_need(self):
         text = text_of("kubernetes/daemonset.yaml")
