@@ -14,6 +14,11 @@ import json
 import os
 import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import bench_report  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BEGIN, END = "<!-- tables: made by scripts/bench_table.py -->", "<!-- end of the tables -->"
 
@@ -56,6 +61,21 @@ def ratio_text(row: dict, spreads: list[dict]) -> str:
     return number(row["ratio"])
 
 
+def change_text(row: dict, regimes: list[dict]) -> str:
+    """Where the machine changed while the row was measured, the round trips on both sides of that."""
+    regime = bench_report.found_for(row, regimes)
+    return f", {bench_report.regime_text(regime | {'dropped': 0})} ns" if regime is not None and bench_report.spans_a_change(regime) else ""
+
+
+def regimes_text(regimes: list[dict]) -> list[str]:
+    """Of a whole result: the shortest and the longest round trip, and the rounds that were dropped."""
+    if not regimes:
+        return []
+    lows, highs = zip(*(regime["round_trip_ns"] for regime in regimes))
+    dropped = sum(regime["dropped"] for regime in regimes)
+    return [f"round trips meanwhile {min(lows):.0f} to {max(highs):.0f} ns" + (f", {dropped} rounds dropped" if dropped else "")]
+
+
 def machine_line(result: dict) -> str:
     machine = result["machine"]
     parts = [f"{machine['cpu']}, {machine['cores']} CPUs"]
@@ -70,6 +90,7 @@ def machine_line(result: dict) -> str:
                      f"memcpy {machine['copy_memcpy_gb_s']:.1f} GB/s")
         parts.append(f"round trip between cores {machine['spin_round_trip_ns']:.0f} ns")
         parts.append(f"2 MiB pages {100 * machine['pool_huge_page_share']:.0f} %")
+    parts += regimes_text(result.get("regimes", []))
     if "load_before" in machine:
         parts.append(f"load before {machine['load_before']}")
     return f"`{result['file']}` ({machine['date']}, commit {machine['commit']}): {', '.join(parts)}."
@@ -84,7 +105,7 @@ def tables(results: dict[str, list[dict]]) -> str:
                       "|---|---|---|---|---|---|---|"]
             for row in rows:
                 holds = "" if row["holds"] is None else "yes" if row["holds"] else "**no**"
-                cells = (row["bench"], row["row"], f"{number(row['value'])} {row['unit']}", row["against"] or "", ratio_text(row, result.get("spreads", [])),
+                cells = (row["bench"], row["row"], f"{number(row['value'])} {row['unit']}", row["against"] or "", ratio_text(row, result.get("spreads", [])) + change_text(row, result.get("regimes", [])),
                          number(row["target"]), holds)
                 lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
             lines.append("")

@@ -39,6 +39,15 @@ class Tables(unittest.TestCase):
         del old["machine"]["date"]
         self.assertIn("(2025-12-24, commit abc)", self.tables_of(**{"2025_12_24_ring": old}))
 
+    def test_a_row_across_a_change_of_the_machine_says_so(self):
+        changed = result("2026-01-01", "ring", "copy")
+        changed["regimes"] = [{"bench": bench, "row": "r", "against": "peer", "round_trip_ns": trips, "dropped": 1}
+                              for bench, trips in (("ring", [118.0, 470.0]), ("copy", [118.0, 125.0]))]
+        text = self.tables_of(one=changed)
+        self.assertIn("| ring | r | 2 us | peer | 0.5 (0.4 to 0.6), 118->470 ns |", text)
+        self.assertIn("| copy | r | 2 us | peer | 0.5 (0.4 to 0.6) |", text)
+        self.assertIn("round trips meanwhile 118 to 470 ns, 2 rounds dropped", text)
+
     def test_only_what_lies_between_the_marks_changes(self):
         page = f"head\n{bench_table.BEGIN}\nold\n{bench_table.END}\ntail\n"
         self.assertEqual(bench_table.with_tables(page, "new"), f"head\n{bench_table.BEGIN}\n\nnew\n\n{bench_table.END}\ntail\n")
