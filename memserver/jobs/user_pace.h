@@ -5,12 +5,10 @@
 // One thread (control). Time is handed in. Work is counted in bytes that are decoded.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 
-#include "base/clock.h"
-#include "base/planted.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {
@@ -29,19 +27,9 @@ class UserPace {
 
   explicit UserPace(const UserPaceLimits& limits = {}) : limits_(limits) {}
 
-  void Spend(uint32_t uid, uint64_t work, int64_t now_ns) {
-    if (users_.size() >= kUsersMax) std::erase_if(users_, [&](const auto& user) { return Left(user.second, now_ns) == 0; });
-    Debt& debt = users_[uid];
-    debt = {Left(debt, now_ns) + work, now_ns};
-  }
+  void Spend(uint32_t uid, uint64_t work, int64_t now_ns);
   // How long its connections are not read; 0: they are.
-  int64_t PauseNs(uint32_t uid, int64_t now_ns) const {
-    const auto found = users_.find(uid);
-    const uint64_t left = found == users_.end() ? 0 : Left(found->second, now_ns);
-    if (left < limits_.burst || TP_PLANTED("jobs.user_not_paced")) return 0;
-    const double seconds = static_cast<double>(left - limits_.burst + 1) / static_cast<double>(limits_.per_second);
-    return std::max(kNsPerMs, static_cast<int64_t>(seconds * kNsPerSecond));
-  }
+  int64_t PauseNs(uint32_t uid, int64_t now_ns) const;
 
  private:
   static constexpr size_t kUsersMax = 1024;  // from there on those without a debt are forgotten
@@ -49,10 +37,7 @@ class UserPace {
     uint64_t work = 0;
     int64_t at_ns = 0;
   };
-  uint64_t Left(const Debt& debt, int64_t now_ns) const {
-    const double seconds = static_cast<double>(std::max<int64_t>(now_ns - debt.at_ns, 0)) / kNsPerSecond;
-    return debt.work - std::min(debt.work, static_cast<uint64_t>(seconds * static_cast<double>(limits_.per_second)));
-  }
+  uint64_t Left(const Debt& debt, int64_t now_ns) const;
 
   UserPaceLimits limits_;
   std::map<uint32_t, Debt> users_;
