@@ -10,6 +10,7 @@ namespace tidepool::client {
 
 using shm::ChunkSpec;
 using shm::DataGroup;
+using shm::Encode;
 using shm::FrozenChunkSpec;
 using shm::FrozenPoolBytes;
 using shm::GpuShareBytes;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <utility>
 
+#include "base/content_hash.h"
 #include "base/log.h"
 #include "base/point.h"
 #include "base/units.h"
@@ -25,19 +27,20 @@ constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tri
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
 constexpr uint64_t kUploadBytesMax = 8 * kMiB;  // of the rCache; more would only delay the first copy
 
-Rendezvous RendezvousOf(const RankPlace& place, int64_t server_timeout_ns) {
-  Rendezvous meet;
-  meet.rank = place.rank;
-  meet.world = place.world;
-  meet.local_rank = place.local_rank;
-  meet.local_world = place.local_world;
-  meet.host = place.master_host;
-  meet.port = place.master_port;
-  meet.serves_store = place.rank == 0 && !place.agent_serves_store;
-  meet.prefix = "attempt" + std::to_string(place.restarts);
-  // A rank that waits for the server keeps the others waiting in a collective.
-  meet.timeout_ms = kCollectiveTimeoutMs + server_timeout_ns / kNsPerMs;
-  return meet;
+// What tells apart runs that may be alive at a time.
+ContentHash RunHash(const RankPlace& place, const std::string& job) {
+  const std::string text = job + "\n" + place.run_id + "\n" + place.master_host + ":" + std::to_string(place.master_port) + "\n" +
+                           std::to_string(place.restarts);
+  return HashOf(std::as_bytes(std::span(text)));
+}
+
+// What all ranks of a run must agree on. Where the states lie is settled with the server.
+ContentHash SpecHash(client::JobSpec spec, const std::string& note) {
+  spec.states_on_gpu = 0;
+  ContentHasher hasher;
+  hasher.Update(client::Encode(spec));
+  hasher.Update(std::as_bytes(std::span(note)));
+  return hasher.Finish();
 }
 
 Status StoppedBySignal() {
@@ -45,6 +48,29 @@ Status StoppedBySignal() {
 }
 
 }  // namespace
+
+int64_t RunSession::CollectiveTimeoutMs() const {
+  // A rank that waits for the server keeps the others waiting in a collective.
+  const int64_t timeout_ms = kCollectiveTimeoutMs + waits_.server_timeout_ns / kNsPerMs;
+  return standalone() ? timeout_ms + ReadyTimeoutNs(PrivateServer()) / kNsPerMs : timeout_ms;
+}
+
+Rendezvous RunSession::MeetingPlace() const {
+  Rendezvous meet;
+  meet.rank = place_.rank;
+  meet.world = place_.world;
+  meet.local_rank = place_.local_rank;
+  meet.local_world = place_.local_world;
+  meet.host = place_.master_host;
+  meet.port = place_.master_port;
+  meet.serves_store = place_.rank == 0 && !place_.agent_serves_store;
+  meet.one_machine = place_.local_world == place_.world;
+  meet.run = RunHash(place_, task_.spec.name);
+  meet.spec = SpecHash(task_.spec, task_.note);
+  meet.prefix = HexOf(meet.run);
+  meet.timeout_ms = CollectiveTimeoutMs();
+  return meet;
+}
 
 Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, SessionTask task) {
   std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
@@ -74,12 +100,16 @@ Status RunSession::StartPrivateServer() {
   return shared;
 }
 
-Status RunSession::LaunchServer() {
+StandaloneOptions RunSession::PrivateServer() const {
   StandaloneOptions standalone;
   standalone.pool_bytes =
       waits_.pool_bytes.value_or(RoundUp(client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
   standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
-  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(standalone));
+  return standalone;
+}
+
+Status RunSession::LaunchServer() {
+  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(PrivateServer()));
   socket_dir_ = server_->socket_dir();
   return {};
 }
@@ -96,7 +126,7 @@ Status RunSession::ShareSocketDir() {
 }
 
 DoneKeys RunSession::MakeDoneKeys() const {
-  return DoneKeys(RendezvousOf(place_, waits_.server_timeout_ns), task_.spec.name);
+  return DoneKeys(MeetingPlace(), task_.spec.name);
 }
 
 bool RunSession::DoneBefore() const {
@@ -168,7 +198,7 @@ Status RunSession::SeatLost() {
 
 Status RunSession::MeetWorld() {
   if (world_) return {};
-  Rendezvous meet = RendezvousOf(place_, waits_.server_timeout_ns);
+  Rendezvous meet = MeetingPlace();
   if (!task_.options.save_dir.empty()) {  // rank 0 saves alone, the others stand in a barrier
     meet.gather_timeout_ms = meet.timeout_ms;
     meet.timeout_ms += client::ClientOptions().save_timeout_ns / kNsPerMs;
@@ -180,11 +210,11 @@ Status RunSession::MeetWorld() {
   meet.interrupted = [this] { return Interrupted(); };
   meet.doomed = [this] { return SeatLost(); };
   meet.stuck = task_.stuck;
-  if (!store_) {
-    TP_ASSIGN_OR_RETURN(store_, RendezvousStore::Open(meet));
+  if (!meeting_) {
+    TP_ASSIGN_OR_RETURN(meeting_, Meeting::Open(meet));
   }
-  TP_RETURN_IF_ERROR(store_->Gather());
-  TP_ASSIGN_OR_RETURN(world_, store_->MakeGroup(WholeRun(meet)));
+  TP_RETURN_IF_ERROR(meeting_->Gather());
+  TP_ASSIGN_OR_RETURN(world_, meeting_->MakeGroup(WholeRun(meet)));
   return {};
 }
 
@@ -202,7 +232,7 @@ Result<bool> RunSession::AgreeOnNccl() {
 }
 
 Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group, bool nccl) {
-  TP_ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, store_->MakeGroup(group));
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, meeting_->MakeGroup(group));
   if (group.ranks.size() == 1) return host;
   if (!nccl) {
     TP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCollective> staged, StagedCollective::Open(std::move(host), task_.device.device));
@@ -231,7 +261,7 @@ Status RunSession::MakeGroup(size_t index, bool nccl) {
   group_storage_.emplace_back();
   if (group_is_world_.back() || !member) return {};
   const GroupSpec spec{"data" + std::to_string(index), ranks};
-  TP_ASSIGN_OR_RETURN(group_storage_.back(), on_device ? OnDevice(spec, nccl) : store_->MakeGroup(spec));
+  TP_ASSIGN_OR_RETURN(group_storage_.back(), on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));
   return {};
 }
 
@@ -268,9 +298,13 @@ void RunSession::Leave() {
   if (task_.device.give_up_flags) task_.device.give_up_flags();
   world_.reset();
   // The meeting is over before the server can seat anybody for the next one.
-  if (store_) store_->Disband();
-  if (place_.rank != 0) store_.reset();  // rank 0's holds the port open
+  LeaveMeeting();
+  if (place_.rank != 0) meeting_.reset();  // rank 0's may hold a port open
   client_.reset();
+}
+
+void RunSession::LeaveMeeting() {
+  if (meeting_) meeting_->Disband();
 }
 
 Status RunSession::Close() {

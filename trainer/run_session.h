@@ -22,7 +22,7 @@
 #include "trainer/comm/communicator_set.h"
 #include "trainer/comm/done_keys.h"
 #include "trainer/check_run.h"
-#include "trainer/comm/gloo_collective.h"
+#include "trainer/comm/meeting.h"
 #include "trainer/job.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/launch/standalone_server.h"
@@ -88,11 +88,16 @@ class RunSession {
   void GiveJobBack();
   // Gives up groups and seat without a word. Harmless when repeated.
   void Leave();
+  // Before this program is replaced by itself, where Leave would wait for a collective that does not end: who meets next counts a new
+  // meeting.
+  void LeaveMeeting();
   // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back;
   // then each tells the launcher (done_marks.h, done_keys.h) that it is done. The private server's end is part of it.
   Status Close();
 
   const RankPlace& place() const { return place_; }
+  // So long an operation of the ranks may take: the server that one of them starts, or waits for, is part of it.
+  int64_t CollectiveTimeoutMs() const;
   Collective* world() { return world_.get(); }  // null before Meet
   // One a data group; null where this rank is no member.
   std::vector<Collective*> groups() const;
@@ -107,6 +112,8 @@ class RunSession {
   RunSession(const RankPlace& place, SessionTask task) : place_(place), task_(std::move(task)) {}
   bool standalone() const { return task_.options.standalone; }
   DoneKeys MakeDoneKeys() const;
+  Rendezvous MeetingPlace() const;
+  StandaloneOptions PrivateServer() const;
   Status StartPrivateServer();
   Status LaunchServer();
   Status ShareSocketDir();
@@ -130,7 +137,7 @@ class RunSession {
   SteadyClock clock_;
   RunWaits waits_;
   std::unique_ptr<StandaloneServer> server_;
-  std::unique_ptr<RendezvousStore> store_;
+  std::unique_ptr<Meeting> meeting_;
   std::unique_ptr<Collective> world_;
   std::optional<CommunicatorSet> communicators_;            // of NCCL; outlives the groups
   std::vector<std::unique_ptr<Collective>> group_storage_;  // by data group; null where not a member, or where it is the world

@@ -326,6 +326,7 @@ bool TrainingRun::MayGoOn(const Status& ended) {
 void TrainingRun::LeaveStuck(const Status& ended) {
   if (MayGoOn(ended)) {
     LogWarn("a collective does not end; starting this rank's program again", {{"rank", place_.rank}, {"why", ended.Line()}});
+    session_->LeaveMeeting();
     setup_.begin_anew();
   }
   std::cerr << "\n" << Explained(ended).Format() << "\n" << std::flush;

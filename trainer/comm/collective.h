@@ -1,4 +1,5 @@
-// Collective: the few operations that the ranks of one data-parallel group do together (a virtual seam: Gloo, NCCL, a fake in tests).
+// Collective: the few operations that the ranks of one data-parallel group do together (a virtual seam: sockets, Gloo,
+// NCCL, a fake in tests).
 //
 // One thread (the trainer's main thread) calls all methods of an object. Every rank of the group must start the same operations in the
 // same order with the same sizes; operations of one group complete in the order in which they were started.

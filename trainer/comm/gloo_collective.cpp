@@ -7,14 +7,18 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <span>
 #include <sstream>
 #include <utility>
+
+#include <sys/random.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/check.h"
+#include "base/content_hash.h"
 #include "base/unique_fd.h"
 #include "trainer/comm/meeting_port.h"
 #include "trainer/comm/rank_sum.h"
@@ -248,17 +252,41 @@ struct RendezvousStore::State {
   c10::intrusive_ptr<c10d::TCPStore> server;  // the connection, and on the serving rank the server; null in a run of one rank
   c10::intrusive_ptr<c10d::Store> store;      // the same, under the run's prefix
   c10::intrusive_ptr<c10d::Store> meeting;    // the same, under the meeting's; null before Gather
+
+  // Everybody is here. From now on the meeting's prefix has all processes in it: what one of a former meeting left behind is not found.
+  Status CompareSigns(const std::vector<std::string>& everybody, const std::string& doing) {
+    ContentHasher all;
+    for (uint32_t rank = 0; rank < meet.world; ++rank) {
+      std::vector<uint8_t> sign;
+      TP_RETURN_IF_ERROR(Guarded(doing, [&] { sign = meeting->get(everybody[rank]); }));
+      all.Update(std::as_bytes(std::span(sign)));
+      if (sign.size() >= sizeof meet.spec && std::memcmp(sign.data(), &meet.spec, sizeof meet.spec) == 0) continue;
+      return Status(ErrorId::kJobMismatch,
+                    "rank " + std::to_string(rank) + " of this run trains something else than rank " + std::to_string(meet.rank))
+          .Why("their specifications differ: model, data, sizes or other options that all ranks must share")
+          .Fix("start all ranks with the same command line");
+    }
+    meeting = c10::make_intrusive<c10d::PrefixStore>(HexOf(all.Finish()), meeting);
+    return {};
+  }
 };
+
+namespace {
+
+// What a rank leaves at the meeting: what it trains, and which process it is.
+std::vector<uint8_t> SignOf(const Rendezvous& meet) {
+  std::vector<uint8_t> sign(sizeof meet.spec + sizeof(uint64_t));
+  std::memcpy(sign.data(), &meet.spec, sizeof meet.spec);
+  // Without one, a meeting that mixes two lives of a rank is found out by a time-out, as it was before.
+  static_cast<void>(getrandom(sign.data() + sizeof meet.spec, sizeof(uint64_t), 0));
+  return sign;
+}
+
+}  // namespace
 
 RendezvousStore::RendezvousStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 RendezvousStore::~RendezvousStore() = default;
-
-GroupSpec WholeRun(const Rendezvous& meet) {
-  GroupSpec spec{.name = "run", .ranks = std::vector<uint32_t>(meet.world)};
-  for (uint32_t rank = 0; rank < meet.world; ++rank) spec.ranks[rank] = rank;
-  return spec;
-}
 
 Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous& meet) {
   auto state = std::make_unique<State>();
@@ -310,13 +338,14 @@ Status RendezvousStore::Gather() {
   TP_RETURN_IF_ERROR(Guarded(doing, [&] {
     const int64_t number = state_->store->add(kMeetings, 0);
     state_->meeting = c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
-    state_->meeting->set(everybody[meet.rank], std::vector<uint8_t>{1});
+    state_->meeting->set(everybody[meet.rank], SignOf(meet));
   }));
   Status gathered = WaitUntil(meet, doing, [&]() -> Result<bool> {
     bool all = false;
     TP_RETURN_IF_ERROR(Guarded(doing, [&] { all = state_->meeting->check(everybody); }));
     return all;
   });
+  if (gathered.ok()) return state_->CompareSigns(everybody, doing);
   if (gathered.id() != ErrorId::kRanksMissing) return gathered;
   std::string missing;
   TP_RETURN_IF_ERROR(Guarded(doing, [&] {

@@ -1,4 +1,5 @@
-// RendezvousStore and GlooCollective: groups of ranks that talk over TCP through Gloo, the CPU back end of torch's c10d.
+// RendezvousStore and GlooCollective: groups of ranks on several machines that talk over TCP through Gloo, the CPU back end of torch's
+// c10d. The ports know no user: see docs/security.md. Ranks of one machine meet elsewhere (local_meeting.h).
 //
 // One thread (the trainer's main thread) calls all methods; Gloo's own threads move the bytes. The store must outlive nothing: each group
 // holds what it needs of it.
@@ -12,18 +13,10 @@
 #include <vector>
 
 #include "trainer/comm/collective.h"
+#include "trainer/comm/group_spec.h"
 #include "trainer/comm/rendezvous.h"
 
 namespace tidepool::trainer {
-
-// A data-parallel group: some ranks of the run, in ascending order, this one among them.
-struct GroupSpec {
-  std::string name;             // unique in the run; equal on all members
-  std::vector<uint32_t> ranks;  // rank numbers of the run; the position is the rank within the group
-};
-
-// All ranks of the run.
-GroupSpec WholeRun(const Rendezvous& meet);
 
 // The key-value server at MASTER_ADDR:MASTER_PORT where the members of a group find each other.
 class RendezvousStore {
@@ -36,7 +29,8 @@ class RendezvousStore {
   // Blocks until every rank of the run has called it; the groups made next belong to this meeting alone. May be repeated with the same
   // store after Disband, by ranks that stayed and ranks that were started again. Requires that no rank gathers before all that stayed have
   // disbanded (the memory server sees to it: it seats no rank before those of the run before have left).
-  // Errors: kCollectiveFailed (the store is gone), kRanksMissing (names those that did not come in time), and what `interrupted` returned.
+  // Errors: kCollectiveFailed (the store is gone), kRanksMissing (names those that did not come in time), kJobMismatch (a rank has another
+  // specification), and what `interrupted` returned.
   Status Gather();
   // This rank leaves the meeting, whose groups cannot be used any more. Must come before anything that lets new ranks gather. Rank 0 keeps
   // the count of meetings: in its own store, or in that of torchrun's agent.

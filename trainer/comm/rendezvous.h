@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "base/content_hash.h"
 #include "base/status.h"
 
 namespace tidepool::trainer {
@@ -20,6 +21,9 @@ struct Rendezvous {
   uint16_t port = 0;                         // 0: the master picks a free one (tests)
   bool serves_store = true;                  // this process opens the store's port (rank 0, unless torchrun's agent has done so)
   std::string prefix{};                      // keeps a restarted run apart from its former attempt on the same store
+  bool one_machine = false;                  // all ranks run here: they meet over Unix sockets (trainer/comm/local_meeting.h)
+  ContentHash run{};                         // of what tells runs apart that may be alive at a time; equal on all ranks
+  ContentHash spec{};                        // of what the run does; ranks that differ refuse each other by name
   int64_t timeout_ms = kCollectiveTimeoutMs;
   int64_t gather_timeout_ms = 0;  // so long the other ranks are waited for; 0: timeout_ms
   // For the connections between ranks that have all gathered. One of them may die just then, and the others wait for it in vain: so long

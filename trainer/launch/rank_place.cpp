@@ -151,7 +151,9 @@ Status ReadMaster(const Reader& reader, const Dialect& dialect, RankPlace* place
   TP_RETURN_IF_ERROR(reader.Number("MASTER_PORT", std::numeric_limits<uint16_t>::max(), &port));
   const bool agent = dialect.launcher == kTorchrun.launcher && reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (place->world == 1 && !agent) return {};
-  if (dialect.launcher == kTorchrun.launcher) {
+  if (place->launcher == kTrainerLaunch && port == 0) {
+    // Its ranks are on one machine, and meet by its name.
+  } else if (dialect.launcher == kTorchrun.launcher) {
     if (!reader.Has("MASTER_ADDR")) return Missing(dialect.launcher, "MASTER_ADDR");
     if (port == 0) return Missing(dialect.launcher, "MASTER_PORT");
     place->master_host = reader.Text("MASTER_ADDR");
@@ -196,6 +198,7 @@ Result<RankPlace> DetectRank(const Environment& environment, int64_t parent_pid)
     TP_RETURN_IF_ERROR(ReadCounts(reader, *dialect, &place));
     TP_RETURN_IF_ERROR(ReadMaster(reader, *dialect, &place));
   }
+  place.run_id = reader.Text("TIDEPOOL_LAUNCH_ID");
   if (place.launcher == kTrainerLaunch) place.done_mark = reader.Text("TIDEPOOL_LAUNCH_DONE");
   place.job_name = DefaultJobName(reader, dialect, parent_pid);
   return place;

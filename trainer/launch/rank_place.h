@@ -1,7 +1,8 @@
 // RankPlace: which rank this process is, on which node, where the ranks meet, and who started it, as the environment tells.
 //
 // Any thread; a value type. DetectRank is a pure function of its arguments. Invariants: rank < world, local_rank < local_world <= world,
-// and master_port > 0 when world > 1; all ranks of one run get the same master and, on one node, the same job name.
+// and master_port > 0 when world > 1, but for `trainer launch`; all ranks of one run get the same master and, on one node, the same job
+// name. Ranks of one machine (local_world == world) use master and port to tell runs apart, and open no port.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct RankPlace {
   uint32_t local_rank = 0, local_world = 1;  // of this node
   uint32_t node = 0;                         // index of this node
   std::string master_host = "127.0.0.1";     // where rank 0's store listens
-  uint16_t master_port = 0;                  // 0: one rank alone, nothing to meet
+  uint16_t master_port = 0;                  // 0: one rank alone, or `trainer launch`, whose ranks need no port
+  std::string run_id = {};                   // of `trainer launch`: no other run has it; else empty
   bool agent_serves_store = false;           // torchrun's agent holds the port open, over all its restarts; rank 0 must not
   uint32_t restarts = 0;                     // how often torchrun has started this group again
   std::string launcher;   // for the banner: "torchrun", "trainer launch", "RANK and WORLD_SIZE", "Slurm", "Open MPI", "PMI", "none"

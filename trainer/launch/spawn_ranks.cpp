@@ -17,7 +17,6 @@
 #include "trainer/launch/child_process.h"
 #include "trainer/launch/done_marks.h"
 #include "trainer/launch/line_prefixer.h"
-#include "trainer/launch/reserved_port.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -97,11 +96,10 @@ class RankGroup {
   explicit RankGroup(const SpawnOptions& options) : options_(options) {}
 
   Status Start() {
-    TP_ASSIGN_OR_RETURN(port_, ReservedPort::Take());
     environment_ = ReadEnvironment();
     std::erase_if(environment_, [](const auto& variable) { return variable.first.starts_with("TORCHELASTIC_"); });
-    environment_["MASTER_ADDR"] = "127.0.0.1";
-    environment_["MASTER_PORT"] = std::to_string(port_->port());
+    environment_.erase("MASTER_ADDR");
+    environment_.erase("MASTER_PORT");
     environment_["WORLD_SIZE"] = environment_["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
     environment_["GROUP_RANK"] = "0";
     environment_["TIDEPOOL_LAUNCH_ID"] = "launch-" + std::to_string(WallSeconds()) + "-" + std::to_string(getpid());
@@ -231,8 +229,7 @@ class RankGroup {
   };
 
   const SpawnOptions& options_;
-  Environment environment_;           // of the rank started last
-  std::optional<ReservedPort> port_;  // where rank 0 listens; ours between its end and its next start, too
+  Environment environment_;  // of the rank started last
   SignalQueue signals_;
   SteadyClock clock_;
   std::optional<DoneMarks> done_;

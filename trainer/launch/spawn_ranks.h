@@ -1,10 +1,9 @@
 // SpawnRanks: starts all ranks of a run on this machine and stays until they have ended; for people without torchrun.
 //
 // Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and SIGCHLD for itself meanwhile.
-//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT (kept free for this run:
-//   reserved_port.h) and
-//     TIDEPOOL_LAUNCH_ID (the default name of the job), TIDEPOOL_LAUNCH_DONE (done_marks.h), and none of torchrun's own
-//     variables. Its stdin is /dev/null.
+//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, TIDEPOOL_LAUNCH_ID (by which the ranks find each other, and
+//     the default name of the job), TIDEPOOL_LAUNCH_DONE (done_marks.h), neither MASTER_ADDR nor MASTER_PORT, and none of
+//     torchrun's own variables. Its stdin is /dev/null.
 //   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a terminal; the lines of the others pass
 //     through us, marked "[rank r] ".
 //   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get SIGTERM, and SIGKILL after the grace.

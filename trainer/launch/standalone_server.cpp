@@ -33,6 +33,11 @@ bool FitsSocketAddress(const std::string& directory) {
 
 }  // namespace
 
+int64_t ReadyTimeoutNs(const StandaloneOptions& options) {
+  if (options.ready_timeout_ns != 0) return options.ready_timeout_ns;
+  return (30 + 2 * static_cast<int64_t>(options.pool_bytes / kGiB)) * kNsPerSecond;
+}
+
 Result<std::unique_ptr<StandaloneServer>> StandaloneServer::Start(const StandaloneOptions& options) {
   std::unique_ptr<StandaloneServer> server(new StandaloneServer(options));
   if (options.program.empty()) {
@@ -88,8 +93,7 @@ Status StandaloneServer::Launch() {
 
 Status StandaloneServer::WaitUntilReady() {
   constexpr int64_t kPollNs = 10 * kNsPerMs;
-  int64_t timeout_ns = options_.ready_timeout_ns;
-  if (timeout_ns == 0) timeout_ns = (30 + 2 * static_cast<int64_t>(options_.pool_bytes / kGiB)) * kNsPerSecond;
+  const int64_t timeout_ns = ReadyTimeoutNs(options_);
   const int64_t deadline_ns = clock_.NowNs() + timeout_ns;
   while (!Accepts()) {
     if (const std::optional<int> code = process_->TryWait()) {

@@ -30,6 +30,9 @@ struct StandaloneOptions {
   int64_t stop_timeout_ns = 5 * kNsPerSecond;  // between SIGTERM and SIGKILL
 };
 
+// How long Start waits for the server, at most.
+int64_t ReadyTimeoutNs(const StandaloneOptions& options);
+
 class StandaloneServer {
  public:
   // Returns when the server accepts connections. A stop that was asked for meanwhile (StopFlag) ends the wait.

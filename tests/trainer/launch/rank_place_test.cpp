@@ -92,6 +92,14 @@ TEST(DetectRank, OurOwnLauncherIsToldFromTorchrun) {
   EXPECT_EQ(place.done_mark, "");
 }
 
+// Its ranks meet by the launcher's name.
+TEST(DetectRank, RanksOfOurOwnLauncherNeedNoPort) {
+  const RankPlace place = Detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TIDEPOOL_LAUNCH_ID", "launch-9-1"}});
+  EXPECT_EQ(place.run_id, "launch-9-1");
+  EXPECT_EQ(place.master_port, 0);
+  EXPECT_FALSE(place.agent_serves_store);
+}
+
 TEST(DetectRank, OnlyOurOwnLauncherIsToldThatARankIsDone) {
   Environment environment = Torchrun();
   environment["TIDEPOOL_LAUNCH_DONE"] = "/proc/1/fd/3";  // of a launcher further up

@@ -16,7 +16,6 @@
 #include "base/log.h"
 #include "base/safetensors.h"
 #include "base/units.h"
-#include "trainer/launch/reserved_port.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -75,8 +74,6 @@ Status RunServedRanks(uint32_t world, const ServerChoice& choice, const std::fun
   memserver::KeptHolder nobody(memserver::KeeperChoice::kNone, {});
   const auto server = memserver::Server::Start(options, &nobody);
   if (!server.ok()) return server.status();
-  Result<ReservedPort> port = ReservedPort::Take();
-  if (!port.ok()) return port.status();
   std::atomic<bool> failed = false;
   std::vector<Status> ended(world);
   std::vector<std::thread> ranks;
@@ -84,7 +81,7 @@ Status RunServedRanks(uint32_t world, const ServerChoice& choice, const std::fun
     ServedPlace at;
     at.place.rank = at.place.local_rank = rank;
     at.place.world = at.place.local_world = world;
-    at.place.master_port = port->port();
+    at.place.run_id = scratch.path();
     at.directory = scratch.path();
     at.failed = &failed;
     ranks.emplace_back([&, at = std::move(at)] {

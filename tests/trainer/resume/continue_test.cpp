@@ -18,7 +18,6 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "memserver/server.h"
-#include "trainer/launch/reserved_port.h"
 #include "trainer/training_run.h"
 
 namespace tidepool::trainer {
@@ -327,18 +326,21 @@ class TwoRanksTest : public ContinueTest {
     RunSetup setup = Setup(out);
     setup.place.rank = setup.place.local_rank = rank;
     setup.place.world = setup.place.local_world = 2;
-    setup.place.master_port = port_->port();
+    setup.place.run_id = run_id_;
     return setup;
   }
 
   void Run2(const std::string& out, uint32_t dies, const std::vector<Version>& versions) {
-    port_ = ReservedPort::Take().value();
+    NewRun();
     std::thread other([&] { ExpectDone(Run(RankSetup(out, 1 - dies))); });
     for (const Version version : versions) RunUntil(version, RankSetup(out, dies));
     ExpectDone(Run(RankSetup(out, dies)));
     other.join();
   }
-  std::optional<ReservedPort> port_;  // for one run, over the deaths of its ranks
+  // Ranks of the run before do not meet those of this one.
+  void NewRun() { run_id_ = directory_ + "#" + std::to_string(++runs_); }
+  std::string run_id_;
+  int runs_ = 0;
 };
 
 TEST_F(TwoRanksTest, TheSurvivorWaitsForTheOneThatDied) {
@@ -363,7 +365,7 @@ TEST_F(TwoRanksTest, BehindTheLastStepEachRankEndsAlone) {
 // The report of the last step is still to be written, with its held-out loss: for that the ranks meet once more.
 TEST_F(TwoRanksTest, TheLastReportIsWrittenByAllTogether) {
   Run2("undisturbed", 0, {});
-  port_ = ReservedPort::Take().value();
+  NewRun();
   std::thread dies([&] { RunUntil(kSteps, RankSetup("died", 1)); });
   RunUntil(kSteps, RankSetup("died", 0));
   dies.join();
@@ -378,7 +380,7 @@ TEST_F(TwoRanksTest, TheLastReportIsWrittenByAllTogether) {
 // A rank that waits for the others to write the last report is told by the report itself that it need not.
 TEST_F(TwoRanksTest, TheLastReportNeedsNobodyOnceItIsWritten) {
   Run2("undisturbed", 0, {});
-  port_ = ReservedPort::Take().value();
+  NewRun();
   std::thread dies([&] { RunUntil(kSteps, RankSetup("died", 1)); });
   RunUntil(kSteps, RankSetup("died", 0));
   dies.join();
@@ -391,7 +393,7 @@ TEST_F(TwoRanksTest, TheLastReportNeedsNobodyOnceItIsWritten) {
 }
 
 TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {
-  port_ = ReservedPort::Take().value();
+  NewRun();
   const auto setup = [this](uint32_t rank) {
     RunSetup made = RankSetup("out", rank);
     made.options.rejoin_timeout = "2s";
@@ -407,7 +409,7 @@ TEST_F(TwoRanksTest, ARankThatDoesNotComeBackIsWaitedForSoLong) {
 }
 
 TEST_F(TwoRanksTest, WithoutResumeTheSurvivorEndsAndSaysHowToGoOn) {
-  port_ = ReservedPort::Take().value();
+  NewRun();
   const auto setup = [this](uint32_t rank) {
     RunSetup made = RankSetup("out", rank);
     made.options.resume = "never";

@@ -31,7 +31,6 @@
 #include "tests/process/daemon_fixture.h"
 #include "tests/process/memserver_process.h"
 #include "trainer/launch/done_marks.h"
-#include "trainer/launch/reserved_port.h"
 
 namespace tidepool::testing {
 namespace {
@@ -186,7 +185,7 @@ class Run {
   };
 
   Run(const Plan& plan, const std::string& out, const std::string& data, Daemon* daemon, SplitMix64* random)
-      : plan_(plan), out_(out), data_(data), daemon_(daemon), random_(random), port_(trainer::ReservedPort::Take().value()) {
+      : plan_(plan), out_(out), data_(data), daemon_(daemon), random_(random) {
     auto marks = trainer::DoneMarks::Make(kWorld);
     marks_.emplace(std::move(marks).value());
   }
@@ -255,14 +254,9 @@ class Run {
     made.point = PointFor(rank);
     made.killed = false;
     made.born_at = step_;
-    std::vector<std::string> environment{"RANK=" + std::to_string(rank),
-                                         "LOCAL_RANK=" + std::to_string(rank),
-                                         "WORLD_SIZE=" + std::to_string(kWorld),
-                                         "LOCAL_WORLD_SIZE=" + std::to_string(kWorld),
-                                         "MASTER_ADDR=127.0.0.1",
-                                         "MASTER_PORT=" + std::to_string(port_.port()),
-                                         "TIDEPOOL_LAUNCH_ID=" + plan_.name,
-                                         "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
+    std::vector<std::string> environment{"RANK=" + std::to_string(rank),         "LOCAL_RANK=" + std::to_string(rank),
+                                         "WORLD_SIZE=" + std::to_string(kWorld), "LOCAL_WORLD_SIZE=" + std::to_string(kWorld),
+                                         "TIDEPOOL_LAUNCH_ID=" + plan_.name,     "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
     if (!made.point.empty()) environment.push_back("TIDEPOOL_KILL_AT=" + made.point);
     made.process = std::make_unique<ChildProcess>(std::vector<std::string>{TIDEPOOL_TRAINER, "run",
                                                                            "--preset",       "tiny",
@@ -359,7 +353,6 @@ class Run {
   const std::string out_, data_;
   Daemon* daemon_;
   SplitMix64* random_;
-  const trainer::ReservedPort port_;
   SteadyClock clock_;
   const int64_t begin_ns_ = clock_.NowNs();
   std::optional<trainer::DoneMarks> marks_;

@@ -1,0 +1,41 @@
+// How long the ranks of a run wait for each other.
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+#include "trainer/run_session.h"
+
+namespace tidepool::trainer {
+namespace session_waits_test {
+
+SessionTask TaskOf(bool standalone, const std::string& pool) {
+  SessionTask task;
+  task.options.standalone = standalone;
+  task.options.pool = pool;
+  task.spec.name = "j";
+  return task;
+}
+
+int64_t TimeoutMs(bool standalone, const std::string& pool) {
+  RankPlace place;
+  place.world = place.local_world = 2;
+  const auto session = RunSession::Make(place, TaskOf(standalone, pool));
+  EXPECT_TRUE(session.ok()) << session.status().Format();
+  return session.value()->CollectiveTimeoutMs();
+}
+
+// Rank 0 starts the server, which touches its whole pool; the others wait in a collective.
+TEST(SessionWaits, ThePrivateServersTimeIsPartOfTheGroups) {
+  for (const uint64_t gib : {1, 135, 400, 2000}) {
+    SCOPED_TRACE(gib);
+    StandaloneOptions server;
+    server.pool_bytes = gib * kGiB;
+    EXPECT_GE(TimeoutMs(true, std::to_string(gib) + "GiB"), ReadyTimeoutNs(server) / kNsPerMs + kCollectiveTimeoutMs);
+  }
+}
+
+TEST(SessionWaits, ASharedServersPoolDoesNotMatter) {
+  EXPECT_LT(TimeoutMs(false, ""), 15 * 60 * 1000);
+}
+
+}  // namespace session_waits_test
+}  // namespace tidepool::trainer

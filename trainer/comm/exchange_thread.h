@@ -1,0 +1,115 @@
+// ExchangeThread: moves bytes between the ranks of one group over their sockets, in the background, exchange by exchange.
+//
+// The constructing thread calls all methods; the thread within owns sockets and exchanges in work, never blocks in a call on a
+// socket, and touches no memory of an exchange that has ended. Exchanges end in the order in which they were started.
+// A group fails once, for good: when a rank leaves that the oldest exchange still needs, when a rank says that it is in another
+// exchange, when nothing moves for the time-out while something is in work, or when it is given up. Its sockets close then, so
+// that the other ranks hear of it. A rank that leaves behind its last exchange disturbs nobody.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/event_queue.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tidepool::trainer {
+
+struct Leg {  // what goes to one rank, or comes from it, in one exchange
+  std::byte* bytes = nullptr;
+  uint64_t count = 0;
+  bool used = false;  // an empty leg that is used still says that the rank has come so far
+};
+
+struct Exchange {
+  const char* name = "";       // for people; static
+  uint32_t kind = 0;           // compared between ranks, as the length of each leg is
+  std::vector<Leg> out, in{};  // by rank of the group; this rank's own are not used
+};
+
+class ExchangeThread {
+ public:
+  // `members`: a stream socket to each rank, by rank; invalid for this one. `group`: its name, for messages.
+  ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members, int64_t timeout_ms);
+  // What is in work is given up.
+  ~ExchangeThread();
+  ExchangeThread(const ExchangeThread&) = delete;
+  ExchangeThread& operator=(const ExchangeThread&) = delete;
+
+  // Numbers from 1. Memory of its legs is the thread's until the exchange has ended.
+  uint64_t Start(Exchange exchange);
+  // It is complete, or the group has failed; its memory is free again.
+  bool Ended(uint64_t number) const;
+  // Of one that has ended. Errors: kCollectiveFailed, and what GiveUp was told.
+  Status ResultOf(uint64_t number) const;
+  // Returns when something may have ended since the last call, or after `wait_ms`; false: the latter.
+  bool AwaitChange(int wait_ms);
+  // Everything that has not ended fails with `why`; returns when it has.
+  void GiveUp(const Status& why);
+
+ private:
+  struct Header {
+    uint64_t magic, number, bytes;
+    uint32_t kind, rank;
+  };
+  struct Direction {      // of one rank
+    uint64_t number = 1;  // the exchange that it is in
+    uint64_t done = 0;    // bytes of its header and leg
+    Header header{};
+    std::string lost{};  // why nothing comes or goes any more; empty: it does
+  };
+  struct Member {
+    UniqueFd socket;
+    Direction out, in;
+  };
+  struct Command {
+    Exchange exchange;
+    Status give_up;  // not ok: instead
+  };
+
+  // The thread's.
+  void Run();
+  void AwaitWork();
+  void TakeCommands();
+  const Leg* Current(size_t member, bool outward);
+  void Send(size_t member);
+  void Receive(size_t member);
+  bool ReceivePart(Direction* in, int socket, std::byte* to, uint64_t bytes);
+  bool HeaderFits(size_t member);
+  void EndThoseComplete();
+  void LookForLost();
+  void LookAtTheTime();
+  void Fail(Status why);
+  Status Broken(const std::string& why) const;
+  std::string Owing() const;
+
+  const std::string group_;
+  const uint32_t rank_;
+  const int64_t timeout_ns_;
+  SteadyClock clock_;
+  std::vector<Member> members_;
+  std::deque<Exchange> in_work_;
+  uint64_t oldest_ = 1;   // number of the first in work
+  int64_t moved_ns_ = 0;  // when a byte moved last, or the first exchange came to work
+  std::vector<Command> taken_;
+
+  // Between both threads.
+  EventQueue<Command> commands_;
+  UniqueFd changed_;
+  std::atomic<uint64_t> complete_{0};  // all exchanges up to this one
+  std::atomic<bool> failed_{false};
+  Status failure_;  // written before failed_ is set
+
+  uint64_t started_ = 0;  // the caller's
+  std::thread thread_;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,132 @@
+#include "trainer/comm/socket_collective.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "trainer/comm/rank_sum.h"
+
+namespace tidepool::trainer {
+namespace {
+
+enum Kind : uint32_t { kAllGather = 1, kReduceScatter, kBarrier, kBroadcast };
+constexpr int kAskMs = 250;  // whether an operation can still end well
+
+uint64_t ShardBytes(const BlockView& block) {
+  return block.shard_elements * BytesOf(block.dtype);
+}
+
+}  // namespace
+
+SocketCollective::SocketCollective(SocketGroup group)
+    : rank_(group.rank),
+      world_(static_cast<uint32_t>(group.members.size())),
+      doomed_(std::move(group.doomed)),
+      thread_(std::move(group.name), group.rank, std::move(group.members), group.timeout_ms) {}
+
+Exchange SocketCollective::NewExchange(const char* name, uint32_t kind) const {
+  return {.name = name, .kind = kind, .out = std::vector<Leg>(world_), .in = std::vector<Leg>(world_)};
+}
+
+Collective::Ticket SocketCollective::StartOperation(Exchange exchange, Operation operation) {
+  const Ticket ticket = thread_.Start(std::move(exchange));
+  in_flight_.emplace(ticket, std::move(operation));
+  return ticket;
+}
+
+std::unique_ptr<std::byte[]> SocketCollective::TakeParts(uint64_t bytes) {
+  auto& free_list = free_parts_[bytes];
+  if (free_list.empty()) return std::make_unique_for_overwrite<std::byte[]>(bytes);
+  auto parts = std::move(free_list.back());
+  free_list.pop_back();
+  return parts;
+}
+
+Collective::Ticket SocketCollective::StartAllGather(const BlockView& block) {
+  Exchange exchange = NewExchange("all-gather", kAllGather);
+  auto* const data = static_cast<std::byte*>(block.data);
+  const uint64_t bytes = ShardBytes(block);
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    if (rank == rank_) continue;
+    exchange.out[rank] = {data + rank_ * bytes, bytes, true};
+    exchange.in[rank] = {data + rank * bytes, bytes, true};
+  }
+  return StartOperation(std::move(exchange), {block, nullptr});
+}
+
+Collective::Ticket SocketCollective::StartReduceScatter(const BlockView& block) {
+  Exchange exchange = NewExchange("reduce-scatter", kReduceScatter);
+  auto* const data = static_cast<std::byte*>(block.data);
+  const uint64_t bytes = ShardBytes(block);
+  Operation operation{block, TakeParts(world_ * bytes)};
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    if (rank == rank_) continue;
+    exchange.out[rank] = {data + rank * bytes, bytes, true};
+    exchange.in[rank] = {operation.parts.get() + rank * bytes, bytes, true};
+  }
+  return StartOperation(std::move(exchange), std::move(operation));
+}
+
+bool SocketCollective::Test(Ticket ticket) {
+  TP_CHECK(ticket >= 1, "a ticket that this group gave out");
+  return thread_.Ended(ticket);
+}
+
+Status SocketCollective::Wait(Ticket ticket) {
+  const auto found = in_flight_.find(ticket);
+  TP_CHECK(found != in_flight_.end(), "each ticket is waited for once");
+  while (!thread_.Ended(ticket)) {
+    if (thread_.AwaitChange(kAskMs) || !doomed_) continue;
+    if (const Status why = doomed_(); !why.ok()) thread_.GiveUp(why);
+  }
+
+  // Nobody but us touches its memory any more.
+  Operation operation = std::move(found->second);
+  in_flight_.erase(found);
+  const Status status = thread_.ResultOf(ticket);
+  if (operation.parts == nullptr) return status;
+  const BlockView& block = operation.block;
+  const uint64_t bytes = ShardBytes(block);
+  if (status.ok() && bytes > 0) {
+    std::byte* const own = static_cast<std::byte*>(block.data) + rank_ * bytes;
+    std::memcpy(operation.parts.get() + rank_ * bytes, own, bytes);
+    SumInRankOrder(operation.parts.get(), world_, block.shard_elements, block.dtype, own);
+  }
+  free_parts_[world_ * bytes].push_back(std::move(operation.parts));
+  return status;
+}
+
+Status SocketCollective::Barrier() {
+  Exchange exchange = NewExchange("barrier", kBarrier);
+  for (uint32_t rank = 0; rank < world_; ++rank) {
+    if (rank != rank_) exchange.out[rank].used = exchange.in[rank].used = true;
+  }
+  return Wait(StartOperation(std::move(exchange), {}));
+}
+
+Status SocketCollective::SumDoubles(double* values, uint64_t count) {
+  std::vector<double> all(world_ * count);
+  std::copy_n(values, count, all.data() + rank_ * count);
+  // Two fp32 places hold one double: only bytes travel.
+  TP_RETURN_IF_ERROR(Wait(StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
+  for (uint64_t i = 0; i < count; ++i) {
+    double sum = all[i];
+    for (uint32_t rank = 1; rank < world_; ++rank) sum += all[rank * count + i];
+    values[i] = sum;
+  }
+  return {};
+}
+
+Status SocketCollective::Broadcast(void* bytes, uint64_t size) {
+  if (size == 0) return {};
+  Exchange exchange = NewExchange("broadcast", kBroadcast);
+  const Leg leg{static_cast<std::byte*>(bytes), size, true};
+  for (uint32_t rank = 1; rank < world_; ++rank) {
+    if (rank_ == 0) exchange.out[rank] = leg;
+  }
+  if (rank_ != 0) exchange.in[0] = leg;
+  return Wait(StartOperation(std::move(exchange), {}));
+}
+
+}  // namespace tidepool::trainer

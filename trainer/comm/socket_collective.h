@@ -1,0 +1,66 @@
+// SocketCollective: a group of ranks on one machine that exchange over Unix sockets: the host's collectives without a port.
+//
+// One thread (the trainer's main thread) calls all methods; a thread of the group moves the bytes (exchange_thread.h), so
+// operations go on while the caller computes. Made by LocalMeeting::MakeGroup.
+// Arithmetic: a reduce-scatter moves each addend once and adds in rank order in fp32 (rank_sum.h) within Wait: the bits are those
+// of GlooCollective. An operation never hangs on a peer that has died, and can always be given up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "trainer/comm/collective.h"
+#include "trainer/comm/exchange_thread.h"
+
+namespace tidepool::trainer {
+
+struct SocketGroup {
+  std::string name;  // for messages
+  uint32_t rank = 0;
+  std::vector<UniqueFd> members;     // by rank of the group: a stream socket, not blocking; invalid for this rank
+  int64_t timeout_ms = 0;            // without a byte, while an operation is in flight
+  std::function<Status()> doomed{};  // as Rendezvous::doomed; its error becomes the operation's
+};
+
+class SocketCollective final : public Collective {
+ public:
+  explicit SocketCollective(SocketGroup group);
+  // Operations in flight are given up.
+  ~SocketCollective() override = default;
+
+  uint32_t rank() const override { return rank_; }
+  uint32_t world() const override { return world_; }
+  Ticket StartAllGather(const BlockView& block) override;
+  Ticket StartReduceScatter(const BlockView& block) override;
+  bool Test(Ticket ticket) override;
+  Status Wait(Ticket ticket) override;
+  void GiveUp(const Status& why) override { thread_.GiveUp(why); }
+  Status Barrier() override;
+  // The sum is formed in rank order on every rank: all ranks see the same bits.
+  Status SumDoubles(double* values, uint64_t count) override;
+  Status Broadcast(void* bytes, uint64_t size) override;
+
+ private:
+  struct Operation {
+    BlockView block;
+    std::unique_ptr<std::byte[]> parts;  // [world][shard], of a reduce-scatter: this rank's shard of every rank's addends
+  };
+
+  Exchange NewExchange(const char* name, uint32_t kind) const;
+  Ticket StartOperation(Exchange exchange, Operation operation);
+  std::unique_ptr<std::byte[]> TakeParts(uint64_t bytes);
+
+  const uint32_t rank_, world_;
+  const std::function<Status()> doomed_;
+  std::map<uint64_t, std::vector<std::unique_ptr<std::byte[]>>> free_parts_;  // by bytes; reused, never shrunk
+  std::map<Ticket, Operation> in_flight_;
+  ExchangeThread thread_;  // ends before the memory above
+};
+
+}  // namespace tidepool::trainer
