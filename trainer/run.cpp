@@ -18,8 +18,11 @@ namespace {
 Status Train(const RunOptions& options) {
   RunSetup setup;
   setup.options = options;
-  setup.begin_anew = BeginAnew;
-  TP_ASSIGN_OR_RETURN(setup.place, DetectRank(ReadEnvironment(), getppid()));
+  const Environment environment = ReadEnvironment();
+  const auto attempts = environment.find(kAttemptsVariable);
+  if (attempts != environment.end()) setup.attempts = AttemptCount(attempts->second);
+  setup.begin_anew = [](const AttemptCount& count) { BeginAnew({{kAttemptsVariable, count.Text()}}); };
+  TP_ASSIGN_OR_RETURN(setup.place, DetectRank(environment, getppid()));
   TP_ASSIGN_OR_RETURN(setup.choice, SettleRcache(&setup.options, setup.place));
   return TrainingRun(std::move(setup)).All();
 }

@@ -122,6 +122,7 @@ Status TrainingRun::TakeSeat() {
   const client::Attachment& seat = session_->service()->attachment();
   start_ = StartPointOf(seat);
   sealed_ = std::max(sealed_, start_.version);
+  attempts_.BeginsAt(start_.version);
   if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
   TP_RETURN_IF_ERROR(CheckRunNote(seat.note, data_->note, plan_.spec.name, start_.version));
   SayWhatBegins(seat);
@@ -318,8 +319,7 @@ bool TrainingRun::IsWorthless(const Status& ended) const {
 // Another rank's death shows as a broken collective or as the server's word, whichever comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
   if (!EndsAttemptOnly(ended) || !resume_ || options_.standalone || StopFlag::Requested()) return false;
-  fruitless_ = sealed_ > start_.version ? 0 : fruitless_ + 1;
-  return fruitless_ < kFruitlessAttempts;
+  return attempts_.MayTryAgain(sealed_);
 }
 
 // An operation that Gloo does not end cannot be given up; the program that waits for it can. Nothing is lost with it.
@@ -327,7 +327,7 @@ void TrainingRun::LeaveStuck(const Status& ended) {
   if (MayGoOn(ended)) {
     LogWarn("a collective does not end; starting this rank's program again", {{"rank", place_.rank}, {"why", ended.Line()}});
     session_->LeaveMeeting();
-    setup_.begin_anew();
+    setup_.begin_anew(attempts_);
   }
   std::cerr << "\n" << Explained(ended).Format() << "\n" << std::flush;
   EndAtOnce(ended.exit_code());

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "trainer/attempt_count.h"
 #include "trainer/cpu_watch.h"
 #include "trainer/device_memory.h"
 #include "trainer/engine.h"
@@ -34,20 +35,21 @@
 
 namespace tidepool::trainer {
 
-inline constexpr uint32_t kFruitlessAttempts = 5;
-
 struct RunSetup {
   RunOptions options;
   RankPlace place;
   std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
   optim::LossScalerSpec scaler;
-  std::function<void()> begin_anew = nullptr;           // replaces this program by itself; must not return. Null: never asked for
+  AttemptCount attempts = AttemptCount();  // of the program that this one replaces
+  // Replaces this program by itself, which goes on counting attempts; must not return. Null: never asked for.
+  std::function<void(const AttemptCount&)> begin_anew = nullptr;
   std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the run as a death would
 };
 
 class TrainingRun {
  public:
-  explicit TrainingRun(RunSetup setup) : setup_(std::move(setup)), options_(setup_.options), place_(setup_.place) {}
+  explicit TrainingRun(RunSetup setup)
+      : setup_(std::move(setup)), options_(setup_.options), place_(setup_.place), attempts_(setup_.attempts) {}
   // Errors: everything that planning, attaching and training can end with; each says how the run can be continued, where it can.
   Status All();
   const TrainSummary& summary() const { return summary_; }
@@ -94,7 +96,7 @@ class TrainingRun {
   SteadyClock clock_;
   bool resume_ = false;
   bool introduced_ = false;
-  uint32_t fruitless_ = 0;          // attempts in a row that sealed nothing
+  AttemptCount attempts_;
   std::unique_ptr<CpuWatch> cpus_;  // where several threads compute
   RunPlan plan_;
   std::unique_ptr<RunDevice> device_;  // outlives all that uses its streams

@@ -14,7 +14,7 @@
 
 namespace tidepool::trainer {
 
-void BeginAnew() {
+void BeginAnew(const Environment& changes) {
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
@@ -22,7 +22,15 @@ void BeginAnew() {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  execv("/proc/self/exe", argv.data());
+
+  Environment environment = ReadEnvironment();
+  for (const auto& [name, value] : changes) environment[name] = value;
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  std::vector<char*> envp;
+  for (std::string& variable : variables) envp.push_back(variable.data());
+  envp.push_back(nullptr);
+  execve("/proc/self/exe", argv.data(), envp.data());
   LogError("the program cannot be started again", {{"why", std::strerror(errno)}});
   EndAtOnce(kExitFailed);
 }
