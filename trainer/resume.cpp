@@ -44,7 +44,8 @@ Status StillHeld(const std::string& job, Version sealed) {
       .Fix("continue it with --resume auto, choose another --job name for a new run, or wait for the lease to pass");
 }
 
-bool EndsAttemptOnly(const Status& ended) {
+bool EndsAttemptOnly(const Status& ended, bool in_training) {
+  if (in_training && ended.id() == ErrorId::kWaitTimeout) return true;
   return ended.id() == ErrorId::kPeerLost || ended.id() == ErrorId::kCollectiveFailed || ended.id() == ErrorId::kVersionGone;
 }
 

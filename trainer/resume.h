@@ -24,8 +24,9 @@ Result<bool> ResumeWanted(const RunOptions& options, const RankPlace& place);
 Status StillHeld(const std::string& job, Version sealed);
 
 // True when `ended` is the end of an attempt, not of a run that may be resumed: another rank has died, or, after a restart of the server,
-// this one asked for a version that the others had left behind. The next attempt goes on behind the last sealed step.
-bool EndsAttemptOnly(const Status& ended);
+// this one asked for a version that the others had left behind. The next attempt goes on behind the last sealed step. `in_training`: this
+// rank has a seat, and steps to do; an answer that does not come is then the doing of another rank that stands still.
+bool EndsAttemptOnly(const Status& ended, bool in_training = false);
 
 // Of a run that a signal has stopped, for its last line. `kept`: memserver keeps `job`, "kept until 13:05" (KeptRun::Until); empty: it does
 // not.

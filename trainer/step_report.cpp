@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 
 #include "base/json_writer.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/units.h"
 #include "trainer/earlier_metrics.h"
 #include "trainer/reported_lines.h"
@@ -91,8 +93,11 @@ std::string MetricsLine(const StepReport& r) {
   return json.EndObject().Take();
 }
 
-Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed) {
+Result<ReportWriter> ReportWriter::Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed,
+                                        const ReportWaits& waits) {
   ReportWriter writer;
+  writer.waits_ = waits;
+  writer.directory_ = directory;
   writer.every_ = every == 0 ? 1 : every;
   writer.quiet_ = quiet;
   writer.terminal_ = isatty(STDERR_FILENO) != 0;
@@ -110,40 +115,68 @@ Status ReportWriter::OpenFiles(const std::string& directory, uint64_t sealed) {
   const std::string path = directory + "/metrics.jsonl";
   TP_ASSIGN_OR_RETURN(const std::string aside, SetAsideEarlier(directory, sealed));
   if (!aside.empty()) LogWarn("metrics.jsonl of an earlier run is kept under another name", {{"directory", directory}, {"name", aside}});
-  noted_path_ = directory + "/" + kNotedFile;
-  metrics_ = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!metrics_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
+  auto files = std::make_shared<Files>();
+  files->noted_path = directory + "/" + kNotedFile;
+  files->metrics = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!files->metrics.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + path + ": " + std::strerror(errno));
   ReportedLines kept;
   if (sealed > 0) {
-    Result<ReportedLines> found = FindReportedLines(metrics_.get(), sealed);
+    Result<ReportedLines> found = FindReportedLines(files->metrics.get(), sealed);
     if (!found.ok()) return Status(ErrorId::kFileWriteFailed, "cannot go on with " + path + ": " + found.status().what());
     kept = *found;
   }
   // A device has no length to set.
-  if (ftruncate(metrics_.get(), static_cast<off_t>(kept.bytes)) != 0 && errno != EINVAL) {
+  if (ftruncate(files->metrics.get(), static_cast<off_t>(kept.bytes)) != 0 && errno != EINVAL) {
     return Status(ErrorId::kFileWriteFailed, "cannot set the length of " + path + ": " + std::strerror(errno));
   }
-  noted_ = UniqueFd(open(noted_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!noted_.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + noted_path_ + ": " + std::strerror(errno));
-  if (kept.last < sealed) unreported_ = NotedStep(sealed, ReadNote(noted_.get()));
+  files->noted = UniqueFd(open(files->noted_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!files->noted.valid()) return Status(ErrorId::kFileWriteFailed, "cannot create " + files->noted_path + ": " + std::strerror(errno));
+  if (kept.last < sealed) unreported_ = NotedStep(sealed, ReadNote(files->noted.get()));
   const uint64_t known_to = unreported_ ? sealed - 1 : sealed;
   if (kept.last < known_to) LogWarn("metrics.jsonl has no lines for some sealed steps", {{"from", kept.last + 1}, {"to", known_to}});
-  TP_ASSIGN_OR_RETURN(events_, EventFile::Create(directory, "tidepool"));
+  TP_ASSIGN_OR_RETURN(files->events, EventFile::Create(directory, "tidepool"));
+  files_ = std::move(files);
+  lane_ = std::make_unique<WriterLane>(waits_.queue_max);
   return {};
 }
 
-Status ReportWriter::Note(const StepReport& report) {
-  if (!noted_.valid()) return {};
+Status ReportWriter::Files::WriteNote(const StepReport& report) {
   // One write of always the same length, of numbers that read back with the same bits.
   std::array<char, kNoteBytes + 1> note{};
   std::snprintf(note.data(), note.size(), "%20llu %24a %24a %24a %20llu\n", static_cast<unsigned long long>(report.step), report.loss,
                 report.learning_rate, report.loss_scale, static_cast<unsigned long long>(report.tokens));
-  if (pwrite(noted_.get(), note.data(), kNoteBytes, 0) == static_cast<ssize_t>(kNoteBytes)) return {};
-  return Status(ErrorId::kFileWriteFailed, "cannot write " + noted_path_ + ": " + std::strerror(errno));
+  if (pwrite(noted.get(), note.data(), kNoteBytes, 0) == static_cast<ssize_t>(kNoteBytes)) return {};
+  return Status(ErrorId::kFileWriteFailed, "cannot write " + noted_path + ": " + std::strerror(errno));
 }
 
-Status ReportWriter::WriteEvents(const StepReport& report) {
-  const auto scalar = [&](const char* tag, double value) { return events_->Scalar(tag, report.step, static_cast<float>(value)); };
+Status ReportWriter::Files::WriteReport(const StepReport& report) {
+  TP_RETURN_IF_ERROR(WriteAll(metrics.get(), MetricsLine(report) + "\n", "metrics.jsonl"));
+  return events ? WriteEvents(report) : Status();
+}
+
+// Waits for the write, as long as the file system answers: a step that is sealed is noted by then.
+Status ReportWriter::Hand(WriterLane::Job job) {
+  const bool is_behind = !lane_->idle();
+  if (!lane_->Push(std::move(job))) {
+    if (TP_PLANTED("report.lost_silently")) return {};
+    if (std::has_single_bit(++dropped_)) {
+      LogError("reports are lost: the file system stands still", {{"directory", directory_}, {"writes_lost", dropped_}});
+    }
+    return {};
+  }
+  if (!is_behind && !lane_->AwaitIdle(waits_.step_ns)) {
+    LogWarn("the file system stands still; the run goes on, and reports are written later", {{"directory", directory_}});
+  }
+  return lane_->failure();
+}
+
+Status ReportWriter::Note(const StepReport& report) {
+  if (files_ == nullptr) return {};
+  return Hand([files = files_, report] { return files->WriteNote(report); });
+}
+
+Status ReportWriter::Files::WriteEvents(const StepReport& report) {
+  const auto scalar = [&](const char* tag, double value) { return events->Scalar(tag, report.step, static_cast<float>(value)); };
   TP_RETURN_IF_ERROR(scalar("loss/train", report.loss));
   if (report.held_out_loss) TP_RETURN_IF_ERROR(scalar("loss/held_out", *report.held_out_loss));
   if (report.recovered) return scalar("optimizer/learning_rate", report.learning_rate);
@@ -156,8 +189,7 @@ Status ReportWriter::WriteEvents(const StepReport& report) {
 }
 
 Status ReportWriter::Write(const StepReport& report) {
-  if (metrics_.valid()) TP_RETURN_IF_ERROR(WriteAll(metrics_.get(), MetricsLine(report) + "\n", "metrics.jsonl"));
-  if (events_) TP_RETURN_IF_ERROR(WriteEvents(report));
+  if (files_ != nullptr) TP_RETURN_IF_ERROR(Hand([files = files_, report] { return files->WriteReport(report); }));
   if (quiet_) return {};
   const bool due = report.step % every_ == 0 || report.recovered || report.step == report.steps || report.held_out_loss || report.skipped;
   if (terminal_) {
@@ -175,8 +207,13 @@ void ReportWriter::EndLine() {
 
 void ReportWriter::Finish() {
   EndLine();
-  if (noted_.valid()) unlink(noted_path_.c_str());
-  noted_.Reset();
+  if (files_ == nullptr) return;
+  const auto forget = [files = files_] {
+    unlink(files->noted_path.c_str());
+    return Status();
+  };
+  if (lane_->Push(forget) && lane_->AwaitIdle(waits_.end_ns)) return;
+  LogError("the last reports are not written: the file system stands still", {{"directory", directory_}});
 }
 
 }  // namespace tidepool::trainer

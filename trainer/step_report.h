@@ -6,12 +6,15 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "trainer/event_file.h"
+#include "trainer/writer_lane.h"
 
 namespace tidepool::trainer {
 
@@ -40,13 +43,22 @@ std::string ProgressLine(const StepReport& report);
 // One JSON object without a newline.
 std::string MetricsLine(const StepReport& report);
 
+// How far a file system that stands still may hold up the run: the other ranks wait for this one.
+struct ReportWaits {
+  int64_t step_ns = 5 * kNsPerSecond;  // for what one step writes; not at all while earlier writes stand
+  int64_t end_ns = 60 * kNsPerSecond;  // for all of it, behind the last step
+  size_t queue_max = 4096;             // writes; what comes beyond is counted, told, and not written
+};
+
 // Writes reports to DIR/metrics.jsonl and a TensorBoard event file there, and progress to stderr (one line rewritten on a terminal, one
-// line each `every` steps otherwise). Rank 0 only.
+// line each `every` steps otherwise). Rank 0 only. Files are written by a thread of their own (writer_lane.h), for which each call waits:
+// what it wrote is there when it returns, unless the file system stands still.
 class ReportWriter {
  public:
   // `directory` empty: progress only. `sealed` > 0: the run goes on behind that step; metrics.jsonl keeps its lines up to it and is
   // appended to. Errors: kFileWriteFailed.
-  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed = 0);
+  static Result<ReportWriter> Open(const std::string& directory, uint64_t every, bool quiet, uint64_t sealed = 0,
+                                   const ReportWaits& waits = {});
   // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not done with its report. Any rank may ask.
   static bool IsUnreported(const std::string& directory, uint64_t sealed);
   // Before a step is sealed: what is known of it goes to DIR/metrics.noted, from where a later process takes it when this one dies before
@@ -57,17 +69,32 @@ class ReportWriter {
   Status Write(const StepReport& report);
   // Ends the rewritten line, so that other output starts on its own.
   void EndLine();
-  // After the last step: EndLine, and what was noted goes.
+  // After the last step: EndLine, and what was noted goes. Says in the log what could not be written.
   void Finish();
+  // Writes that found no room in the queue.
+  uint64_t dropped() const { return dropped_; }
 
  private:
   ReportWriter() = default;
-  Status WriteEvents(const StepReport& report);
+  struct Files {  // the lane's once they are open
+    std::string noted_path;
+    UniqueFd metrics, noted;
+    std::optional<EventFile> events;
+
+    Status WriteNote(const StepReport& report);
+    Status WriteReport(const StepReport& report);
+    Status WriteEvents(const StepReport& report);
+  };
+
   Status OpenFiles(const std::string& directory, uint64_t sealed);
-  std::string noted_path_;
-  UniqueFd metrics_, noted_;
+  Status Hand(WriterLane::Job job);
+
+  std::shared_ptr<Files> files_;  // null: progress only
+  std::unique_ptr<WriterLane> lane_;
+  ReportWaits waits_;
+  std::string directory_;
+  uint64_t dropped_ = 0;
   std::optional<StepReport> unreported_;
-  std::optional<EventFile> events_;
   uint64_t every_ = 1;
   bool quiet_ = false, terminal_ = false, line_open_ = false;
 };

@@ -318,7 +318,7 @@ bool TrainingRun::IsWorthless(const Status& ended) const {
 
 // Another rank's death shows as a broken collective or as the server's word, whichever comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
-  if (!EndsAttemptOnly(ended) || !resume_ || options_.standalone || StopFlag::Requested()) return false;
+  if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.standalone || StopFlag::Requested()) return false;
   return attempts_.MayTryAgain(sealed_);
 }
 

@@ -202,16 +202,21 @@ TEST_F(ContinueTest, AStepThatWasSealedAndNotReportedIsReported) {
 }
 
 // What cannot happen to a run whose passes are alike (a fetch is left behind by its step and by a restart of the server) is no end of it.
-TEST_F(ContinueTest, AVersionThatIsGoneEndsTheAttemptOnly) {
+// Versions that others have left behind, and answers that never come because another rank stands still.
+TEST_F(ContinueTest, WhatAnotherRankCausesEndsTheAttemptOnly) {
   ExpectDone(Run(Setup("undisturbed")));
-  RunSetup setup = Setup("left-behind");
-  uint32_t times = 0;
-  setup.after_step = [&times](Version sealed) {
-    return sealed == 4 && times++ == 0 ? Status(ErrorId::kVersionGone, "a fetch came too late") : Status();
-  };
-  ExpectDone(Run(setup));
-  EXPECT_EQ(times, 1U);
-  ExpectSame("left-behind", "undisturbed");
+  for (const ErrorId id : {ErrorId::kVersionGone, ErrorId::kWaitTimeout}) {
+    const std::string out = id == ErrorId::kVersionGone ? "left-behind" : "unanswered";
+    SCOPED_TRACE(out);
+    RunSetup setup = Setup(out);
+    uint32_t times = 0;
+    setup.after_step = [&times, id](Version sealed) {
+      return sealed == 4 && times++ == 0 ? Status(id, "a fetch came too late, or was not answered") : Status();
+    };
+    ExpectDone(Run(setup));
+    EXPECT_EQ(times, 1U);
+    ExpectSame(out, "undisturbed");
+  }
 }
 
 TEST_F(ContinueTest, NeverRefusesAJobThatIsHeld) {

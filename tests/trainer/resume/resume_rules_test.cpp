@@ -99,6 +99,8 @@ TEST(EndsAttemptOnly, IsWhatTheNextAttemptMayMend) {
   for (const ErrorId id :
        {ErrorId::kRanksMissing, ErrorId::kServerGone, ErrorId::kStatesLost, ErrorId::kNonFinite, ErrorId::kRcacheTooSmall})
     EXPECT_FALSE(EndsAttemptOnly(Status(id, "it ended")));
+  EXPECT_TRUE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "rank 0 stands in a write"), /*in_training=*/true));
+  EXPECT_FALSE(EndsAttemptOnly(Status(ErrorId::kWaitTimeout, "no room in the queue"))) << "a seat did not come";
 }
 
 TEST(ExplainEnd, LostStatesCannotGoOn) {

@@ -1,0 +1,46 @@
+// WriterLane: a thread that does one job after the other for its owner, who waits for them as long as it likes: for writes to a
+// file system that may stand still.
+//
+// One thread owns it. Jobs own what they use: where one never ends, the thread is left behind with it, and what was queued
+// behind it is not done any more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/status.h"
+
+namespace tidepool::trainer {
+
+class WriterLane {
+ public:
+  using Job = std::function<Status()>;
+
+  // At most `jobs_max` jobs wait, or are in work.
+  explicit WriterLane(size_t jobs_max);
+  // Waits `kEndNs` at most for what is queued.
+  ~WriterLane();
+  WriterLane(const WriterLane&) = delete;
+  WriterLane& operator=(const WriterLane&) = delete;
+
+  // Never waits. False: so many jobs wait that this one is not taken.
+  bool Push(Job job);
+  // Every job that was taken is done.
+  bool idle() const;
+  // Waits until it is idle; false after `timeout_ns`.
+  bool AwaitIdle(int64_t timeout_ns);
+  // Of the first job that failed; the jobs behind it are not done. To be asked when it is idle.
+  Status failure() const;
+
+ private:
+  struct Shared;
+  static void Run(const std::shared_ptr<Shared>& shared);
+
+  const size_t jobs_max_;
+  uint64_t pushed_ = 0;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace tidepool::trainer
