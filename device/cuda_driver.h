@@ -125,6 +125,7 @@ inline constexpr unsigned kCudaMemoryHost = 1, kCudaMemoryDevice = 2;
   X(event_create, cuEventCreate, CUevent_st**, unsigned)                                                  \
   X(event_destroy, cuEventDestroy_v2, CUevent_st*)                                                        \
   X(event_record, cuEventRecord, CUevent_st*, CUstream_st*)                                               \
+  X(stream_wait_event, cuStreamWaitEvent, CUstream_st*, CUevent_st*, unsigned)                            \
   X(event_query, cuEventQuery, CUevent_st*)                                                               \
   X(event_synchronize, cuEventSynchronize, CUevent_st*)                                                   \
   X(module_load, cuModuleLoadData, CUmod_st**, const void*)                                               \

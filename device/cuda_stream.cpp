@@ -163,6 +163,15 @@ bool CudaStream::Passed(Marker marker) {
   return marker <= passed_;
 }
 
+void CudaStream::WaitMarker(Stream* other, Marker marker) {
+  auto* const from = dynamic_cast<CudaStream*>(other);
+  TP_CHECK(from != nullptr && marker <= from->last_, "a stream waits for a marker that another one of its device has recorded");
+  if (from == this || from->Passed(marker) || !Begin() || !Latch(from->status())) return;
+  const CudaDriver& cuda = context_->cuda();
+  CUevent_st* const event = from->marks_[marker - from->passed_ - 1];
+  Latch(cuda.Try("waiting for another stream", cuda.stream_wait_event, native_, event, 0u));
+}
+
 void CudaStream::Synchronize(Marker marker) {
   TP_CHECK(marker <= last_, "Synchronize with a marker that was never recorded");
   if (marker <= passed_) return;

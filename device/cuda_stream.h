@@ -37,6 +37,7 @@ class CudaStream final : public Stream {
   void WriteFlag(Flag* flag, uint64_t value) override;
   Marker Record() override;
   bool Passed(Marker marker) override;
+  void WaitMarker(Stream* other, Marker marker) override;
   Status status() const override { return status_; }
   bool Progress(uint64_t) override { return false; }
   // Leaves the CPU to others while it waits.

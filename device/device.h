@@ -2,7 +2,9 @@
 // virtual seam: HostDevice, CudaDevice). Every form passes tests/device/device_contract_test.cpp.
 //
 // Threads: a Device may be used from any thread; a Stream belongs to one thread (the serve loop). No method blocks unless it says so.
-// Order: the operations of one stream take effect in the order of their calls; different streams are ordered by flags only.
+// Order: the operations of one stream take effect in the order of their calls. Streams of one device and process are ordered by markers
+// (WaitMarker): the driver knows of these, and keeps the order also where streams share a queue of the hardware. Flags order streams with
+// other processes; what a stream then waits for must also be put behind its own process's part of it by markers.
 #pragma once
 
 #include <atomic>
@@ -49,6 +51,9 @@ class Stream {
   // A marker that passes when all earlier operations have ended.
   virtual Marker Record() = 0;
   virtual bool Passed(Marker marker) = 0;
+  // Later operations start only when `marker`, which `other` has recorded, has passed. `other` is a stream of the same device; it may be
+  // this one. An error of `other` becomes this stream's, where the form has errors.
+  virtual void WaitMarker(Stream* other, Marker marker) = 0;
   // The first error of the stream; after it nothing more is done and no further marker passes. Host streams have none.
   virtual Status status() const { return {}; }
   // Does at most about `bytes_max` of waiting work when this form works on the caller's thread (HostDevice without copy threads);

@@ -32,11 +32,15 @@ Stream::Marker InlineStream::Record() {
   return last_marker_;
 }
 
+void InlineStream::WaitMarker(Stream* other, Marker marker) {
+  queue_.Push({.kind = Operation::Kind::kWaitMarker, .value = marker, .other = PassedOf(other)});
+}
+
 void InlineStream::Synchronize(Marker marker) {
   TP_CHECK(marker <= last_marker_, "Synchronize with a marker that was never recorded");
   constexpr int64_t kFlagPollNs = 20'000;
   SteadyClock clock;
-  while (runner_.passed() < marker) {
+  while (!Passed(marker)) {
     if (!runner_.Run(64 * kMiB).worked) clock.SleepNs(kFlagPollNs);
   }
 }

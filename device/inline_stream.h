@@ -3,15 +3,15 @@
 // One thread. Nothing happens between the owner's calls, so runs repeat exactly.
 #pragma once
 
-#include "device/device.h"
+#include "device/host_stream.h"
 #include "device/operation_queue.h"
 #include "device/operation_runner.h"
 
 namespace tidepool::device {
 
-class InlineStream final : public Stream {
+class InlineStream final : public HostStream {
  public:
-  InlineStream() : runner_(&queue_) {}
+  InlineStream() : runner_(&queue_, passed()) {}
 
   void Copy(void* dst, const void* src, uint64_t bytes) override;
   void Zero(void* dst, uint64_t bytes) override;
@@ -19,7 +19,7 @@ class InlineStream final : public Stream {
   void WaitFlag(const Flag* flag, uint64_t value) override;
   void WriteFlag(Flag* flag, uint64_t value) override;
   Marker Record() override;
-  bool Passed(Marker marker) override { return runner_.passed() >= marker; }
+  void WaitMarker(Stream* other, Marker marker) override;
   bool Progress(uint64_t bytes_max) override { return runner_.Run(bytes_max).worked; }
   // Executes everything up to the marker. Waits for flags of other processes or threads; a flag that this thread itself would have to
   // write later never comes.

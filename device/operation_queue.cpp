@@ -57,6 +57,7 @@ const Operation* OperationQueue::Front() {
 
 void OperationQueue::Pop() {
   read_block_->operations[read_index_].call.reset();
+  read_block_->operations[read_index_].other.reset();
   ++read_index_;
 }
 

@@ -22,7 +22,7 @@ struct KernelCall {
 };
 
 struct Operation {
-  enum class Kind : uint8_t { kCopy, kZero, kKernel, kWaitFlag, kWriteFlag, kMarker };
+  enum class Kind : uint8_t { kCopy, kZero, kKernel, kWaitFlag, kWaitMarker, kWriteFlag, kMarker };
   Kind kind = Kind::kMarker;
   std::byte* dst = nullptr;                          // kCopy, kZero
   const std::byte* src = nullptr;                    // kCopy
@@ -30,6 +30,7 @@ struct Operation {
   const Flag* wait = nullptr;                        // kWaitFlag
   Flag* write = nullptr;                             // kWriteFlag
   std::unique_ptr<const KernelCall> call = nullptr;  // kKernel
+  std::shared_ptr<const Flag> other = nullptr;       // kWaitMarker: the last marker that has passed there
 };
 
 class OperationQueue {

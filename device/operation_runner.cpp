@@ -47,9 +47,12 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
     case Operation::Kind::kWaitFlag:
       if (!Reached(operation.wait, operation.value)) return 0;
       break;
+    case Operation::Kind::kWaitMarker:
+      if (operation.other->load(std::memory_order_acquire) < operation.value) return 0;
+      break;
     case Operation::Kind::kWriteFlag: operation.write->store(operation.value, std::memory_order_release); break;
     case Operation::Kind::kMarker:
-      passed_.store(operation.value, std::memory_order_release);
+      passed_->store(operation.value, std::memory_order_release);
       progress->marker_passed = true;
       break;
   }

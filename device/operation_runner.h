@@ -4,8 +4,9 @@
 // The caller learns of passed markers through the counter, which any thread may read.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "device/copy_team.h"
 #include "device/operation_queue.h"
@@ -16,7 +17,7 @@ class OperationRunner {
  public:
   enum class State {
     kWorked,   // the budget was used up, or a marker passed: call again
-    kBlocked,  // the oldest operation waits for a flag
+    kBlocked,  // the oldest operation waits for a flag or another stream
     kIdle,     // nothing is queued
   };
   struct Progress {
@@ -25,14 +26,13 @@ class OperationRunner {
     bool marker_passed = false;  // passed() has grown
   };
 
-  // `team` helps with large copies; null: this thread copies alone.
-  explicit OperationRunner(OperationQueue* queue, CopyTeam* team = nullptr) : queue_(queue), team_(team) {}
+  // `passed` gets the number of the last marker that has passed (release). `team` helps with large copies; null: this thread copies alone.
+  OperationRunner(OperationQueue* queue, std::shared_ptr<Flag> passed, CopyTeam* team = nullptr)
+      : queue_(queue), passed_(std::move(passed)), team_(team) {}
 
   // Does work until about `bytes_max` bytes were copied or zeroed (each other operation counts as kOperationCost), a flag blocks, or
   // nothing is left.
   Progress Run(uint64_t bytes_max);
-  // Number of the last marker that has passed; acquire.
-  uint64_t passed() const { return passed_.load(std::memory_order_acquire); }
 
  private:
   static constexpr uint64_t kOperationCost = 256;  // bytes; bounds a run of flags and markers
@@ -45,9 +45,9 @@ class OperationRunner {
   void Moved(const Operation& operation, uint64_t count);
 
   OperationQueue* queue_;
+  const std::shared_ptr<Flag> passed_;
   CopyTeam* team_;
   uint64_t moved_ = 0;  // bytes of the copy or of the zeros, or items of the kernel, at the front
-  std::atomic<uint64_t> passed_{0};
 };
 
 }  // namespace tidepool::device

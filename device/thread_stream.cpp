@@ -18,7 +18,8 @@ namespace {
 
 // One piece between two looks at stop_: below 1 ms at 10 GB/s.
 constexpr uint64_t kPieceBytes = 8 * kMiB;
-// A flag is written by another process, which cannot wake this thread: after the spin it is polled at this distance.
+// A flag is written by another process, a marker passed by another stream's thread; neither wakes this thread: after the spin they are
+// polled at this distance.
 constexpr int64_t kFlagPollNs = 20'000;
 
 }  // namespace
@@ -72,6 +73,10 @@ void ThreadStream::WriteFlag(Flag* flag, uint64_t value) {
 Stream::Marker ThreadStream::Record() {
   Push({.kind = Operation::Kind::kMarker, .value = ++last_marker_});
   return last_marker_;
+}
+
+void ThreadStream::WaitMarker(Stream* other, Marker marker) {
+  Push({.kind = Operation::Kind::kWaitMarker, .value = marker, .other = PassedOf(other)});
 }
 
 void ThreadStream::Synchronize(Marker marker) {

@@ -18,13 +18,13 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "device/copy_team.h"
-#include "device/device.h"
+#include "device/host_stream.h"
 #include "device/operation_queue.h"
 #include "device/operation_runner.h"
 
 namespace tidepool::device {
 
-class ThreadStream final : public Stream {
+class ThreadStream final : public HostStream {
  public:
   // Errors: kInternal (no thread or descriptor left).
   // `team` helps with large copies; null: the stream's thread copies alone.
@@ -38,7 +38,7 @@ class ThreadStream final : public Stream {
   void WaitFlag(const Flag* flag, uint64_t value) override;
   void WriteFlag(Flag* flag, uint64_t value) override;
   Marker Record() override;
-  bool Passed(Marker marker) override { return runner_.passed() >= marker; }
+  void WaitMarker(Stream* other, Marker marker) override;
   bool Progress(uint64_t) override { return false; }
   void Synchronize(Marker marker) override;
   int event_fd() const override { return event_.get(); }
@@ -46,7 +46,7 @@ class ThreadStream final : public Stream {
 
  private:
   ThreadStream(UniqueFd event, int64_t spin_ns, std::shared_ptr<CopyTeam> team)
-      : team_(std::move(team)), runner_(&queue_, team_.get()), spin_ns_(spin_ns), event_(std::move(event)) {}
+      : team_(std::move(team)), runner_(&queue_, passed(), team_.get()), spin_ns_(spin_ns), event_(std::move(event)) {}
   void Push(Operation operation);
   void Main();
   // Spins once, or, after spin_ns_ without work, sleeps until there may be something to do. `seen`: bell_ before the last look.

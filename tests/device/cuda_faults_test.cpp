@@ -43,11 +43,15 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
     const bool vmm = GetParam() == ExportForm::kVmm;
     TP_ASSIGN_OR_RETURN(const auto imported, device->Import(vmm ? own : exporter_.fd(), kMiB));
     TP_ASSIGN_OR_RETURN(const auto stream, device->OpenStream());
-    Flag* const flag = pages.as<Flag>();
+    TP_ASSIGN_OR_RETURN(const auto behind, device->OpenStream());
+    Flag *const flag = pages.as<Flag>(), *const held = flag + 1;
     std::byte *const from = pages.as<std::byte>() + kPageBytes, *const to = from + 8;
     std::memset(from, 0x5a, 8);
     stream->WriteFlag(flag, 1);
     stream->WaitFlag(flag, 1);
+    stream->WaitFlag(held, 1);  // the other one has something to wait for
+    behind->WaitMarker(stream.get(), stream->Record());
+    held->store(1, std::memory_order_release);
     stream->Copy(imported->data(), from, 8);
     stream->Copy(memory->data(), imported->data(), 8);
     stream->Zero(memory->data(), 4);
@@ -64,6 +68,7 @@ class CudaFaults : public ::testing::TestWithParam<ExportForm> {
       EXPECT_FALSE(stream->Passed(second)) << "no marker passes after an error";
     }
     unregistered_ = device->unregistered_copies();
+    if (!behind->status().ok()) return behind->status();
     return stream->status();
   }
 

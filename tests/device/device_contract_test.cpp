@@ -159,6 +159,57 @@ TEST_P(DeviceContract, TwoStreamsHandWorkToEachOtherByFlags) {
   EXPECT_EQ(Read<uint64_t>(cells, 2 * kRounds + 1), std::vector<uint64_t>(2 * kRounds + 1, word));
 }
 
+TEST_P(DeviceContract, WaitMarkerHoldsBackWhatComesLaterUntilTheOtherStreamIsThere) {
+  constexpr uint64_t kWord = sizeof(uint64_t);
+  const uint64_t word = 7;
+  std::byte* const cells = Block(2 * kWord);
+  const auto first = Host<uint64_t>(1);
+  first[0] = word;
+  Flag* const flag = NewFlag();
+  auto a = Open(), b = Open();
+  const Stream::Marker before = b->Record();
+  a->WaitFlag(flag, 1);
+  a->Copy(cells, first.data(), kWord);
+  b->WaitMarker(a.get(), a->Record());
+  b->Copy(cells + kWord, cells, kWord);
+  const Stream::Marker end = b->Record();
+  ASSERT_TRUE(Drive({a.get(), b.get()}, [&] { return b->Passed(before); })) << "what came earlier is not held back";
+  Settle({a.get(), b.get()});
+  EXPECT_FALSE(b->Passed(end));
+  flag->store(1, std::memory_order_release);
+  ASSERT_TRUE(Drive({a.get(), b.get()}, [&] { return b->Passed(end); }));
+  EXPECT_EQ(Read<uint64_t>(cells, 2), (std::vector<uint64_t>{word, word}));
+}
+
+TEST_P(DeviceContract, AMarkerThatHasPassedAndOneOfTheStreamItselfHoldNothingBack) {
+  auto a = Open(), b = Open();
+  const Stream::Marker passed = a->Record();
+  a->Synchronize(passed);
+  b->WaitMarker(a.get(), passed);
+  b->WaitMarker(b.get(), b->Record());
+  const Stream::Marker end = b->Record();
+  EXPECT_TRUE(Drive({a.get(), b.get()}, [&] { return b->Passed(end); }));
+}
+
+TEST_P(DeviceContract, TwoStreamsHandWorkToEachOtherByMarkers) {
+  constexpr uint64_t kRounds = 500, kWord = sizeof(uint64_t);
+  const uint64_t word = 42;
+  std::byte* const cells = Block((2 * kRounds + 1) * kWord);
+  const auto first = Host<uint64_t>(1);
+  first[0] = word;
+  auto a = Open(), b = Open();
+  a->Copy(cells, first.data(), kWord);
+  for (uint64_t i = 0; i < kRounds; ++i) {
+    a->Copy(cells + (2 * i + 1) * kWord, cells + 2 * i * kWord, kWord);
+    b->WaitMarker(a.get(), a->Record());
+    b->Copy(cells + (2 * i + 2) * kWord, cells + (2 * i + 1) * kWord, kWord);
+    a->WaitMarker(b.get(), b->Record());
+  }
+  const Stream::Marker end = a->Record();
+  ASSERT_TRUE(Drive({a.get(), b.get()}, [&] { return a->Passed(end); }));
+  EXPECT_EQ(Read<uint64_t>(cells, 2 * kRounds + 1), std::vector<uint64_t>(2 * kRounds + 1, word));
+}
+
 TEST_P(DeviceContract, FlagsCompareCyclically) {
   // Around 2^64 a small number is later than a great one.
   Flag* const flag = NewFlag(UINT64_MAX - 1);

@@ -33,6 +33,7 @@ class SlowDevice::SlowStream final : public device::Stream {
     return copies_.back().marker = ++last_marker_;
   }
   bool Passed(Marker marker) override { return passed_ >= marker; }
+  void WaitMarker(Stream*, Marker) override { TP_CHECK(false, "the loop orders nothing by markers"); }
   bool Progress(uint64_t) override { return false; }
   void Synchronize(Marker) override { TP_CHECK(false, "the loop never waits"); }
 

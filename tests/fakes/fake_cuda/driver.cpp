@@ -469,6 +469,14 @@ CudaCode cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   return kCudaSuccess;
 }
 
+CudaCode cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned flags) {
+  FAKE_ENTER("cuStreamWaitEvent", Need::kContext);
+  const auto point = Objects::Get().Event(event);
+  if (point == nullptr || flags != 0) return kCudaInvalidHandle;
+  if (point->stream == nullptr) return kCudaSuccess;
+  return Put(stream, {.kind = Operation::Kind::kAfter, .value = point->number, .other = point->stream}, false);
+}
+
 CudaCode cuEventQuery(CUevent_st* event) {
   FAKE_ENTER("cuEventQuery", Need::kContext);
   const auto point = Objects::Get().Event(event);

@@ -23,6 +23,7 @@ uint64_t FakeStream::Put(const Operation& operation) {
   const std::lock_guard lock(mutex_);
   operations_.push_back(operation);
   operations_.back().breaks = World::Get().breaks();
+  if (queue_ != nullptr) operations_.back().place = queue_->Put();
   if (!started_) std::thread([self = shared_from_this()] { self->Main(); }).detach();
   started_ = true;
   changed_.notify_all();
@@ -61,8 +62,14 @@ void FakeStream::Main() {
       operations_.pop_front();
       running_ = true;
     }
+    const bool apart = queue_ == nullptr || (operation.kind == Operation::Kind::kAfter && queue_->events_stand_outside());
+    if (apart && operation.other != nullptr) AwaitOther(operation);
+    if (queue_ != nullptr) queue_->Begin(of_queue_, operation.place);
+    if (!apart && operation.other != nullptr) AwaitOther(operation);
     // What was put in before the context broke is not done any more, and nobody learns of it by a marker: all calls answer the error.
     if (World::Get().breaks() == operation.breaks && !Run(operation)) World::Get().Break(kIllegalAddress, operation.breaks);
+    if (queue_ != nullptr) queue_->End();
+    operation.other = nullptr;  // its stream may end with it
     const std::lock_guard lock(mutex_);
     running_ = false;
     ++done_;
@@ -76,6 +83,7 @@ bool FakeStream::Run(const Operation& operation) {
     case Operation::Kind::kFill: return Move(operation);
     case Operation::Kind::kKernel: return operation.kernel->run(operation.arguments.data(), operation.value);
     case Operation::Kind::kWait: return Wait(operation);
+    case Operation::Kind::kAfter: return true;  // AwaitOther
     case Operation::Kind::kWrite: return AddressSpace::Get().WriteFlag(operation.dst, operation.value);
   }
   return false;
@@ -106,6 +114,12 @@ bool FakeStream::Move(const Operation& operation) {
     if (operation.kind == Operation::Kind::kCopy) Pause(slow_us);
   }
   return true;
+}
+
+void FakeStream::AwaitOther(const Operation& operation) {
+  for (int64_t look = 0; !operation.other->Done(operation.value) && World::Get().breaks() == operation.breaks; ++look) {
+    if (look > 20) Pause(50);
+  }
 }
 
 bool FakeStream::Wait(const Operation& operation) {

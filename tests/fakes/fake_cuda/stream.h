@@ -12,25 +12,32 @@
 #include <mutex>
 #include <vector>
 
+#include "tests/fakes/fake_cuda/hardware_queue.h"
 #include "tests/fakes/fake_cuda/kernels.h"
 #include "tests/fakes/fake_cuda/memory.h"
 
 namespace tidepool::fake_cuda {
 
+class FakeStream;
+
 struct Operation {
-  enum class Kind { kCopy, kFill, kKernel, kWait, kWrite };
+  enum class Kind { kCopy, kFill, kKernel, kWait, kWrite, kAfter };
   Kind kind = Kind::kCopy;
   CudaAddress dst = 0, src = 0;  // kWait, kWrite: the flag is dst
   uint64_t bytes = 0;
   uint64_t value = 0;     // of a flag, of each byte (kFill), or threads (kKernel)
   bool pageable = false;  // at one end is host memory that is not registered
   const FakeKernel* kernel = nullptr;
-  std::vector<std::byte> arguments = {};  // of the kernel
-  uint64_t breaks = 0;                    // of the context when it was put in
+  std::vector<std::byte> arguments = {};        // of the kernel
+  std::shared_ptr<FakeStream> other = nullptr;  // kAfter: behind operation `value` of this stream
+  uint64_t breaks = 0;                          // of the context when it was put in
+  uint64_t place = 0;                           // in the queue of the hardware
 };
 
 class FakeStream : public std::enable_shared_from_this<FakeStream> {
  public:
+  // In the queue of the hardware that is its turn.
+  FakeStream() : queue_(HardwareQueue::OfNewStream()), of_queue_(queue_ ? queue_->AddStream() : 0) {}
   // Number of the operation, from 1.
   uint64_t Put(const Operation& operation);
   uint64_t last() const;
@@ -45,7 +52,11 @@ class FakeStream : public std::enable_shared_from_this<FakeStream> {
   static bool Run(const Operation& operation);
   static bool Move(const Operation& operation);
   static bool Wait(const Operation& operation);
+  // Until what it comes behind has ended, or the context is broken.
+  static void AwaitOther(const Operation& operation);
 
+  const std::shared_ptr<HardwareQueue> queue_;  // null: its own
+  const uint64_t of_queue_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::deque<Operation> operations_;

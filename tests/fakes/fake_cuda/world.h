@@ -7,6 +7,7 @@
 //   FAKE_CUDA_MPS=1            this process is a client of the Multi-Process Service
 //   FAKE_CUDA_FAIL=f:k:c,...   the k-th call of function f answers code c, and does nothing
 //   FAKE_CUDA_SLOW_US=N        each 64 KiB of a copy take so long
+//   FAKE_CUDA_QUEUES=N         hardware_queue.h
 //   CUDA_VISIBLE_DEVICES=1,0   which GPUs this process sees, in which order
 // As with the driver: errors 214, 226 and 700 stay (every later call answers them); nothing works in the child of a fork.
 #pragma once

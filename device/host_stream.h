@@ -1,0 +1,24 @@
+// HostStream: what the host's streams have in common: the number of the last marker that has passed, for whoever waits for it.
+//
+// Streams that wait for another one's marker keep its number alive, not the stream: of one that is gone nothing more passes.
+#pragma once
+
+#include <memory>
+
+#include "device/device.h"
+
+namespace tidepool::device {
+
+class HostStream : public Stream {
+ public:
+  const std::shared_ptr<Flag>& passed() const { return passed_; }
+  bool Passed(Marker marker) override { return passed_->load(std::memory_order_acquire) >= marker; }
+
+ private:
+  const std::shared_ptr<Flag> passed_ = std::make_shared<Flag>(0);
+};
+
+// Of a stream of the same device.
+std::shared_ptr<Flag> PassedOf(const Stream* stream);
+
+}  // namespace tidepool::device
