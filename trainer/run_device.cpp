@@ -15,6 +15,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/log.h"
+#include "trainer/cache/stream_probe.h"
 #include "trainer/torch_errors.h"
 
 namespace tidepool::trainer {
@@ -100,11 +101,24 @@ Status RunDevice::OpenGpu(const device::Gpu& gpu) {
   // Before LibTorch, which would say less where there is no room for a context.
   TP_ASSIGN_OR_RETURN(cuda_, device::CudaDevice::Open({.ordinal = gpu.ordinal}));
   torch.setDevice(torch_device_);
-  current_.emplace(torch.getStreamFromGlobalPool(torch_device_));
-  compute_ = cuda_->Borrow(torch.getStreamNativeHandle(current_->current_stream()));
+  // Ours before LibTorch's pool of many: streams get queues of the hardware in the order in which they are made.
   TP_ASSIGN_OR_RETURN(recycle_, cuda_->OpenStream());
   TP_ASSIGN_OR_RETURN(group_, cuda_->OpenStream());
+  current_.emplace(torch.getStreamFromGlobalPool(torch_device_));
+  compute_ = cuda_->Borrow(torch.getStreamNativeHandle(current_->current_stream()));
   description_ += "; rCache " + cuda_->form_note();
+  return TellSharedQueues();
+}
+
+// Training goes on either way; slower, which somebody will want to know the cause of.
+Status RunDevice::TellSharedQueues() {
+  device::Stream* const streams[] = {compute_.get(), recycle_.get(), group_.get()};
+  TP_ASSIGN_OR_RETURN(const bool beside, RunBesideEachOther(cuda_.get(), streams));
+  if (beside) return {};
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const std::string set = connections == nullptr ? "not set" : connections;
+  description_ += "; its streams share queues of the hardware, so transfers hold up operators";
+  LogWarn("streams of the GPU share queues of the hardware: CUDA_DEVICE_MAX_CONNECTIONS should be 32", {{"it_is", set}});
   return {};
 }
 

@@ -2,7 +2,8 @@
 //
 // One thread (the trainer's main thread), from Open to the end: on a GPU it makes a side stream of LibTorch's pool this thread's current
 // one, so that everything LibTorch does on this thread, forward, backward and the allocator's reuse of memory, is in the order of one
-// stream; work of other streams (the server's copies, the groups) is ordered with it by flags and events (trainer/cache), never by the CPU.
+// stream; work of other streams of this process (the groups') is ordered with it by events, the server's copies by flags
+// (trainer/cache), nothing by the CPU.
 //
 // LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), which nothing here is linked with: Open loads it
 // when a GPU is used, before anything else asks LibTorch for CUDA (LibTorch remembers the answer for good). What is called of it goes
@@ -69,6 +70,7 @@ class RunDevice {
  private:
   explicit RunDevice(std::string description) : description_(std::move(description)) {}
   Status OpenGpu(const device::Gpu& gpu);
+  Status TellSharedQueues();
   // To this offset of the GPU's rCache; they are there when this returns.
   Status CopyIn(uint64_t rcache_offset, std::span<const std::byte> bytes);
   Status TakeFlags(const client::Attachment& attachment);

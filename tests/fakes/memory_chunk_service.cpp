@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "base/units.h"
 
@@ -116,7 +117,8 @@ MemoryChunkService::MemoryChunkService(MemoryServer* server, Rank rank, const Me
   UniqueFd exported;
   if (memory.bytes_before > 0) registered_ = std::move(memory.device->Register(pages_, memory.bytes_before)).value();
   rcache_ = std::move(memory.device->CreateExportable(memory.rcache_bytes, &exported)).value();
-  copies_ = std::move(memory.device->OpenStream()).value();
+  // On a thread of its own, as a process of its own opens it (tests/fakes/fake_cuda/hardware_queue.h).
+  std::thread([&] { copies_ = std::move(memory.device->OpenStream()).value(); }).join();
   attachment_.rcache = rcache_->data();
 }
 

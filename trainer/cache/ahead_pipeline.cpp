@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kWordBytes = 64;  // words of different writers share no cache line
 constexpr int64_t kPollNs = 20'000;
 constexpr uint64_t kInlineBytes = kMiB;  // at one look, where a stream works on this thread
 constexpr int kLeavePolls = 100'000;     // two seconds
@@ -22,25 +22,19 @@ bool AheadPipeline::Word::Reached() const {
   return now == device::kFlagPoison || static_cast<int64_t>(now - value) >= 0;
 }
 
-Result<std::unique_ptr<AheadPipeline>> AheadPipeline::Open(PipelineSetup setup) {
-  TP_CHECK(setup.streams.device != nullptr && setup.streams.compute != nullptr && setup.streams.recycle != nullptr,
+AheadPipeline::AheadPipeline(PipelineSetup setup) : setup_(std::move(setup)) {
+  TP_CHECK(setup_.streams.device != nullptr && setup_.streams.compute != nullptr && setup_.streams.recycle != nullptr,
            "an rCache on a device comes with its streams");
-  TP_CHECK(setup.service->attachment().flags != nullptr, "memory of a device comes with flags");
-  TP_ASSIGN_OR_RETURN(RegisteredHost words, RegisteredHost::Create(setup.streams.device, (1 + setup.groups.size()) * kWordBytes));
-  std::unique_ptr<AheadPipeline> pipeline(new AheadPipeline(std::move(setup), std::move(words)));
-  pipeline->gathers_.assign(pipeline->setup_.groups.size(), 0);
-  return pipeline;
+  TP_CHECK(setup_.service->attachment().flags != nullptr, "memory of a device comes with flags");
 }
 
 AheadPipeline::~AheadPipeline() {
-  PoisonOwnWords();
   const Ends ends = RecordEnds();
   bool passed = LookAt(ends);
   for (int polls = 0; !passed && polls < kLeavePolls; ++polls) {
     SteadyClock().SleepNs(kPollNs);
     passed = LookAt(ends);
   }
-  if (!passed) words_.Abandon();
 }
 
 std::vector<device::Stream*> AheadPipeline::Streams() const {
@@ -60,47 +54,50 @@ Status AheadPipeline::Latch(Status status) {
   return status_;
 }
 
-void AheadPipeline::PoisonOwnWords() const {
-  for (size_t i = 0; i <= setup_.groups.size(); ++i) PlaceInWords(i).flag->store(device::kFlagPoison, std::memory_order_release);
-}
-
 void AheadPipeline::LetStreamsGo() const {
-  PoisonOwnWords();
   for (const Op& op : ops_) setup_.service->FlagsOf(op.ticket).done->store(device::kFlagPoison, std::memory_order_release);
   for (Collective* group : setup_.groups) {
     if (group != nullptr) group->GiveUp(status_);
   }
 }
 
-AheadPipeline::Word AheadPipeline::PlaceInWords(size_t index) const {
-  return {reinterpret_cast<device::Flag*>(words_.data() + index * kWordBytes), 0};
+bool AheadPipeline::Used() {
+  ++operators_;
+  return operators_ - (marks_.empty() ? 0 : marks_.back().operators) >= kOperatorsAMark;
 }
 
-AheadPipeline::Word AheadPipeline::MarkCompute() {
-  Word word = PlaceInWords(0);
-  word.value = ++marks_;
-  setup_.streams.compute->WriteFlag(word.flag, word.value);
-  return word;
-}
-
-UseMark AheadPipeline::Used() {
-  const UseMark mark = MarkCompute().value;
-  if (mark > kMarksAhead) HoldBack({PlaceInWords(0).flag, mark - kMarksAhead});
+UseMark AheadPipeline::Mark() {
+  const UseMark mark = setup_.streams.compute->Record();
+  marks_.push_back({operators_, mark});
+  while (marks_.front().operators + kOperatorsAhead <= operators_) {
+    HoldBack(marks_.front().at);
+    marks_.pop_front();
+  }
   return mark;
 }
 
-void AheadPipeline::HoldBack(const Word& at) {
-  if (at.Reached()) return;
+void AheadPipeline::HoldBack(UseMark at) {
+  if (setup_.streams.compute->Passed(at)) return;
   const Ends ends = RecordEnds();
-  while (Progress().ok() && !at.Reached()) {
+  while (Progress().ok() && !setup_.streams.compute->Passed(at)) {
     LookAt(ends);
     SteadyClock().SleepNs(kPollNs);
   }
 }
 
-AheadPipeline::Word AheadPipeline::FreeAt(const BlockPast& past) const {
-  if (past.use != 0) return {PlaceInWords(0).flag, past.use};
-  return past.op < first_ ? Word() : ops_[past.op - first_].end;
+bool AheadPipeline::IsFree(const BlockPast& past) const {
+  return past.use != 0 ? setup_.streams.compute->Passed(past.use) : Done(past.op);
+}
+
+void AheadPipeline::WaitUntilFree(const BlockPast& past) {
+  device::Stream* const recycle = setup_.streams.recycle;
+  past.use != 0 ? recycle->WaitMarker(setup_.streams.compute, past.use) : PutWait(recycle, ops_[past.op - first_]);
+}
+
+void AheadPipeline::PutWait(device::Stream* stream, const Op& op) {
+  if (op.gathered.stream != nullptr) return stream->WaitMarker(op.gathered.stream, op.gathered.marker);
+  if (op.told.stream != nullptr && !TP_PLANTED("cache.server_wait_unordered")) stream->WaitMarker(op.told.stream, op.told.marker);
+  stream->WaitFlag(op.done.flag, op.done.value);
 }
 
 OpId AheadPipeline::Start(Op op, const Result<client::Ticket>& ticket) {
@@ -110,72 +107,71 @@ OpId AheadPipeline::Start(Op op, const Result<client::Ticket>& ticket) {
   const client::TicketFlags flags = setup_.service->FlagsOf(op.ticket);
   TP_CHECK(flags.ready != nullptr && flags.done != nullptr, "a ticket of an rCache on a device has flags");
   op.ready = {flags.ready, flags.value};
-  op.end = {flags.done, flags.value};
+  op.done = {flags.done, flags.value};
   ops_.push_back(op);
   return id;
 }
 
 OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
   if (!MakeRoom().ok()) return 0;
-  const Word free = FreeAt(past);
-  const OpId id = Start({chunk, true, 0, {}, {}}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), wanted));
+  const bool free = IsFree(past);
+  const OpId id = Start({chunk, true, 0}, setup_.service->StartFetch(setup_.ShardRange(chunk, block), wanted));
   if (id == 0) return 0;
   Op& op = ops_.back();
-  if (free.Reached()) {
+  if (free) {
     op.ready.flag->store(op.ready.value, std::memory_order_release);
   } else {
-    setup_.streams.recycle->WaitFlag(free.flag, free.value);
+    WaitUntilFree(past);
     setup_.streams.recycle->WriteFlag(op.ready.flag, op.ready.value);
+    op.told = PointIn(setup_.streams.recycle);
   }
   if (setup_.layout->ShardCount(chunk) == 1) return id;
   Collective* group = setup_.GroupOf(chunk);
-  const uint32_t number = setup_.layout->chunks[chunk].data_group;
-  group->stream()->WaitFlag(op.end.flag, op.end.value);
+  PutWait(group->stream(), op);
   op.in_group = group->StartAllGather(setup_.View(chunk, block));
-  op.end = PlaceInWords(1 + number);
-  op.end.value = ++gathers_[number];
-  group->stream()->WriteFlag(op.end.flag, op.end.value);
+  op.gathered = PointIn(group->stream());
   return id;
 }
 
 OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
   if (!MakeRoom().ok()) return 0;
   const auto ticket = setup_.service->StartSubmitGradient(setup_.ShardRange(chunk, block), version, micro_batch);
-  const OpId id = Start({chunk, false, 0, {}, {}}, ticket);
+  const OpId id = Start({chunk, false, 0}, ticket);
   if (id == 0) return 0;
   Op& op = ops_.back();
   if (setup_.layout->ShardCount(chunk) == 1) {
     setup_.streams.compute->WriteFlag(op.ready.flag, op.ready.value);
+    op.told = PointIn(setup_.streams.compute);
     return id;
   }
   Collective* group = setup_.GroupOf(chunk);
-  const Word computed = MarkCompute();
-  group->stream()->WaitFlag(computed.flag, computed.value);
+  group->stream()->WaitMarker(setup_.streams.compute, setup_.streams.compute->Record());
   op.in_group = group->StartReduceScatter(setup_.View(chunk, block));
   group->stream()->WriteFlag(op.ready.flag, op.ready.value);
+  op.told = PointIn(group->stream());
   return id;
 }
 
 bool AheadPipeline::Done(OpId id) const {
-  return id < first_ || ops_[id - first_].end.Reached();
+  return id < first_ || ops_[id - first_].Ended();
 }
 
 Status AheadPipeline::Wait(OpId id, bool prefetched) {
   if (!status_.ok() || Done(id)) return status_;
   Op& op = ops_[id - first_];
   if (std::exchange(op.awaited, true)) return {};
-  if (prefetched) standing_.push_back({MarkCompute(), op.end, false});
-  setup_.streams.compute->WaitFlag(op.end.flag, op.end.value);
+  if (prefetched) standing_.push_back({setup_.streams.compute->Record(), id, false});
+  PutWait(setup_.streams.compute, op);
   LookAtStanding();
   return {};
 }
 
 void AheadPipeline::LookAtStanding() {
   // The compute stream comes to its waits in order: it stands at the first one that is not over, or before it.
-  while (!standing_.empty() && standing_.front().end.Reached()) standing_.pop_front();
-  if (standing_.empty() || standing_.front().late || !standing_.front().at.Reached()) return;
+  while (!standing_.empty() && Done(standing_.front().op)) standing_.pop_front();
+  if (standing_.empty() || standing_.front().late || !setup_.streams.compute->Passed(standing_.front().at)) return;
   // Looked at again: the transfer may have ended before the stream came.
-  if (standing_.front().end.Reached()) return;
+  if (Done(standing_.front().op)) return;
   standing_.front().late = true;
   ++late_;
 }
@@ -203,7 +199,7 @@ bool AheadPipeline::FinishOldest() {
   TakeGroupsWord(&op);
   if (!status_.ok()) return false;
   if (!op.answered && setup_.service->Test(op.ticket)) TakeAnswer(&op);
-  if (!status_.ok() || !op.answered || op.in_group != 0 || !op.end.Reached()) return false;
+  if (!status_.ok() || !op.answered || op.in_group != 0 || !op.Ended()) return false;
   ops_.pop_front();
   ++first_;
   return true;

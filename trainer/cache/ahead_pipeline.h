@@ -2,21 +2,21 @@
 // it, and the CPU goes on. Same calls, same order of requests and collectives as TransferPipeline.
 //
 // One thread (the trainer's main thread). Only WaitAll and AwaitOperators block, and Fetch and Submit where kTicketsUsed transfers are
-// under way. Used holds the CPU back where it is kMarksAhead points of the compute stream ahead: a CPU that fills the driver's queue (about
-// a thousand operations) stands in the driver, where nobody looks after a server or a peer that is lost.
+// under way. Mark holds the CPU back where it is kOperatorsAhead operators ahead of the compute stream: a CPU that fills the driver's queue
+// (about a thousand operations) stands in the driver, where nobody looks after a server or a peer that is lost.
 //
-// Streams and flags of one transfer (T: a word of the service's ticket; P: this process's word of the compute stream; G: of the group's):
+// Streams of this process are ordered by markers (M: of the compute stream; R: behind a write of ready; G: behind an all-gather), the
+// server by the flags of a transfer's ticket (T):
 //
-//   fetch, alone     recycle: wait P or T.done of the block's past, write T.ready  |  compute, before the first use: wait T.done
-//   fetch, in group  the same, and group: wait T.done, all-gather, write G         |  compute, before the first use: wait G
-//   submit, alone    compute: write T.ready
-//   submit, in group compute: write P  |  group: wait P, reduce-scatter, write T.ready
+//   fetch, alone     recycle: wait M, or R and T.done of the block's past, write T.ready, R  |  compute, before the first use: wait R,
+//   T.done fetch, in group  the same, and group: wait R, T.done, all-gather, G                      |  compute, before the first use: wait
+//   G submit, alone    compute: write T.ready, R submit, in group compute: M  |  group: wait M, reduce-scatter, write T.ready, R
 //
 // Invariants:
-//  1. a wait is put into a stream only behind everything of this process that its end needs: T.done after T.ready was put in, P and G after
-//     their writes were. So a stream waits for the server, for peers that do the same, and for what came earlier in this program: no
-//     circle, in whatever order the server serves;
-//  2. `ready` of a fetch comes behind all that used the block before: its last operator (the mark of Used), and where none used it the
+//  1. a wait is put into a stream only behind everything of this process that its end needs, and the driver knows of that order: before a
+//     wait for T.done comes one for R. So a stream waits for the server, for peers that do the same, and for what came earlier in this
+//     program: no circle, in whatever order the server serves, and however few queues of the hardware the streams share;
+//  2. `ready` of a fetch comes behind all that used the block before: its last operator (the mark behind it), and where none used it the
 //     transfer itself. When that has happened already, the CPU stores it, and the recycle stream, which keeps order, holds nobody up;
 //  3. collectives enter their group's stream in the order of the transfers. Groups whose kernels must not meet share one stream;
 //  4. outcomes are taken in order, so that a word of a ticket is not used again while somebody waits for it;
@@ -37,27 +37,29 @@
 
 #include "base/status.h"
 #include "trainer/cache/pipeline_setup.h"
-#include "trainer/comm/registered_host.h"
 
 namespace tidepool::trainer {
 
-// Some thirty operators with a few kernels each, and their flags.
-inline constexpr UseMark kMarksAhead = 64;
+// Operators with parameters, with a few kernels each, and their flags.
+inline constexpr uint64_t kOperatorsAhead = 64;
+// At least one of so many is marked, for the CPU to be held back by.
+inline constexpr uint64_t kOperatorsAMark = 8;
 
 class AheadPipeline {
  public:
-  // Requires compute and recycle streams, a service with registered flags, and a stream of every group. Errors: kMemoryMapFailed,
-  // kCudaFailed.
-  static Result<std::unique_ptr<AheadPipeline>> Open(PipelineSetup setup);
-  // Lets the streams pass what they still have of it, for at most two seconds; what they hold longer stays registered for ever.
+  // Requires compute and recycle streams, a service with registered flags, and a stream of every group.
+  explicit AheadPipeline(PipelineSetup setup);
+  // Lets the streams pass what they still have of it, for at most two seconds.
   ~AheadPipeline();
 
   // This rank's shard comes to its place in `block` behind all that used it, then all shards are gathered.
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
   // Behind all that is in the compute stream the block is reduced over the group, then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
+  // An operator with parameters is in the compute stream; true when a mark behind it is wanted, so that the CPU can be held back.
+  bool Used();
   // What is in the compute stream up to here used some blocks; no later operator does before the next Wait. May hold the CPU back.
-  UseMark Used();
+  UseMark Mark();
 
   bool Done(OpId id) const;
   // Errors of these: what the server, the group or a stream said, latched.
@@ -79,34 +81,47 @@ class AheadPipeline {
     uint64_t value = 0;
     bool Reached() const;
   };
+  struct Point {  // of a stream; without one it has passed
+    device::Stream* stream = nullptr;
+    device::Stream::Marker marker = 0;
+    bool Passed() const { return stream == nullptr || stream->Passed(marker); }
+  };
   struct Op {
     ChunkId chunk;
     bool fetch;
     client::Ticket ticket;
-    Word ready, end;  // end: the block may be used by others
+    Word ready = {}, done = {};
+    Point told = {};      // behind the write of `ready`, where a stream has it
+    Point gathered = {};  // of a fetch in a group: behind the all-gather
     Collective::Ticket in_group = 0;
     bool answered = false, awaited = false;
+    // The block may be used by others.
+    bool Ended() const { return done.Reached() && gathered.Passed(); }
+  };
+  struct MarkBehind {
+    uint64_t operators = 0;  // how many
+    UseMark at = 0;
   };
   using Ends = std::vector<std::pair<device::Stream*, device::Stream::Marker>>;
   struct Standing {  // a prefetch for which the compute stream waits
-    Word at, end;
+    UseMark at;
+    OpId op;
     bool late;
   };
 
-  AheadPipeline(PipelineSetup setup, RegisteredHost words) : setup_(std::move(setup)), words_(std::move(words)) {}
-
   // The first error is kept, and lets the streams go.
   Status Latch(Status status);
-  void PoisonOwnWords() const;
   // After an error: no stream of this process waits any longer for the server, for another stream or for a peer. Flags first, for a
   // communicator that is aborted waits for the streams.
   void LetStreamsGo() const;
-  Word PlaceInWords(size_t index) const;
-  // A point of the compute stream.
-  Word MarkCompute();
+  static Point PointIn(device::Stream* stream) { return {stream, stream->Record()}; }
+  // Behind the transfer.
+  static void PutWait(device::Stream* stream, const Op& op);
   // Until the compute stream has come to `at`.
-  void HoldBack(const Word& at);
-  Word FreeAt(const BlockPast& past) const;
+  void HoldBack(UseMark at);
+  bool IsFree(const BlockPast& past) const;
+  // Where it is not free yet: behind all that used it.
+  void WaitUntilFree(const BlockPast& past);
   OpId Start(Op op, const Result<client::Ticket>& ticket);
   // Takes what the oldest transfer has to say; true when it has ended and left.
   bool FinishOldest();
@@ -123,11 +138,10 @@ class AheadPipeline {
   bool LookAt(const Ends& ends);
 
   const PipelineSetup setup_;
-  RegisteredHost words_;  // of this process: the compute stream's, then each group's
-  std::deque<Op> ops_;    // numbers first_, first_ + 1, ...
+  std::deque<Op> ops_;  // numbers first_, first_ + 1, ...
   OpId first_ = 1;
-  UseMark marks_ = 0;              // written into the compute stream
-  std::vector<uint64_t> gathers_;  // by group: written into its stream
+  uint64_t operators_ = 0;        // in the compute stream
+  std::deque<MarkBehind> marks_;  // by which the CPU is held back, in order
   std::deque<Standing> standing_;
   uint64_t bytes_h2d_ = 0, bytes_d2h_ = 0, wait_ns_ = 0, late_ = 0;
   Status status_;

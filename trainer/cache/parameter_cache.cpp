@@ -45,7 +45,7 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
   EvictionPolicies& policies = setup.policies;
   if (!policies.recording) policies.recording = std::make_unique<RandomEviction>(setup.options.seed);
   if (!policies.left_order) policies.left_order = std::make_unique<LruEviction>(static_cast<uint32_t>(layout.chunks.size()));
-  TP_ASSIGN_OR_RETURN(Pipeline pipeline, Pipeline::Open({&layout, setup.rank, setup.service, setup.groups, setup.clock, setup.streams}));
+  Pipeline pipeline = Pipeline::Open({&layout, setup.rank, setup.service, setup.groups, setup.clock, setup.streams});
   return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup), std::move(pipeline)));
 }
 
@@ -149,7 +149,10 @@ Status ParameterCache::Release(std::span<const ChunkId> chunks) {
     if (--entries_[chunk].pins > 0) continue;
     pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
     if (!table_.has(chunk)) continue;
-    if (mark == 0) mark = pipeline_.Used();
+    if (mark == 0) {
+      (void)pipeline_.Used();
+      mark = pipeline_.Mark();
+    }
     table_.set_last_use(chunk, mark);
   }
   return Progress();

@@ -22,8 +22,7 @@ class Pipeline {
   }
 
  public:
-  // Errors: kMemoryMapFailed, kCudaFailed (both on a device only).
-  static Result<Pipeline> Open(PipelineSetup setup);
+  static Pipeline Open(PipelineSetup setup);
 
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
     return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, wanted, past); });
@@ -31,8 +30,11 @@ class Pipeline {
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
     return Visit([&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });
   }
-  UseMark Used() {
+  bool Used() {
     return Visit([](auto& pipeline) { return pipeline.Used(); });
+  }
+  UseMark Mark() {
+    return Visit([](auto& pipeline) { return pipeline.Mark(); });
   }
   // Operators that begin after it find the transfer's result. Waits, or makes the compute stream wait.
   Status Wait(OpId id, bool prefetched) {

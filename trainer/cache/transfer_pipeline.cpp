@@ -23,7 +23,7 @@ OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& want
 
 OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
   // The gradients are in the compute stream up to here.
-  return Add({0, chunk, false, micro_batch, version, block, 0, Used(), Stage::kTurn, 0});
+  return Add({0, chunk, false, micro_batch, version, block, 0, Mark(), Stage::kTurn, 0});
 }
 
 bool TransferPipeline::GatePassed(const Op& op) {

@@ -29,8 +29,10 @@ class TransferPipeline {
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past);
   // The whole block is reduced over the group, then this rank's shard goes to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
-  // Operators up to here used some blocks; no later one does before the next Wait.
-  UseMark Used() { return compute_ == nullptr ? 0 : compute_->Record(); }
+  // An operator is in the compute stream; true when a mark behind it is wanted.
+  bool Used() const { return false; }
+  // Behind all that is in the compute stream.
+  UseMark Mark() { return compute_ == nullptr ? 0 : compute_->Record(); }
 
   bool Done(OpId id) const { return id < first_ || ops_[id - first_].stage == Stage::kDone; }
   // Errors of these: what the server or the group answered, latched.

@@ -31,7 +31,7 @@ class AheadPipelineTest : public ::testing::Test {
         server_.get(), testing::FlagServiceSetup{.rcache_bytes = static_cast<uint64_t>(chunks) * layout_.BlockBytes()});
     compute_ = service_->OpenStream();
     const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
-    pipeline_ = std::move(AheadPipeline::Open({&layout_, 0, service_.get(), {nullptr}, &clock_, streams})).value();
+    pipeline_ = std::make_unique<AheadPipeline>(PipelineSetup{&layout_, 0, service_.get(), {nullptr}, &clock_, streams});
   }
   ~AheadPipelineTest() override {
     if (service_) service_->Leave();
@@ -42,6 +42,11 @@ class AheadPipelineTest : public ::testing::Test {
   bool Ready(client::Ticket ticket) {
     const client::TicketFlags flags = service_->FlagsOf(ticket);
     return *flags.ready == flags.value;
+  }
+  // An operator with parameters has been put in, and a mark behind it.
+  UseMark Use() {
+    (void)pipeline_->Used();
+    return pipeline_->Mark();
   }
   // Everything that can happen does.
   void Settle() {
@@ -97,7 +102,7 @@ TEST_F(AheadPipelineTest, ABlockIsGivenAwayWhenItsLastOperatorHasEndedNotBeforeA
   EXPECT_TRUE(Ready(1)) << "nothing used the block before: no stream is asked";
   ASSERT_TRUE(pipeline_->Wait(used, false).ok());
   compute_->WaitFlag(&first_, 1);  // the operator
-  const UseMark end = pipeline_->Used();
+  const UseMark end = Use();
   compute_->WaitFlag(&second_, 1);  // another one behind it, on other blocks
   pipeline_->Fetch(1, Block(0), 0, {used, end});
   Settle();
@@ -186,9 +191,17 @@ TEST_F(AheadPipelineTest, TheCpuIsHeldBackBeforeItFillsTheDriversQueueAndStillHe
     service_->Leave();
     return true;
   });
-  for (UseMark i = 0; i < 2 * kMarksAhead; ++i) last = pipeline_->Used();
-  EXPECT_EQ(when_ended, kMarksAhead);
+  for (UseMark i = 0; i < 2 * kOperatorsAhead; ++i) last = Use();
+  EXPECT_EQ(when_ended, kOperatorsAhead);
   EXPECT_EQ(pipeline_->Progress().id(), ErrorId::kSessionEnded);
+}
+
+TEST_F(AheadPipelineTest, AMarkIsAskedForWhereManyOperatorsHadNone) {
+  Open(1);
+  for (uint64_t i = 1; i < kOperatorsAMark; ++i) EXPECT_FALSE(pipeline_->Used()) << i;
+  EXPECT_TRUE(pipeline_->Used());
+  pipeline_->Mark();
+  EXPECT_FALSE(pipeline_->Used());
 }
 
 TEST_F(AheadPipelineTest, ATransferThatFailsAloneHoldsUpNoStreamEither) {
@@ -244,9 +257,9 @@ TEST_F(AheadPipelineTest, StreamsAreLetGoBeforeGroupsAreGivenUp) {
   const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
   MemoryServer server(&shared);
   FlagChunkService service(&server, {.rcache_bytes = shared.BlockBytes()});
-  const auto pipeline = std::move(AheadPipeline::Open({&shared, 0, &service, {&group}, &clock_, streams})).value();
+  const auto pipeline = std::make_unique<AheadPipeline>(PipelineSetup{&shared, 0, &service, {&group}, &clock_, streams});
   compute_->WaitFlag(&first_, 1);  // an operator that has not ended: the server may not begin with the next fetch
-  const UseMark use = pipeline->Used();
+  const UseMark use = pipeline->Mark();
   pipeline->Fetch(0, service.attachment().rcache, 0, {0, use});
   group.done = service.FlagsOf(1).done;
 
@@ -270,7 +283,7 @@ TEST_F(AheadPipelineTest, AfterAGroupsErrorNothingIsRequestedThoughTheServerIsTh
   const CacheStreams streams{service_->device(), compute_, service_->OpenStream()};
   MemoryServer server(&shared);
   FlagChunkService service(&server, {.rcache_bytes = shared.BlockBytes()});
-  const auto pipeline = std::move(AheadPipeline::Open({&shared, 0, &service, {&group}, &clock_, streams})).value();
+  const auto pipeline = std::make_unique<AheadPipeline>(PipelineSetup{&shared, 0, &service, {&group}, &clock_, streams});
   std::byte* block = service.attachment().rcache;
   const OpId fetched = pipeline->Fetch(0, block, 0, {});
   ASSERT_TRUE(pipeline->Wait(fetched, false).ok());
