@@ -103,6 +103,7 @@ Status ParameterCache::Submit(ChunkId chunk, bool enter) {
     if (states_.state(id) != TensorState::kHoldAfterBwd) TP_RETURN_IF_ERROR(Latch(states_.Change(id, TensorState::kHoldAfterBwd)));
   }
   if (enter) TP_RETURN_IF_ERROR(Enter(MomentKind::kSubmit, chunk));
+  std::erase(used_, chunk);  // the submission comes behind its uses
   table_.set_last_op(chunk, pipeline_.Submit(chunk, table_.place(chunk), version_, micro_batch_));
   ++counters_.submits;
   entry.gradient = false;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -115,6 +116,7 @@ Status ParameterCache::BeginPass(PassKind kind, Version version) {
 }
 
 void ParameterCache::DropStale() {
+  MarkUses();
   for (const ChunkId chunk : table_.Placed()) {
     if (layout_.chunks[chunk].frozen) continue;
     Unmap(chunk);
@@ -133,6 +135,8 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
   }
   // What an enclosing operator holds is there; the order of uses has nothing new.
   if (nested) return {};
+  // Operators that follow each other on the same chunks share a mark: each is a fence in the stream.
+  if (!std::all_of(used_.begin(), used_.end(), is_pinned)) MarkUses();
   TP_RETURN_IF_ERROR(Enter(MomentKind::kUse, 0));
   for (const ChunkId chunk : pinned_) TP_RETURN_IF_ERROR(Demand(chunk));
   if (dry_) return {};
@@ -143,19 +147,24 @@ Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
 }
 
 Status ParameterCache::Release(std::span<const ChunkId> chunks) {
-  UseMark mark = 0;  // one for all of them
+  bool used = false;
   for (const ChunkId chunk : chunks) {
     TP_CHECK(entries_[chunk].pins > 0, "what is released was acquired");
     if (--entries_[chunk].pins > 0) continue;
     pinned_.erase(std::lower_bound(pinned_.begin(), pinned_.end(), chunk));
     if (!table_.has(chunk)) continue;
-    if (mark == 0) {
-      (void)pipeline_.Used();
-      mark = pipeline_.Mark();
-    }
-    table_.set_last_use(chunk, mark);
+    if (std::find(used_.begin(), used_.end(), chunk) == used_.end()) used_.push_back(chunk);
+    used = true;
   }
+  if (used && pipeline_.Used()) MarkUses();
   return Progress();
+}
+
+void ParameterCache::MarkUses() {
+  if (used_.empty()) return;
+  const UseMark mark = TP_PLANTED("cache.uses_unmarked") ? 0 : pipeline_.Mark();
+  for (const ChunkId chunk : used_) table_.set_last_use(chunk, mark);
+  used_.clear();
 }
 
 Status ParameterCache::BeginUse(std::span<const ParameterId> parameters) {
@@ -234,6 +243,7 @@ void ParameterCache::Unmap(ChunkId chunk) {
 }
 
 void ParameterCache::Evict(ChunkId victim, ChunkId successor) {
+  MarkUses();
   ++counters_.evictions;
   Unmap(victim);
   table_.Replace(victim, successor);

@@ -189,6 +189,8 @@ class ParameterCache {
   void StartFetch(ChunkId chunk, uint32_t uses_ahead);
   void Evict(ChunkId victim, ChunkId successor);
   void Unmap(ChunkId chunk);
+  // A mark behind the operators that used chunks since the last one.
+  void MarkUses();
   // Waits until the chunk's parameters are there, tells the caller where, counts.
   Status HandOut(ChunkId chunk);
   // The chunk's place is there and written by nobody; waits.
@@ -219,6 +221,7 @@ class ParameterCache {
   std::vector<ChunkId> mine_;       // chunks that this rank trains, as a member of their group
   std::vector<ChunkId> pinned_;     // held by operators, ascending
   std::vector<bool> has_gradient_;  // by ParameterId, in this micro-batch
+  std::vector<ChunkId> used_;       // by operators that ended behind the last mark; they have places
   std::vector<Move> moves_;
   Moment moment_;  // reused
   bool in_pass_ = false, training_ = false, separate_pass_ = false, has_version_ = false;
