@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "trainer/model/input_window.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -154,9 +155,9 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
   OfferBatch(need, plan, options, &changes);
   if (!options.activation_checkpointing) {
     changes.Offer("--checkpoint-activations", need.activations - CheckpointedActivations(need, plan));
-  } else if (!options.offload_activations && plan.shape.layers > 2) {
-    // Two blocks' inputs are on the GPU at a time.
-    changes.Offer("--offload-activations", std::min(need.activations, need.boundaries / plan.shape.layers * (plan.shape.layers - 2)));
+  } else if (!options.offload_activations && plan.shape.layers > kInputsOnDevice) {
+    const uint64_t away = need.boundaries / plan.shape.layers * (plan.shape.layers - kInputsOnDevice);
+    changes.Offer("--offload-activations", std::min(need.activations, away));
   }
   for (uint64_t tokens = need.tokens / 2; tokens >= 64; tokens /= 2) {
     const uint64_t less = need.activations / need.tokens * (need.tokens - tokens);

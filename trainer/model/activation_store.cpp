@@ -31,6 +31,9 @@ void ActivationStore::CopyOut(const at::Tensor& input, Kept* kept) {
   kept->host = at::empty(input.sizes(), options.pinned_memory(true));
   kept->host.copy_(input, /*non_blocking=*/true);
   device.recordDataPtrOnStream(input.storage().data_ptr(), side);
+  c10::Event left(device_.type());
+  left.record(side);
+  leaving_.Follow(std::move(left));
 }
 
 ActivationStore::Slot ActivationStore::Put(const at::Tensor& input) {
@@ -41,15 +44,29 @@ ActivationStore::Slot ActivationStore::Put(const at::Tensor& input) {
   return next_++;
 }
 
+at::Tensor ActivationStore::PlaceFor(const at::Tensor& host) {
+  for (const at::Tensor& place : places_) {
+    const bool unused = place.storage().use_count() == 1;  // an alias that was handed out shares the storage
+    if (unused && place.sizes() == host.sizes() && place.scalar_type() == host.scalar_type()) return place.detach();
+  }
+  places_.push_back(at::empty(host.sizes(), host.options().pinned_memory(false).device(device_)));
+  return places_.back().detach();
+}
+
 void ActivationStore::BringBack(Kept* kept) {
   if (kept->device.defined()) return;
   if (device_.is_cpu()) {
-    kept->device = at::empty_like(kept->host).copy_(kept->host);
+    kept->device = PlaceFor(kept->host).copy_(kept->host);
     return;
   }
+  const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::Stream side = SideOf(device_);
+  c10::Event used(device_.type());
+  used.record(device.getStream(device_));
   const c10::StreamGuard on_side(side);
-  kept->device = at::empty(kept->host.sizes(), kept->host.options().pinned_memory(false).device(device_));
+  const size_t places = places_.size();
+  kept->device = PlaceFor(kept->host);
+  if (places_.size() == places) used.block(side);  // operators use the place which have not run yet
   kept->device.copy_(kept->host, /*non_blocking=*/true);
   kept->back.emplace(device_.type());
   kept->back->record(side);
@@ -63,6 +80,7 @@ at::Tensor ActivationStore::Take(Slot slot) {
   if (found != kept_.begin()) BringBack(&std::prev(found)->second);
   Kept kept = std::move(found->second);
   kept_.erase(found);
+  if (kept_.empty()) places_.clear();
   if (kept.back) {
     // It was made on the side stream and is used on this one.
     const c10::impl::VirtualGuardImpl device(device_.type());

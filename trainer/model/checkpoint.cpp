@@ -25,8 +25,9 @@ struct PieceHolder : torch::CustomClassHolder {
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, c10::intrusive_ptr<PieceHolder> holder) {
     if (holder->store == nullptr) context->save_for_backward({input});
-    at::Tensor output = holder->piece(input);  // Function::apply has turned gradients off
+    // Before the piece: its copy runs beside the piece's operators, and the input before has left when the piece takes memory.
     if (holder->store != nullptr) holder->slot = holder->store->Put(input);
+    at::Tensor output = holder->piece(input);  // Function::apply has turned gradients off
     context->saved_data["piece"] = c10::IValue::make_capsule(std::move(holder));
     return output;
   }

@@ -202,6 +202,7 @@ TEST(Checkpointing, RunsEachPieceTwiceAndKeepsNoInnerTensor) {
 TEST(Checkpointing, InputsWaitInAStoreAndComeBackAhead) {
   constexpr int kPieces = 4;
   auto store = std::make_shared<ActivationStore>();
+  size_t places = 0;
   std::vector<size_t> there;  // inputs on the device whenever a piece runs in backward
   const auto run = [&](const std::shared_ptr<ActivationStore>& where, const at::Tensor& x) {
     at::Tensor y = x.sin();
@@ -209,6 +210,7 @@ TEST(Checkpointing, InputsWaitInAStoreAndComeBackAhead) {
       y = Checkpoint(
           [&](const at::Tensor& input) {
             if (at::GradMode::is_enabled()) there.push_back(store->on_device());
+            places = std::max(places, store->places());
             return (input * 3).cos();
           },
           y, where);
@@ -223,6 +225,8 @@ TEST(Checkpointing, InputsWaitInAStoreAndComeBackAhead) {
   EXPECT_EQ(store->on_device(), 1U) << "the last one is needed at once, the others are away";
   loss.backward();
   EXPECT_TRUE(kept.grad().equal(stored.grad()));
+  EXPECT_EQ(places, 2U) << "an input comes back to where the one before the last was";
+  EXPECT_EQ(store->places(), 0U) << "nothing stays behind backward";
   EXPECT_EQ(there, (std::vector<size_t>{1, 1, 1, 0})) << "beside the one that is used, the next one";
   EXPECT_EQ(store->ahead(), 4U);
   EXPECT_EQ(store->size(), 0U);

@@ -1,0 +1,34 @@
+// InputWindow: holds the CPU back while inputs of pieces leave a GPU, so that there are only so many there.
+//
+// The thread that runs the model. The CPU puts work into streams far ahead of the GPU; memory of an
+// input that is copied out can be used again only when its copy has ended. So behind the copy of
+// each input the CPU waits for the copy of the one before: the GPU has the present piece to compute.
+// `Event`: movable; synchronize() blocks until what was recorded has ended.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "base/planted.h"
+
+namespace tidepool::trainer {
+
+// At a time: forward: that of the present piece and what it makes; backward: that of the present
+// piece and the next one, on its way back.
+inline constexpr uint32_t kInputsOnDevice = 2;
+
+template <typename Event>
+class InputWindow {
+ public:
+  // `left` is recorded behind the copy of the next input. Blocks until the one before has left.
+  void Follow(Event left) {
+    if (last_ && !TP_PLANTED("model.inputs_not_awaited")) last_->synchronize();
+    last_.emplace(std::move(left));
+  }
+
+ private:
+  std::optional<Event> last_;
+};
+
+}  // namespace tidepool::trainer
