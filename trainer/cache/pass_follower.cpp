@@ -9,7 +9,7 @@ PassFollower::PassFollower(std::vector<bool> evictable, uint64_t blocks) : evict
 
 void PassFollower::Declare(PassKind kind, AccessSchedule schedule) {
   schedules_[static_cast<size_t>(kind)] = std::move(schedule);
-  plans_[static_cast<size_t>(kind)].plan.reset();
+  plans_[static_cast<size_t>(kind)].clear();
 }
 
 Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
@@ -22,15 +22,23 @@ Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
   plan_ = nullptr;
   mode_ = current().moments.empty() ? Mode::kRecord : Mode::kFollow;
   if (mode_ == Mode::kRecord) return {};
-  // Training steps nearly always begin alike, with an empty rCache or the same frozen chunks in it: one plan serves them all.
-  KeptPlan& kept = plans_[static_cast<size_t>(kind)];
-  if (!kept.plan || kept.present != present) {
-    kept.plan.reset();
-    TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, present}));
-    kept = {std::move(present), std::make_unique<Plan>(std::move(plan))};
-  }
-  plan_ = kept.plan.get();
+  TP_ASSIGN_OR_RETURN(plan_, PlanFor(std::move(present)));
   return {};
+}
+
+Result<const Plan*> PassFollower::PlanFor(std::vector<ChunkId> present) {
+  std::vector<KeptPlan>& kept = plans_[static_cast<size_t>(kind_)];
+  const auto alike = [&present](const KeptPlan& one) { return one.present == present; };
+  const auto found = std::find_if(kept.begin(), kept.end(), alike);
+  if (found != kept.end()) {
+    std::rotate(kept.begin(), found, found + 1);
+    return static_cast<const Plan*>(kept.front().plan.get());
+  }
+  ++simulations_;
+  TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, present}));
+  if (kept.size() == kPlansKept) kept.pop_back();
+  kept.insert(kept.begin(), KeptPlan{std::move(present), std::make_unique<Plan>(std::move(plan))});
+  return static_cast<const Plan*>(kept.front().plan.get());
 }
 
 void PassFollower::BeginAnew(PassKind kind) {

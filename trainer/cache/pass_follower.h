@@ -56,6 +56,9 @@ class PassFollower {
   // While following: how many moments come before the one that needs the step, the present one counted; 0: the present one does.
   uint32_t UsesUntil(const PlanStep& step) const;
 
+  // Plans that were made so far: each costs a simulation of the whole order.
+  uint64_t simulations() const { return simulations_; }
+
   // The order of a kind; empty while it is unknown.
   const AccessSchedule& schedule(PassKind kind) const { return schedules_[static_cast<size_t>(kind)]; }
   // Blocks that the order followed or recorded so far needs.
@@ -64,17 +67,22 @@ class PassFollower {
  private:
   enum class Mode : uint8_t { kRecord, kFollow, kLeftOrder };
 
+  // Passes of a kind begin with nothing there, with frozen chunks, or with what a pass of the other kind on the same version has left.
+  static constexpr size_t kPlansKept = 4;
   struct KeptPlan {
     std::vector<ChunkId> present;  // when the pass began
-    std::unique_ptr<Plan> plan;    // null: not made yet
+    std::unique_ptr<Plan> plan;
   };
+  // The kept plan for a pass that begins with these chunks, made where there is none. Errors: kRcacheTooSmall.
+  Result<const Plan*> PlanFor(std::vector<ChunkId> present);
 
   const AccessSchedule& current() const { return schedules_[static_cast<size_t>(kind_)]; }
 
   std::vector<bool> evictable_;
   uint64_t blocks_;
   std::array<AccessSchedule, kPassKinds> schedules_;
-  std::array<KeptPlan, kPassKinds> plans_;  // the last that was made for each kind
+  std::array<std::vector<KeptPlan>, kPassKinds> plans_;  // the last ones that were used, the latest first
+  uint64_t simulations_ = 0;
   // The pass.
   PassKind kind_ = PassKind::kTrain;
   Mode mode_ = Mode::kRecord;

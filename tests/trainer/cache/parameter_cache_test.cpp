@@ -53,6 +53,29 @@ TEST(PassFollower, CountsTheMomentsBeforeTheOneThatNeedsAStep) {
   EXPECT_EQ(follower.UsesUntil(*due), 0u) << "the operator waits for it";
 }
 
+TEST(PassFollower, SimulatesOnceForEachStateInWhichPassesOfAKindBegin) {
+  const AccessSchedule order{{{.chunks = {0}}, {.chunks = {1}}, {.chunks = {2}}, {.chunks = {0}}}};
+  PassFollower follower({true, true, true}, 2);
+  follower.Declare(PassKind::kTrain, order);
+  follower.Declare(PassKind::kEvaluation, order);
+  const Plan* plan = nullptr;
+  for (int step = 0; step < 6; ++step) {
+    ASSERT_TRUE(follower.Begin(PassKind::kTrain, {}).ok());
+    if (step > 0) {
+      EXPECT_EQ(follower.plan(), plan);
+    }
+    plan = follower.plan();
+    if (step % 2 == 0) continue;
+    ASSERT_TRUE(follower.Begin(PassKind::kEvaluation, {}).ok());
+    ASSERT_TRUE(follower.Begin(PassKind::kTrain, {0, 2}).ok());  // on what the evaluation left
+    EXPECT_NE(follower.plan(), plan);
+  }
+  EXPECT_EQ(follower.simulations(), 3u);
+  follower.Declare(PassKind::kTrain, order);
+  ASSERT_TRUE(follower.Begin(PassKind::kTrain, {}).ok());
+  EXPECT_EQ(follower.simulations(), 4u) << "a new order has plans of its own";
+}
+
 TEST(ParameterCache, TrainsRightInTheSmallestRcacheAndInLargerOnes) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     ToyConfig config = Toy(seed, 8, 1);
