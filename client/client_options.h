@@ -27,7 +27,7 @@ struct ClientOptions {
   int64_t attach_timeout_ns = int64_t{600} * 1000000000;  // until it has prepared the job's memory
   int64_t queue_timeout_ns = 0;                           // a job without room waits in the server's queue so long; 0: it is refused
   int64_t wait_timeout_ns = int64_t{120} * 1000000000;    // of one Wait, the time that a lost server is waited for not counted
-  int64_t save_timeout_ns = int64_t{600} * 1000000000;    // of SaveWeights, likewise
+  int64_t save_timeout_ns = int64_t{660} * 1000000000;    // of SaveWeights, likewise; the server gives up first, and says why
   int64_t spin_ns = 20'000;                               // looking at the ring before sleeping; 0: sleep at once
   int64_t server_timeout_ns = 0;                          // a server that ended is waited for so long; 0: not at all
   bool attach_retry = false;                              // wait for a rank that is still attached to leave, up to attach_timeout_ns

@@ -77,6 +77,8 @@ struct WaitingSave {
   ConnectionId connection = 0;
   UniqueFd directory;
   std::string name;
+  uint64_t number = 0;                         // in the order in which they were asked for
+  std::optional<int64_t> waits_since_ns = {};  // for a lane (save_lanes.h)
 };
 
 // What came out of the pool for one step, for all ranks.
@@ -135,10 +137,10 @@ struct Job {
   uint32_t work_at_team = 0;
   uint64_t bytes_at_team = 0;  // that it touches
   std::vector<WaitingSave> waiting_saves;
-  std::vector<ConnectionId> running_saves;
-  size_t next_filled = 0;   // whose request for weights on NVMe goes first, among the job's ranks
-  uint64_t ahead_seen = 0;  // of WeightDesk: when there was nothing to read ahead
-  uint64_t changes = 0;     // grows when a parked request may go on; see Changes
+  std::vector<ConnectionId> running_saves;  // each holds `updates`
+  size_t next_filled = 0;                   // whose request for weights on NVMe goes first, among the job's ranks
+  uint64_t ahead_seen = 0;                  // of WeightDesk: when there was nothing to read ahead
+  uint64_t changes = 0;                     // grows when a parked request may go on; see Changes
   // Figures for the snapshot.
   int64_t last_seal_ns = 0;
   double step_seconds = 0;

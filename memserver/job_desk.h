@@ -132,7 +132,11 @@ class JobDesk {
   bool EraseIfUnused(Job* job);
 
   Status CheckSave(const Seat* seat, const SaveWeights& event) const;
-  void StartSave(Job* job, WaitingSave save);
+  static bool HasReadySave(const Job& job);
+  bool HasLaneFor(const Job& job);
+  Status WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now);
+  bool TendSaves(Job* job);
+  void StartSave(Job* job, WaitingSave save, int64_t now);
   std::shared_ptr<SpillReader> ReaderOf(const Job& job) const;
   // In the log, as far as the user's lines go: whatever a user can cause at will.
   void Tell(uint32_t uid, LogLevel level, std::string_view message, std::initializer_list<LogField> fields);

@@ -1,4 +1,4 @@
-// The second half of JobDesk: how seats and jobs go, and saves.
+// The second half of JobDesk: how seats and jobs go.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -11,8 +11,6 @@
 #include "base/units.h"
 #include "memserver/job_desk.h"
 #include "memserver/job_lease.h"
-#include "memserver/traffic/gpu_states.h"
-#include "memserver/traffic/spill_reader.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -278,12 +276,7 @@ bool JobDesk::TendJobs() {
       BeginRemoval(job);
       worked = true;
     }
-    while (!job->waiting_saves.empty() && !job->updates.active() && !TP_BUGGIFY("desk.save_later")) {
-      WaitingSave save = std::move(job->waiting_saves.front());
-      job->waiting_saves.erase(job->waiting_saves.begin());
-      StartSave(job, std::move(save));
-      worked = true;
-    }
+    worked |= TendSaves(job);
     const bool erased = EraseIfUnused(job);
     worked = worked || erased;
     if (!erased) ++i;
@@ -294,90 +287,6 @@ bool JobDesk::TendJobs() {
     worked = true;
   }
   return worked;
-}
-
-Status JobDesk::CheckSave(const Seat* seat, const SaveWeights& event) const {
-  if (seat == nullptr) return Status(ErrorId::kSaveFailed, "the session has ended");
-  const Job& job = *seat->job;
-  if (!job.IsRecorded() || !job.states->weights_ready()) return Status(ErrorId::kSaveFailed, "the job has no weights yet");
-  if (event.version != job.states->sealed_version()) {
-    return Status(ErrorId::kSaveFailed, "version " + std::to_string(event.version) + " is not the last sealed one, " +
-                                            std::to_string(job.states->sealed_version()));
-  }
-  const auto of_this = [&event](ConnectionId connection) { return connection == event.connection; };
-  const bool busy = std::any_of(job.running_saves.begin(), job.running_saves.end(), of_this) ||
-                    std::any_of(job.waiting_saves.begin(), job.waiting_saves.end(), [&](const auto& s) { return of_this(s.connection); });
-  if (busy) return Status(ErrorId::kSaveFailed, "this rank's save before is not done yet");
-  return Status();
-}
-
-void JobDesk::On(SaveWeights event) {
-  Seat* seat = tables_->FindSeat(event.connection);
-  if (const Status status = CheckSave(seat, event); !status.ok()) {
-    event.directory.Reset();  // the control side tells the sender's lane that it is closed (descriptor_door.h)
-    Send(SaveDone{event.connection, status});
-    return;
-  }
-  // Started by TendJobs as soon as all chunks have the sealed version, and before a later step can be sealed.
-  seat->job->waiting_saves.push_back({event.connection, std::move(event.directory), std::move(event.name)});
-}
-
-std::shared_ptr<SpillReader> JobDesk::ReaderOf(const Job& job) const {
-  if (!job.states->spills()) return nullptr;
-  std::vector<SpillReader::File> files;
-  for (uint32_t d = 0; d < parts_.tier->directories().size(); ++d) {
-    files.push_back({parts_.tier->directory(d).data_fd, parts_.tier->store_nonce(d)});
-  }
-  return std::make_shared<SpillReader>(*job.states, job.states->shared_spec(), std::move(files));
-}
-
-void JobDesk::StartSave(Job* job, WaitingSave save) {
-  SaveRequest request;
-  request.connection = save.connection;
-  request.directory = std::move(save.directory);
-  request.name = std::move(save.name);
-  const std::shared_ptr<SpillReader> spilled = ReaderOf(*job);
-  const auto on_gpus = job->states->uses_gpus() ? std::make_shared<GpuStatesReader>(*job->states, job->gpus.shares()) : nullptr;
-  for (const shm::ParameterSpec& parameter : job->spec().parameters) {
-    const ChunkPlanes& planes = job->states->chunk(parameter.chunk).planes;
-    SavedTensor tensor{parameter.name, parameter.dims, nullptr, parameter.element_count};
-    if (planes.master == nullptr && job->states->chunk(parameter.chunk).on_gpu) {
-      tensor.read = [on_gpus, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
-        return on_gpus->Read(chunk, begin + first, values);
-      };
-    } else if (planes.master == nullptr) {
-      tensor.read = [spilled, chunk = parameter.chunk, begin = parameter.element_begin](uint64_t first, std::span<float> values) {
-        return spilled->Read(chunk, begin + first, values);
-      };
-    } else if (job->states->is_split()) {
-      tensor.high = reinterpret_cast<const uint16_t*>(planes.param16) + parameter.element_begin;
-      tensor.rest = reinterpret_cast<const int16_t*>(planes.master) + parameter.element_begin;
-    } else {
-      tensor.data = reinterpret_cast<const float*>(planes.master) + parameter.element_begin;
-    }
-    request.tensors.push_back(std::move(tensor));
-  }
-  const StepRecord& step = job->states->last_step();
-  request.metadata = {{"tidepool.job", job->spec().name},
-                      {"tidepool.version", std::to_string(job->states->sealed_version())},
-                      {"tidepool.optimizer_step", std::to_string(step.optimizer_step)},
-                      {"tidepool.data_cursor", std::to_string(step.data_cursor)}};
-  job->updates.Hold();
-  job->running_saves.push_back(request.connection);
-  TP_POINT("server.save_started");
-  parts_.saves->Push(std::move(request));
-}
-
-void JobDesk::HandleSaved(const SaveResult& saved) {
-  for (const auto& job : tables_->jobs) {
-    const auto it = std::find(job->running_saves.begin(), job->running_saves.end(), saved.connection);
-    if (it == job->running_saves.end()) continue;
-    job->running_saves.erase(it);
-    job->updates.Release();
-    break;
-  }
-  TP_POINT("server.save_ended");
-  Send(SaveDone{saved.connection, saved.result});
 }
 
 }  // namespace tidepool::memserver

@@ -18,6 +18,7 @@
 #include "memserver/residency/kept_index.h"
 #include "memserver/residency/lost_jobs.h"
 #include "memserver/residency/quota.h"
+#include "memserver/save_lanes.h"
 #include "memserver/traffic/gpu_streams.h"
 #include "memserver/traffic/state_tier.h"
 #include "memserver/update/demotion.h"
@@ -120,6 +121,8 @@ struct Tables {
   JobId to_demote = 0;            // is to be demoted as soon as it is at rest; 0: none
   JobId last_job = 0;
   SessionId last_session = 0;
+  SaveLanes save_lanes;
+  uint64_t last_save = 0;  // its number
   bool draining = false;
   bool closed = false;             // by an admin: no new jobs
   std::vector<Mute> mutes;         // one a check at most; those whose time is over count for nothing

@@ -1,9 +1,10 @@
 // ApartSave: one save on a thread of its own, with descriptors of its own: the user's file system may keep it for ever, and holds up nobody
-// but the saves that wait for its deadline.
+// but its caller, until its deadline.
 //
-// The thread that touches the user's files has a table of descriptors with nothing else in it. One that never comes back from the kernel is
-// left alone: a memserver that is killed meanwhile lets go of its sockets and locks all the same, and the next one starts. One thread at a
-// time makes, runs and destroys an ApartSave.
+// The thread that touches the user's files has a table of descriptors with nothing else in it, and never looks at the planes: the caller
+// reads them for it, piece by piece, into a buffer that belongs to the save. One that never comes back from the kernel is left alone. A
+// memserver that is killed meanwhile lets go of its sockets and locks all the same, and the next one starts; planes that were given to
+// another job meanwhile do not come into the file.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,8 @@ struct ApartSaveLimits {
   const std::atomic<bool>* stop = nullptr;  // the daemon ends
 };
 
-// Writes the file of `request`; what the request reads elsewhere is read on this thread. Errors: as of WriteWeightsFile; kSaveFailed too
-// when the file system did not come back, and when there is no thread or descriptor for it.
+// Writes the file of `request`; the planes and what the request reads elsewhere are read on this thread. Errors: as of WriteWeightsFile;
+// kSaveFailed too when the file system did not come back, and when there is no thread or descriptor for it.
 Status SaveApart(SaveRequest request, const ApartSaveLimits& limits);
 
 }  // namespace tidepool::memserver

@@ -1,14 +1,16 @@
-// CheckpointWriter: the thread that writes saved weights to disk, so that the serve loop never waits for one.
+// CheckpointWriter: the threads that write saved weights to disk, so that the serve loop never waits for one.
 //
 // The loop pushes SaveRequest into one queue and takes SaveResult from the other; nothing else is shared but the planes named in a
-// request, which the loop leaves unchanged until the result. Requests are served one at a time, in order, each with a deadline counted
-// from its beginning and looked at between two writes. One that the kernel does not return from holds up those that come after it until
-// shortly behind its deadline (apart_save.h). Every request is answered exactly once, also those that are still queued when the writer is
-// destroyed.
+// request, which the loop leaves unchanged until the result. Each save begins at once, on a thread of its own that reads for it
+// (apart_save.h): the loop says how many there are (save_lanes.h), and one that the kernel does not return from holds up no other.
+// Each has a deadline counted from its beginning and looked at between two writes. Every request is answered exactly once, shortly
+// behind its deadline at the latest, also when the writer is destroyed.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -28,21 +30,29 @@ class CheckpointWriter {
   // The queues and the clock must outlive the writer; this object is the only consumer of `requests`.
   CheckpointWriter(EventQueue<SaveRequest>* requests, EventQueue<SaveResult>* results, const Clock* clock,
                    int64_t timeout_ns = kSaveTimeoutNs);
-  // Gives a save in progress up at its next piece of 4 MiB, answers all others with kSaveFailed, ends the thread.
+  // Gives saves in progress up at their next piece of 4 MiB, answers all others with kSaveFailed, ends the threads.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
  private:
+  struct Running {
+    std::thread thread;
+    std::atomic<bool> ended{false};
+  };
   void Main();
-  void ServeAll(std::vector<SaveRequest>* batch);
+  void BeginAll(std::vector<SaveRequest>* batch);
+  void Serve(SaveRequest request);
+  void Answer(ConnectionId connection, const std::string& file, Status status);
+  static void Ring(const UniqueFd& event);
 
   EventQueue<SaveRequest>* const requests_;
   EventQueue<SaveResult>* const results_;
   const Clock* const clock_;
   const int64_t timeout_ns_;
   std::atomic<bool> stop_{false};
-  UniqueFd stop_event_;  // readable once stop_ is set
+  UniqueFd woken_;  // readable once stop_ is set, or a save has ended
+  std::vector<std::unique_ptr<Running>> running_;
   std::thread thread_;
 };
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,8 +33,11 @@ struct SavedTensor {
 
 struct SaveRequest {
   ConnectionId connection = 0;
-  UniqueFd directory;  // O_PATH descriptor that the client passed
-  std::string name;    // of the file in it: one path component
+  UniqueFd directory;     // O_PATH descriptor that the client passed
+  std::string name;       // of the file in it: one path component
+  int64_t waited_ns = 0;  // of the time that it has
+  // Let go of when no thread is in the user's file system for this save any more.
+  std::shared_ptr<const void> lane = {};
   std::vector<SavedTensor> tensors;
   std::vector<std::pair<std::string, std::string>> metadata;  // for the file's header: job, version, step numbers
 };

@@ -139,12 +139,8 @@ class Save {
     joined_.resize(kPieceBytes / sizeof(float));
     for (uint64_t first = 0; first < tensor.count; first += joined_.size()) {
       const uint64_t count = std::min<uint64_t>(joined_.size(), tensor.count - first);
-      if (tensor.read) {
-        const Status read = tensor.read(first, std::span(joined_).first(count));
-        if (!read.ok()) return Status(ErrorId::kSaveFailed, "saving '" + request_.name + "' failed: " + read.what());
-      } else {
-        for (uint64_t i = 0; i < count; ++i) joined_[i] = Join(tensor.high[first + i], tensor.rest[first + i]);
-      }
+      const Status read = ReadValues(tensor, first, std::span(joined_).first(count));
+      if (!read.ok()) return Status(ErrorId::kSaveFailed, "saving '" + request_.name + "' failed: " + read.what());
       TP_RETURN_IF_ERROR(Write(joined_.data(), count * sizeof(float)));
     }
     return {};
@@ -183,7 +179,7 @@ class Save {
   const std::string temporary_;
   UniqueFd directory_, file_;
   bool created_ = false;
-  std::vector<float> joined_;  // a piece of a split or spilled master
+  std::vector<float> joined_;  // a piece of what does not lie in the pool as it is saved
   uint64_t data_bytes_ = 0, written_ = 0;
 };
 
@@ -196,6 +192,18 @@ std::string WhyNotFileName(const std::string& name) {
   const auto bad = [](char c) { return c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
   if (std::any_of(name.begin(), name.end(), bad)) return "it holds a slash or a control character";
   return "";
+}
+
+Status ReadValues(const SavedTensor& tensor, uint64_t first, std::span<float> values) {
+  if (tensor.read) return tensor.read(first, values);
+  if (tensor.data != nullptr) {
+    std::copy_n(tensor.data + first, values.size(), values.data());
+    return {};
+  }
+  for (uint64_t i = 0; i < values.size(); ++i) {
+    values[i] = Join(tensor.high[first + i], tensor.rest[first + i]);
+  }
+  return {};
 }
 
 Status WriteWeightsFile(const SaveRequest& request, const SaveLimits& limits) {

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -28,6 +29,9 @@ struct SaveLimits {
 
 // Writes `request`. Errors: kSaveFailed (name is no single path component, not a directory, no space, no permission, deadline, stop).
 Status WriteWeightsFile(const SaveRequest& request, const SaveLimits& limits);
+
+// Values of `tensor` from `first` on, wherever they lie: `values.size()` of them. Errors: those of `tensor.read`.
+Status ReadValues(const SavedTensor& tensor, uint64_t first, std::span<float> values);
 
 // Why `name` may not be used as a file name; empty when it may.
 std::string WhyNotFileName(const std::string& name);

@@ -83,6 +83,25 @@ void SilentFiles::Reply(uint64_t unique, int error, const void* content, size_t 
   [[maybe_unused]] const auto n = writev(connection_.get(), parts.data(), error == 0 && bytes > 0 ? 2 : 1);
 }
 
+bool SilentFiles::TakeWrite(uint64_t unique, std::span<const std::byte> content) {
+  if (on_write_) on_write_(content);
+  const auto bytes = static_cast<uint32_t>(content.size());
+  if (writes_answered_.fetch_sub(1) <= 0) {
+    held_bytes_.store(bytes);
+    held_write_.store(unique);
+    return false;
+  }
+  const fuse_write_out written{bytes, 0};
+  Reply(unique, 0, &written, sizeof written);
+  return true;
+}
+
+void SilentFiles::AnswerWrites() {
+  writes_answered_.store(INT64_MAX);
+  const fuse_write_out written{held_bytes_.load(), 0};
+  Reply(held_write_.load(), 0, &written, sizeof written);
+}
+
 bool SilentFiles::Answer(const std::byte* request) {
   fuse_in_header header{};
   std::memcpy(&header, request, sizeof header);
@@ -113,8 +132,23 @@ bool SilentFiles::Answer(const std::byte* request) {
     }
     case FUSE_OPEN:
     case FUSE_OPENDIR: reply(fuse_open_out{}); return true;
+    case FUSE_CREATE: {
+      if (writes_answered_.load() < 0) return false;
+      struct {
+        fuse_entry_out entry{};
+        fuse_open_out open{};
+      } created;
+      created.entry.nodeid = kFile;
+      created.entry.attr = AttributesOf(kFile, owner_);
+      reply(created);
+      return true;
+    }
+    case FUSE_WRITE: {
+      fuse_write_in write{};
+      std::memcpy(&write, request + sizeof header, sizeof write);
+      return TakeWrite(header.unique, {request + sizeof header + sizeof write, write.size});
+    }
     case FUSE_FLUSH:
-    case FUSE_CREATE:
     case FUSE_TMPFILE: return false;
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:

@@ -6,9 +6,13 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/unique_fd.h"
 
@@ -31,12 +35,19 @@ class SilentFiles {
 
   // From now on attributes of what is opened are not told. (Flushes and new files are never answered.)
   void HideAttributes() { hides_attributes_.store(true); }
-  // Requests that were read and will never be answered.
+  // New files are made from now on, and the writes behind the first `count` have no answer until AnswerWrites. Before anybody writes.
+  void HoldWritesBehind(uint32_t count) { writes_answered_.store(count); }
+  // The write that is held, and those to come. Requires that one is held: unanswered() says so.
+  void AnswerWrites();
+  // Called on a thread of this object for each write that is read. Before anybody writes.
+  void OnWrite(std::function<void(std::span<const std::byte>)> on_write) { on_write_ = std::move(on_write); }
+  // Requests that were read and not answered.
   uint32_t unanswered() const { return unanswered_.load(); }
 
  private:
   void Serve();
   bool Answer(const std::byte* request);
+  bool TakeWrite(uint64_t unique, std::span<const std::byte> content);
   void Reply(uint64_t unique, int error, const void* content, size_t bytes);
 
   const uint32_t owner_;
@@ -44,6 +55,10 @@ class SilentFiles {
   UniqueFd connection_, stop_;
   std::atomic<bool> hides_attributes_{false};
   std::atomic<uint32_t> unanswered_{0};
+  std::atomic<int64_t> writes_answered_{-1};  // to come; below 0: no file is made
+  std::atomic<uint64_t> held_write_{0};       // its name
+  std::atomic<uint32_t> held_bytes_{0};
+  std::function<void(std::span<const std::byte>)> on_write_;
   std::thread server_;
 };
 

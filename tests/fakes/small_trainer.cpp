@@ -24,10 +24,10 @@ float SmallTrainer::GradientAt(const StepPlan& plan, uint32_t micro_batch, Chunk
   return plan.loss_scale * ValueAt(plan.seed + version_ * 31 + micro_batch * 7, place.parameter, place.element);
 }
 
-bool SmallTrainer::JoinAll() {
+bool SmallTrainer::JoinAll(uint32_t uid) {
   ranks_.clear();
   for (Rank rank = 0; rank < spec_.world; ++rank) {
-    ranks_.push_back(world_->Join(spec_, rank));
+    ranks_.push_back(world_->Join(spec_, rank, uid));
     if (ranks_.back() == nullptr) return false;
     const auto attached = world_->TakeReply<Attached>();
     if (!attached) return false;

@@ -28,7 +28,7 @@ class SmallTrainer {
   SmallTrainer(ServeWorld* world, shm::JobSpec spec);
 
   // Every rank joins; false when one was refused.
-  bool JoinAll();
+  bool JoinAll(uint32_t uid = 1000);
   // Every rank puts its shards, in two parts each.
   void PutWeights(uint64_t seed);
   // Every rank submits every gradient of the open step; ranks take turns, rank `first` begins.

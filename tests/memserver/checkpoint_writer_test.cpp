@@ -6,13 +6,19 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <latch>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -237,7 +243,7 @@ SaveResult AwaitResult(EventQueue<SaveResult>* results, std::vector<SaveResult>*
   return first;
 }
 
-TEST_F(Checkpoint, TheWriterAnswersInOrderAndClosesTheDirectory) {
+TEST_F(Checkpoint, TheWriterAnswersEachRequest) {
   EventQueue<SaveRequest> requests;
   EventQueue<SaveResult> results;
   CheckpointWriter writer(&requests, &results, &clock_);
@@ -247,11 +253,13 @@ TEST_F(Checkpoint, TheWriterAnswersInOrderAndClosesTheDirectory) {
     request.connection = i;
     requests.Push(std::move(request));
   }
+  std::set<ConnectionId> answered;
   for (uint64_t i = 1; i <= 3; ++i) {
     const SaveResult result = AwaitResult(&results, &seen);
-    EXPECT_EQ(result.connection, i);
-    EXPECT_EQ(result.result.ok(), i != 2) << result.result.Format();
+    answered.insert(result.connection);
+    EXPECT_EQ(result.result.ok(), result.connection != 2) << result.result.Format();
   }
+  EXPECT_EQ(answered, (std::set<ConnectionId>{1, 2, 3}));
   EXPECT_EQ(Files().size(), 2u);
 }
 
@@ -272,6 +280,50 @@ TEST_F(Checkpoint, EveryRequestIsAnsweredAlsoWhenTheWriterEnds) {
     EXPECT_TRUE(each.result.ok() || each.result.id() == ErrorId::kSaveFailed);
   }
   EXPECT_EQ(Files().size(), written) << "a half-written file was left";
+}
+
+// A read of weights that takes as long as a test says.
+class HeldRead {
+ public:
+  std::function<Status(uint64_t, std::span<float>)> Reader() {
+    return [this](uint64_t, std::span<float> values) {
+      std::fill(values.begin(), values.end(), 1.0f);
+      begun_.count_down();
+      may_end_.wait();
+      return Status();
+    };
+  }
+  void WaitUntilBegun() { begun_.wait(); }
+  void End() { may_end_.count_down(); }
+
+ private:
+  std::latch begun_{1}, may_end_{1};
+};
+
+TEST_F(Checkpoint, ASaveThatTakesLongHoldsUpNoOther) {
+  HeldRead held;
+  EventQueue<SaveRequest> requests;
+  EventQueue<SaveResult> results;
+  const CheckpointWriter writer(&requests, &results, &clock_);
+  SaveRequest slow = Request("slow");
+  slow.connection = 1;
+  slow.tensors = {{.name = "a", .dims = {16}, .count = 16, .read = held.Reader()}};
+  requests.Push(std::move(slow));
+  held.WaitUntilBegun();
+
+  std::vector<SaveResult> seen;
+  for (uint64_t i = 2; i <= 4; ++i) {
+    SaveRequest other = Request("other" + std::to_string(i));
+    other.connection = i;
+    requests.Push(std::move(other));
+    const SaveResult result = AwaitResult(&results, &seen);
+    EXPECT_EQ(result.connection, i);
+    EXPECT_TRUE(result.result.ok()) << result.result.Format();
+  }
+  held.End();
+  const SaveResult last = AwaitResult(&results, &seen);
+  EXPECT_EQ(last.connection, 1U);
+  EXPECT_TRUE(last.result.ok()) << last.result.Format();
 }
 
 TEST_F(Checkpoint, AFileSystemThatNeverAnswersIsGivenUpAndTheNextSaveGoesOn) {
@@ -298,6 +350,39 @@ TEST_F(Checkpoint, AFileSystemThatNeverAnswersIsGivenUpAndTheNextSaveGoesOn) {
   ASSERT_EQ(poll(&entry, 1, 60'000), 1);
   ASSERT_TRUE(results.TakeAll(&taken));
   EXPECT_TRUE(taken[0].result.ok()) << taken[0].result.Format();
+}
+
+// The planes may be another job's by then, of another user too.
+TEST_F(Checkpoint, WhatIsWrittenBehindTheEndOfASaveIsNotReadFromThePool) {
+  auto silent = std::make_unique<testing::SilentFiles>(getuid());
+  if (!silent->missing().empty()) return testing::NotRun(silent->missing());
+  constexpr float kOfOthers = -1;
+  std::atomic<uint64_t> writes{0}, of_others{0};
+  silent->OnWrite([&](std::span<const std::byte> content) {
+    std::vector<float> values(content.size() / sizeof(float));
+    std::memcpy(values.data(), content.data(), values.size() * sizeof(float));
+    of_others += static_cast<uint64_t>(std::count(values.begin(), values.end(), kOfOthers));
+    ++writes;
+  });
+  silent->HoldWritesBehind(1);  // the header's
+  EventQueue<SaveRequest> requests;
+  EventQueue<SaveResult> results;
+  const CheckpointWriter writer(&requests, &results, &clock_, 2 * kNsPerSecond);
+  SaveRequest hangs = Request("hangs");
+  hangs.directory = UniqueFd(open(silent->directory().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  requests.Push(std::move(hangs));
+  std::vector<SaveResult> seen;
+  EXPECT_EQ(AwaitResult(&results, &seen).result.id(), ErrorId::kSaveFailed);
+  ASSERT_EQ(silent->unanswered(), 1U);
+
+  std::fill(weights_.begin(), weights_.end(), kOfOthers);
+  const uint64_t before = writes;
+  silent->AnswerWrites();
+  const int64_t end = clock_.NowNs() + 60 * kNsPerSecond;
+  while (silent->unanswered() < 2 && clock_.NowNs() < end) clock_.SleepNs(kNsPerMs);
+  EXPECT_EQ(silent->unanswered(), 2U) << "the thread goes on, and closes its file";
+  EXPECT_GT(writes, before) << "the rest of the piece";
+  EXPECT_EQ(of_others, 0U);
 }
 
 }  // namespace checkpoint_writer_test

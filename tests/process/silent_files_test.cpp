@@ -7,6 +7,7 @@
 
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -102,15 +103,17 @@ TEST_F(SilentFilesTest, HoldUpNobodyAndTheNextServerStartsWhenThisOneIsKilled) {
   EXPECT_GE(senders.files().unanswered(), 2U) << "they are as stuck as before";
 }
 
-TEST_F(SilentFilesTest, ASaveThatNeverEndsHoldsUpNoOtherJobAndNotTheNextServer) {
+TEST_F(SilentFilesTest, ASaveThatNeverEndsHoldsUpNoOtherJobNorItsSaveAndNotTheNextServer) {
   Senders senders;
   if (!senders.CanRun()) return;
   const Process server = Serve();
   const Process job = Train({"--pause-ms", "20"});
   const Process saves = Train({"--name", "saves", "--steps", "1", "--save", senders.files().directory()});
   ASSERT_TRUE(senders.WaitForUnanswered(1)) << "nothing was saved there";
-  const Process beside = Train({"--name", "beside"});
+  const TemporaryDirectory sound;
+  const Process beside = Train({"--name", "beside", "--save", sound.path()});
   ExpectDone(beside.get(), UndisturbedHash());
+  EXPECT_FALSE(std::filesystem::is_empty(sound.path())) << "it is saved while the other save hangs";
 
   const pid_t killed = ServerPid();
   kill(killed, SIGKILL);
