@@ -32,7 +32,7 @@ Demand JobDesk::DemandOf(const ReserveJob& event) const {
   Demand demand;
   demand.job = spec.name;
   demand.account = tables_->quotas.AccountOf(spec.name, event.uid);
-  demand.pool_bytes = tables_->FindJob(spec.name) == nullptr ? shm::HostStateBytesOf(spec, shm::kNoSpill).total() : 0;
+  demand.pool_bytes = tables_->FindJob(spec.name) == nullptr ? shm::HostBytesOf(spec, shm::kNoSpill) : 0;
   if (demand.pool_bytes > 0) demand.frozen_bytes = tables_->frozen->MissingBytes(spec, event.uid);
   demand.rcache_bytes = event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
   demand.ranks = spec.world;

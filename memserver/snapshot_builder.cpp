@@ -257,7 +257,7 @@ WaitingRow RowOf(const WaitingRank& rank, int64_t now) {
   const shm::JobSpec& spec = *rank.event.spec;
   WaitingRow row{.name = spec.name, .account = rank.account, .uid = rank.event.uid, .rank = rank.event.rank, .pid = rank.event.pid};
   row.priority = rank.priority;
-  row.pool_bytes = shm::HostStateBytesOf(spec, shm::kNoSpill).total();
+  row.pool_bytes = shm::HostBytesOf(spec, shm::kNoSpill);
   row.rcache_bytes = rank.event.brings_rcache ? 0 : spec.world * spec.rcache_bytes;
   row.waited_ns = now - rank.since_ns;
   row.why = rank.why.what();

@@ -4,6 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "base/point.h"
+#include "shm/spec_sums.h"
+
 namespace tidepool::shm {
 namespace {
 
@@ -14,6 +17,9 @@ constexpr size_t kFrozenSpecBytes = 8 + sizeof(ContentHash);
 }  // namespace
 
 uint64_t FrozenPoolBytes(const JobSpec& spec) {
+  if (spec.sums.made != nullptr) return spec.sums.made->frozen_pool_bytes;
+  if (spec.frozen.empty()) return 0;
+  TP_POINT("shm.spec_summed");
   std::set<std::pair<uint64_t, ContentHash>> counted;
   uint64_t sum = 0;
   for (const FrozenChunkSpec& chunk : spec.frozen) {

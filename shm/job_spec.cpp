@@ -8,10 +8,13 @@
 
 #include "base/check.h"
 #include "base/plane_slack.h"
+#include "base/planted.h"
+#include "base/point.h"
 #include "base/units.h"
 #include "shm/byte_codec.h"
 #include "shm/frozen.h"
 #include "shm/gpu_states.h"
+#include "shm/spec_sums.h"
 
 namespace tidepool::shm {
 
@@ -312,6 +315,7 @@ Result<JobSpec> Decode(std::span<const std::byte> bytes) {
   GetScalars(&in, &spec);
   TP_RETURN_IF_ERROR(GetRecords(&in, &spec));
   TP_RETURN_IF_ERROR(Validate(spec));
+  spec.sums.made = MakeSums(spec);
   return spec;
 }
 
@@ -359,8 +363,9 @@ uint64_t ExtentCount(const JobSpec& spec) {
 }
 
 StateBytes StateBytesOf(const JobSpec& spec) {
+  if (spec.sums.made != nullptr && !TP_PLANTED("shm.summed_each_time")) return spec.sums.made->states;
+  TP_POINT("shm.spec_summed");
   StateBytes sum;
-  std::vector<uint64_t> largest_shard(spec.world, 0);
   uint64_t pieces = 0, shards = 0;
   for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
     const PlaneBytes planes = PlaneBytesOf(spec, id);
@@ -369,13 +374,10 @@ StateBytes StateBytesOf(const JobSpec& spec) {
     sum.variance += PooledBytes(planes.variance);
     sum.param16 += PooledBytes(planes.param16);
     sum.gradient += PooledBytes(planes.gradient);
-    for (Rank rank = 0; rank < spec.world; ++rank) {
-      if (spec.IsMember(id, rank)) largest_shard[rank] = std::max(largest_shard[rank], spec.ShardElements(id));
-    }
     pieces += DivideUp(spec.chunks[id].elements, kPieceElements);
     shards += spec.ShardCount(id);
   }
-  for (const uint64_t shard : largest_shard) sum.staging += RoundUp(StagingBytes(spec, shard), kPageBytes);
+  for (const uint64_t shard : LargestShards(spec)) sum.staging += RoundUp(StagingBytes(spec, shard), kPageBytes);
   const uint64_t tables =
       spec.chunks.size() * kChunkRecordBytes + spec.world * kStagingRecordBytes + pieces * kProgressBytes + shards * kShardRecordBytes;
   const uint64_t words = spec.parameters.size() + ExtentCount(spec) + spec.frozen.size();

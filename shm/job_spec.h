@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -85,6 +86,22 @@ struct ParameterSpec {
   uint64_t element_count = 0;
 };
 
+struct SpecSums;
+// What is added up of one description (shm/spec_sums.h). A copy may be changed, and has none.
+struct KeptSums {
+  KeptSums() = default;
+  KeptSums(const KeptSums&) {}
+  KeptSums(KeptSums&&) = default;
+  KeptSums& operator=(const KeptSums& other) {
+    if (this != &other) made.reset();
+    return *this;
+  }
+  KeptSums& operator=(KeptSums&&) = default;
+  ~KeptSums() = default;
+
+  std::shared_ptr<const SpecSums> made;
+};
+
 struct JobSpec {
   std::string name;
   uint32_t world = 1;
@@ -100,6 +117,7 @@ struct JobSpec {
   std::vector<ParameterSpec> parameters;  // of `chunks`
   std::vector<FrozenChunkSpec> frozen;
   uint32_t states_on_gpu = 0;  // the first so many of `chunks` have their fp32 states in memory of the ranks' GPUs
+  KeptSums sums;               // made by Decode; none otherwise. Nobody changes what was decoded.
 
   bool IsFrozen(ChunkId chunk) const { return chunk >= chunks.size() && chunk - chunks.size() < frozen.size(); }
   const FrozenChunkSpec& Frozen(ChunkId chunk) const { return frozen[chunk - chunks.size()]; }
@@ -114,7 +132,7 @@ struct JobSpec {
 
 Status Validate(const JobSpec& spec);
 std::vector<std::byte> Encode(const JobSpec& spec);
-// Errors: kJobSpecBad. Cost is linear in bytes.size(); nothing is allocated beyond a small multiple of it.
+// With its sums. Errors: kJobSpecBad. Cost is linear in bytes.size(); nothing is allocated beyond a small multiple of it.
 Result<JobSpec> Decode(std::span<const std::byte> bytes);
 // A 64-bit fingerprint of Encode(spec), by which ranks of one job are compared.
 uint64_t Fingerprint(std::span<const std::byte> bytes);
@@ -148,6 +166,8 @@ PlaneBytes PlaneBytesOf(const JobSpec& spec, ChunkId chunk);
 uint64_t StagingBytes(const JobSpec& spec, uint64_t shard_elements);
 // Extents of the pool that a job takes: its records, the staging buffers, and the planes of each chunk.
 uint64_t ExtentCount(const JobSpec& spec);
+// Elements of the largest shard of each rank, by rank; 0: it is member of no chunk.
+std::vector<uint64_t> LargestShards(const JobSpec& spec);
 // Element type of the gradient slot.
 DType GradientSlotType(const JobSpec& spec);
 

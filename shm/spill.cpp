@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "base/plane_slack.h"
+#include "base/point.h"
 #include "base/units.h"
 #include "shm/gpu_states.h"
+#include "shm/spec_sums.h"
 
 namespace tidepool::shm {
 namespace {
@@ -61,6 +63,7 @@ uint64_t WeightSlotBytes(const JobSpec& spec, ChunkId first) {
 }
 
 StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights) {
+  TP_POINT("shm.spec_summed");
   StateBytes sum = StateBytesOf(spec);
   for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
     if (chunk < first_spilled && !IsOnGpu(spec, chunk)) continue;
@@ -80,9 +83,23 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const We
   return sum;
 }
 
+uint64_t BytesOffHost(const JobSpec& spec, ChunkId chunk) {
+  const PlaneBytes all = PlaneBytesOf(spec, chunk), host = HostPlaneBytesOf(spec, chunk, true);
+  const uint64_t moments = PooledBytes(all.momentum) + PooledBytes(all.variance);
+  return PooledBytes(all.master) - RoundUp(host.master, kPageBytes) + moments + SlackOf(all.param16) + SlackOf(all.gradient);
+}
+
+uint64_t HostBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights) {
+  const SpecSums* sums = spec.sums.made.get();
+  if (sums == nullptr) return HostStateBytesOf(spec, first_spilled, weights).total();
+  const uint64_t states = sums->states.total() - sums->off_host[std::min<uint64_t>(first_spilled, spec.chunks.size())];
+  if (!weights.any()) return states;
+  return states - sums->weights[weights.first] + weights.areas * WeightAreaBytes(spec, weights.first);
+}
+
 WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes) {
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
-  const uint64_t all = HostStateBytesOf(spec, first_spilled).total();
+  const uint64_t all = HostBytesOf(spec, first_spilled);
   const ChunkId from = std::max(first_spilled, spec.states_on_gpu);
   if (from >= chunks || spec.dtype == DType::kF32 || all <= pool_bytes) return {};
   WeightSpill least;
@@ -104,11 +121,13 @@ WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64
 }
 
 uint64_t LeastHostBytesOf(const JobSpec& spec) {
-  if (!MaySpill(spec)) return HostStateBytesOf(spec, kNoSpill).total();
-  return HostStateBytesOf(spec, 0, WeightsSpilledFor(spec, 0, 0)).total();
+  if (!MaySpill(spec)) return HostBytesOf(spec, kNoSpill);
+  return HostBytesOf(spec, 0, WeightsSpilledFor(spec, 0, 0));
 }
 
 uint64_t NvmeBytesOf(const JobSpec& spec, ChunkId first_spilled) {
+  if (spec.sums.made != nullptr) return spec.sums.made->nvme[std::min<uint64_t>(first_spilled, spec.chunks.size())];
+  TP_POINT("shm.spec_summed");
   uint64_t sum = 0;
   for (uint64_t id = std::max(first_spilled, spec.states_on_gpu); id < spec.chunks.size(); ++id) {
     sum += SpilledChunkBytes(spec, static_cast<ChunkId>(id));

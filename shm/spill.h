@@ -72,6 +72,10 @@ PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled);
 // As StateBytesOf, when the chunks from `first_spilled` on spill, and such weights, and the states of states_on_gpu lie there.
 // (StateBytesOf itself counts these as if they lay on the host.)
 StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights = {});
+// The total of these, without a way through the chunks where the description has its sums.
+uint64_t HostBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights = {});
+// What the pool has less of when the states of `chunk` do not lie on the host.
+uint64_t BytesOffHost(const JobSpec& spec, ChunkId chunk);
 // Which weights are on NVMe alone when the chunks from `first_spilled` on spill: none where all weights find room in so many bytes of the
 // pool; else as few as can be behind the largest window that does; where nothing is enough, those that leave the fewest bytes there.
 WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes);

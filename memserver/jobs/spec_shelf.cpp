@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "shm/spec_sums.h"
+
 namespace tidepool::memserver {
 
 namespace {
@@ -9,8 +11,8 @@ constexpr uint64_t kBlock = 32;  // what an allocation costs beside its bytes, r
 }  // namespace
 
 uint64_t DecodedBytes(const shm::JobSpec& spec) {
-  uint64_t bytes = sizeof spec + spec.chunks.capacity() * sizeof(shm::ChunkSpec) + spec.frozen.capacity() * sizeof(shm::FrozenChunkSpec) +
-                   spec.parameters.capacity() * sizeof(shm::ParameterSpec);
+  uint64_t bytes = sizeof spec + shm::SumsBytes(spec.chunks.size()) + spec.chunks.capacity() * sizeof(shm::ChunkSpec) +
+                   spec.frozen.capacity() * sizeof(shm::FrozenChunkSpec) + spec.parameters.capacity() * sizeof(shm::ParameterSpec);
   const size_t in_place = std::string().capacity();
   for (const shm::ParameterSpec& parameter : spec.parameters) {
     if (parameter.name.capacity() > in_place) bytes += parameter.name.capacity() + kBlock;

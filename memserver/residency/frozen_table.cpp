@@ -35,6 +35,8 @@ FrozenHold& FrozenHold::operator=(FrozenHold&& other) noexcept {
 }
 
 uint64_t FrozenTable::MissingBytes(const shm::JobSpec& spec, uint32_t uid) const {
+  if (spec.frozen.empty()) return 0;
+  if (chunks_.empty()) return shm::FrozenPoolBytes(spec);
   std::set<FrozenName> missing;
   for (const shm::FrozenChunkSpec& chunk : spec.frozen) {
     const FrozenName name = NameIn(spec, chunk, uid);

@@ -144,11 +144,7 @@ JobStates::~JobStates() {
 std::vector<uint64_t> JobStates::ExtentSizes() const {
   std::vector<uint64_t> sizes{shm::StateBytesOf(*spec_).records};
   if (shm::StagingBytes(*spec_, 1) > 0) {
-    for (Rank rank = 0; rank < spec_->world; ++rank) {
-      uint64_t largest = 0;
-      for (ChunkId id = 0; id < spec_->chunks.size(); ++id) {
-        if (spec_->IsMember(id, rank)) largest = std::max(largest, spec_->ShardElements(id));
-      }
+    for (const uint64_t largest : shm::LargestShards(*spec_)) {
       if (largest > 0) sizes.push_back(RoundUp(shm::StagingBytes(*spec_, largest), kPageBytes));
     }
   }

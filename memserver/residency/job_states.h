@@ -278,7 +278,7 @@ class JobStates {
   bool ReadPlacement(std::span<const uint64_t> offsets);
   bool ReadWeightPlacement(std::span<const uint64_t> offsets);
   uint64_t WeightBytesListed(ChunkId id, uint64_t plane_bytes) const;
-  uint64_t BytesToTake() const { return shm::HostStateBytesOf(*spec_, placement_.first_spilled, placement_.weights).total(); }
+  uint64_t BytesToTake() const { return shm::HostBytesOf(*spec_, placement_.first_spilled, placement_.weights); }
   void LayOutWindow();
   bool LandsAcrossPlanes(ChunkId id) const;
   void LayOut();

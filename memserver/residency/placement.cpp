@@ -27,16 +27,16 @@ bool Stripe(const shm::JobSpec& spec, uint64_t first, uint64_t end, std::vector<
 
 // The largest number of chunks that stay on the host.
 ChunkId LeastSpilled(const shm::JobSpec& spec, uint64_t pool_free) {
+  // The more chunks spill, the less is on the host.
+  const auto fits = [&spec, pool_free](ChunkId first) { return shm::HostBytesOf(spec, first) <= pool_free; };
   const auto chunks = static_cast<ChunkId>(spec.chunks.size());
-  uint64_t host = shm::HostStateBytesOf(spec, chunks).total();
-  ChunkId first = chunks;
-  while (first > spec.states_on_gpu && host > pool_free) {
-    --first;
-    const shm::PlaneBytes all = shm::PlaneBytesOf(spec, first), kept = shm::HostPlaneBytesOf(spec, first, true);
-    host -= PooledBytes(all.master) - RoundUp(kept.master, kPageBytes);
-    host -= PooledBytes(all.momentum) + PooledBytes(all.variance) + SlackOf(all.param16) + SlackOf(all.gradient);
+  if (fits(chunks)) return shm::kNoSpill;
+  ChunkId low = spec.states_on_gpu, high = chunks;  // `low` fits, or is all that can be done
+  while (high - low > 1) {
+    const ChunkId middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
   }
-  return first == chunks ? shm::kNoSpill : first;
+  return low == chunks ? shm::kNoSpill : low;
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ std::optional<MovePlan> PlanMove(const shm::JobSpec& spec, ChunkId chunks, const
 
 uint64_t MovableBytes(const shm::JobSpec& spec, ChunkId on_host) {
   const ChunkId first_spilled = on_host == spec.chunks.size() ? shm::kNoSpill : on_host;
-  return shm::HostStateBytesOf(spec, first_spilled).total() - shm::HostStateBytesOf(spec, 0).total();
+  return shm::HostBytesOf(spec, first_spilled) - shm::HostBytesOf(spec, 0);
 }
 
 ChunkId FirstSpilledOf(const shm::JobSpec& spec, StatesOn states_on, const Space& space) {
@@ -65,7 +65,7 @@ Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, cons
   Placement placement;
   placement.first_spilled = FirstSpilledOf(spec, states_on, space);
   placement.weights = shm::WeightsSpilledFor(spec, placement.first_spilled, space.pool_free);
-  placement.host_bytes = shm::HostStateBytesOf(spec, placement.first_spilled, placement.weights).total();
+  placement.host_bytes = shm::HostBytesOf(spec, placement.first_spilled, placement.weights);
   MovePlan plan;
   if (!placement.spills() || Stripe(spec, placement.first_spilled, spec.chunks.size(), space.nvme_free, &plan)) {
     placement.directories = std::move(plan.directories);
@@ -76,7 +76,7 @@ Result<Placement> PlaceStates(const shm::JobSpec& spec, StatesOn states_on, cons
   return Status(ErrorId::kNvmeFull, "job " + spec.name + " needs " + FormatBytes(shm::NvmeBytesOf(spec, placement.first_spilled)) +
                                         " on NVMe (two slots a chunk); " + FormatBytes(free) + " are free in " +
                                         std::to_string(space.nvme_free.size()) + " directories")
-      .Why("all of it on the host would take " + FormatBytes(shm::HostStateBytesOf(spec, shm::kNoSpill).total()) + "; the job may have " +
+      .Why("all of it on the host would take " + FormatBytes(shm::HostBytesOf(spec, shm::kNoSpill)) + "; the job may have " +
            FormatBytes(space.pool_free) + " there");
 }
 

@@ -331,8 +331,10 @@ std::vector<ControlReply> ServeWorld::TakeAllReplies() {
 ConnectionId ServeWorld::Reserve(const shm::JobSpec& spec, Rank rank, uint32_t uid, uint64_t nonce) {
   ReserveJob event;
   event.connection = ++last_connection_;
-  event.spec = std::make_shared<const shm::JobSpec>(spec);
-  event.fingerprint = shm::Fingerprint(shm::Encode(spec));
+  const std::vector<std::byte> encoded = shm::Encode(spec);
+  auto decoded = shm::Decode(encoded);  // as the control thread does, with its sums
+  event.spec = decoded.ok() ? std::make_shared<const shm::JobSpec>(std::move(decoded).value()) : std::make_shared<const shm::JobSpec>(spec);
+  event.fingerprint = shm::Fingerprint(encoded);
   event.rank = rank;
   event.uid = uid;
   event.pid = pid_ != 0 ? pid_ : static_cast<int32_t>(1000 + last_connection_);
