@@ -228,7 +228,10 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
     if (!entry->outcome) TP_RETURN_IF_ERROR(CheckSession());
     spin_ns = 0;
   }
-  return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " + FormatNs(options_.wait_timeout_ns));
+  return Status(ErrorId::kWaitTimeout, "no answer to '" + Described(entry->request) + "' within " + FormatNs(options_.wait_timeout_ns))
+      .Fix(
+          "memserver's log says what the job waits for, such as a drive that takes no states while the pool has no room for them; "
+          "it keeps the job for its lease: when that is mended, go on with --resume auto");
 }
 
 Status MemClient::LookAtSession() {

@@ -28,7 +28,8 @@ bool JobDesk::SettleUnwritten(Job* job) {
     if (!kept) job->spills.PutOff(piece, parts_.clock->NowNs() + kPutOffNs);
     if (!kept && piece.times > 0) continue;  // it was told
     LogError(kept ? "a drive does not take states: they stay in the pool, and the job goes on"
-                  : "a drive does not take states, and the pool has no room for them: the job waits until one of them has",
+                  : "a drive does not take states, and the pool has no room for them: the job waits, "
+                    "its ranks as long as they wait for an answer",
              {{"job", job->id},
               {"name", job->spec().name},
               {"chunk", piece.chunk},
@@ -38,7 +39,8 @@ bool JobDesk::SettleUnwritten(Job* job) {
               {"error", std::strerror(piece.error)},
               {"bytes", job->states->stand_ins().BytesFor(piece.chunk, piece.piece)},
               {"fix", kept ? "look at the kernel log for this drive; the next job may use another directory"
-                           : "look at the kernel log for this drive; give the pool room: `memctl quotas` says who holds it"}});
+                           : "look at the kernel log for this drive; give the pool room: `memctl quotas` says who holds it; "
+                             "ranks that have ended meanwhile go on with --resume auto"}});
   }
   return settled;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/planted.h"
 #include "base/units.h"
 #include "memserver/residency/fair_places.h"
 
@@ -129,8 +130,12 @@ Status AdmitBytes(const Ledger& ledger, const std::string& account, uint64_t byt
     return Status(ErrorId::kQuotaExceeded, asked + account + " may have " + Exact(left) + " more of its limit of " + FormatBytes(limit))
         .Why(Held(ledger, &Holding::pool_bytes, account));
   }
-  return Status(ErrorId::kPoolFull, asked + "free are " + Exact(room.bytes) + " of " + FormatBytes(ledger.pool_bytes))
-      .Why(Held(ledger, &Holding::pool_bytes) + Guaranteed(ledger, account));
+  std::string free = "free are " + Exact(room.bytes) + " of " + FormatBytes(ledger.pool_bytes);
+  // Else whoever sees an empty pool is told that nothing of it is free.
+  if (const uint64_t reserved = Minus(room.free, room.bytes); reserved > 0 && !TP_PLANTED("jobs.reserved_room_not_told")) {
+    free += "; " + Exact(reserved) + " are not used and reserved for others";
+  }
+  return Status(ErrorId::kPoolFull, asked + free).Why(Held(ledger, &Holding::pool_bytes) + Guaranteed(ledger, account));
 }
 
 }  // namespace

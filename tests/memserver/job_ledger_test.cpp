@@ -153,6 +153,16 @@ TEST(JobLedger, MoreGuaranteesThanRoomLeaveEachAccountItsOwn) {
   EXPECT_EQ(AdmitJob(ledger, Of("e", 1)).id(), ErrorId::kPoolFull);
 }
 
+TEST(JobLedger, RoomThatIsReservedAndNotUsedIsNamedAsSuch) {
+  Ledger ledger = TwoJobs();
+  ledger.quotas = {{"c", {.guarantee = kGiB}}};
+  const Status status = AdmitJob(ledger, Of("d", kGiB));
+  EXPECT_EQ(status.id(), ErrorId::kPoolFull);
+  ExpectParts(status, {"free are 0 B", "1.00 GiB (1073741824 bytes) are not used and reserved for others", "1.00 GiB are kept for c"});
+  ledger.quotas.clear();
+  EXPECT_EQ(AdmitJob(ledger, Of("d", 2 * kGiB)).what().find("reserved"), std::string::npos);
+}
+
 TEST(JobLedger, WhatCouldNeverFitIsKnown) {
   Ledger ledger = TwoJobs();
   ledger.quotas = {{"a", {.guarantee = 4 * kGiB}}};
