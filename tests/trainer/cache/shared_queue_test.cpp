@@ -21,7 +21,7 @@ namespace shared_queue_test {
 using testing::FlagChunkService;
 using testing::MemoryServer;
 
-constexpr int64_t kPatienceNs = 60 * kNsPerSecond;
+constexpr int64_t kPatienceNs = 30 * kNsPerSecond;
 
 class OnQueues : public ::testing::Test {
  protected:
