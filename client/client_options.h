@@ -19,6 +19,9 @@ struct BroughtMemory {
   int descriptor = -1;                // as exported; stays the caller's, open as long as the client
   std::byte* data = nullptr;          // where it lies for the caller's streams; never touched here
   uint64_t bytes = 0;
+  // Called on the client's thread, with true before a server is met that may need room on the GPU for its context (the first one, and one
+  // that is started in place of one that has ended), with false when it has answered. None: nobody makes room.
+  std::function<void(bool server_comes)> make_room = nullptr;
 };
 
 struct ClientOptions {

@@ -24,6 +24,7 @@ Status MemClient::ComeBack() {
   TP_POINT("client.server_lost");
   Patience patience(options_.server_timeout_ns);
   Tell(options_, "memserver has ended; waiting for it for up to " + FormatNs(options_.server_timeout_ns));
+  if (!TP_PLANTED("client.no_room_made")) MakeRoom(options_, /*server_comes=*/true);
   size_t sent_again = 0;
   for (;;) {
     if (!TP_PLANTED("client.old_ring_not_drained")) TakeCompletions();  // what the server before still answered is done
@@ -33,6 +34,7 @@ Status MemClient::ComeBack() {
     if (!MayComeBack(status.id())) return EndSession(status);
     if (!patience.Pause()) return EndSession(WaitedInVain(patience, status));
   }
+  MakeRoom(options_, /*server_comes=*/false);
   parked_ns_ += patience.WaitedNs();
   ++comebacks_;
   TP_POINT("client.resubmitted");

@@ -115,10 +115,16 @@ void Tell(const ClientOptions& options, const std::string& line) {
   if (options.on_wait) options.on_wait(line);
 }
 
+void MakeRoom(const ClientOptions& options, bool server_comes) {
+  if (options.brought && options.brought->make_room) options.brought->make_room(server_comes);
+}
+
 Result<Link> Attach(const ClientOptions& options, const std::string& socket_dir, const shm::JobSpec& spec, const RankName& who) {
   Attempts attempts(options);
+  MakeRoom(options, /*server_comes=*/true);
   for (;;) {
     auto link = attempts.Once(socket_dir, spec, who);
+    if (link.ok()) MakeRoom(options, /*server_comes=*/false);
     if (link.ok()) return link;
     TP_RETURN_IF_ERROR(attempts.Again(link.status()));
   }

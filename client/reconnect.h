@@ -42,6 +42,8 @@ bool MayComeBack(ErrorId id);
 Status WaitedInVain(const Patience& patience, const Status& last);
 // Calls options.on_wait, where there is one.
 void Tell(const ClientOptions& options, const std::string& line);
+// Calls what makes room on a GPU for the server, where there is something.
+void MakeRoom(const ClientOptions& options, bool server_comes);
 
 struct Link {
   ControlChannel channel;

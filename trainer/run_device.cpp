@@ -15,6 +15,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "trainer/cache/stream_probe.h"
 #include "trainer/torch_errors.h"
 
@@ -24,6 +25,8 @@ namespace {
 constexpr const char* kTorchCuda = "libtorch_cuda.so";
 constexpr int64_t kDrainNs = 5 * kNsPerSecond;
 constexpr int64_t kPollNs = 20'000;
+// A bare context, and page tables for the registered pool. Not measured yet (docs/gpu.md).
+constexpr uint64_t kServerRoomBytes = 640 * kMiB;
 
 c10::ScalarType TorchType(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
@@ -128,8 +131,21 @@ RunDevice::~RunDevice() {
 
 Status RunDevice::MakeRcache(uint64_t bytes) {
   if (!is_gpu() || rcache_ != nullptr) return {};
+  if (server_room_ == nullptr) server_room_ = std::make_unique<device::Ballast>(cuda_.get(), kServerRoomBytes);
+  TP_RETURN_IF_ERROR(server_room_->Take());
   TP_ASSIGN_OR_RETURN(rcache_, cuda_->CreateExportable(bytes, &rcache_fd_));
   return {};
+}
+
+void RunDevice::MakeRoom(bool server_comes) {
+  if (server_comes) return server_room_->Free();
+  Status taken = server_room_->Take();
+  if (!taken.ok()) {
+    // LibTorch may have taken what the server before had; what it does not use it can give back.
+    (void)CatchTorch([] { c10::getDeviceAllocator(c10::DeviceType::CUDA)->emptyCache(); });
+    taken = server_room_->Take();
+  }
+  if (!taken.ok()) LogWarn("the GPU has no room for another memserver, should this one end", {{"why", taken.what()}});
 }
 
 SessionDevice RunDevice::ForSession() {
@@ -141,7 +157,8 @@ SessionDevice RunDevice::ForSession() {
                                             .uuid = cuda_->uuid(),
                                             .descriptor = rcache_fd_.get(),
                                             .data = rcache_->data(),
-                                            .bytes = rcache_->bytes()};
+                                            .bytes = rcache_->bytes(),
+                                            .make_room = [this](bool server_comes) { MakeRoom(server_comes); }};
   }
   session.group = group_.get();
   session.native_group = device::CudaDevice::NativeOf(*group_);

@@ -25,6 +25,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "device/ballast.h"
 #include "device/cuda_device.h"
 #include "trainer/cache/parameter_cache.h"
 #include "trainer/device_memory.h"
@@ -49,7 +50,8 @@ class RunDevice {
   // One line for the start of a run: which device, and why.
   const std::string& description() const { return description_; }
 
-  // Makes the rCache of a GPU, exportable, once for all attempts of the run. Nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
+  // Makes the rCache of a GPU, exportable, once for all attempts of the run, and holds what memserver's context will need, until it comes
+  // and again from then on, for one that is started in its place. Nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
   Status MakeRcache(uint64_t bytes);
   // For a session that brings it, and whose flags become reachable for the GPU's streams.
   SessionDevice ForSession();
@@ -75,6 +77,7 @@ class RunDevice {
   Status CopyIn(uint64_t rcache_offset, std::span<const std::byte> bytes);
   Status TakeFlags(const client::Attachment& attachment);
   void GiveUpFlags();
+  void MakeRoom(bool server_comes);
   // Waits until all streams have done what was put into them, up to a deadline.
   void Drain();
 
@@ -87,6 +90,7 @@ class RunDevice {
   std::unique_ptr<device::Stream> compute_, recycle_, group_;
   bool shared_ = false;
   uint32_t gpus_ = 0;
+  std::unique_ptr<device::Ballast> server_room_;
   UniqueFd rcache_fd_;
   std::unique_ptr<device::Memory> rcache_;
   std::unique_ptr<device::Registration> flags_;

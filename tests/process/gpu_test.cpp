@@ -117,6 +117,26 @@ TEST_F(GpuProcesses, AServerKilledAmongItsCopiesIsReplacedUnderARunningRankWithT
   }
 }
 
+// A context costs memory here, and processes share what the GPU has.
+Strings SmallGpu(const TemporaryDirectory& directory) {
+  return {"FAKE_CUDA_LEDGER=" + directory.path() + "/gpu-memory", "FAKE_CUDA_BYTES=67108864", "FAKE_CUDA_CONTEXT_BYTES=8388608"};
+}
+
+TEST_F(GpuProcesses, AKilledServerFindsRoomOnAGpuWhoseMemoryIsAllTaken) {
+  const std::string expected = UndisturbedHash();
+  const TemporaryDirectory memory;
+  const Process first = Serve({}, WithGpu(SmallGpu(memory)));
+  Strings environment = SmallGpu(memory);
+  environment.insert(environment.end(), {"THIN_GPU_ROOM=8388608", "THIN_GPU_GROWS=1"});
+  const Process trainer = TrainOnGpu({"--norms"}, environment);
+  ASSERT_TRUE(trainer->WaitForOutput("norm 20 ", kLimit)) << trainer->Output();
+  const pid_t server = ServerPid();
+  ASSERT_EQ(kill(server, SIGKILL), 0);
+  ASSERT_EQ(trainer->Wait(kLimit)->exit_code, 0) << trainer->Output();
+  EXPECT_NE(ServerPid(), server);
+  EXPECT_EQ(HashIn(trainer->Output()), expected);
+}
+
 TEST_F(GpuProcesses, AHandOverGoesUnnoticed) {
   const std::string expected = UndisturbedHash();
   Process server = Serve({}, WithGpu());

@@ -15,6 +15,10 @@ Result<std::unique_ptr<ThinBlocks>> ThinBlocks::Bring(ThinGpu gpu, uint64_t byte
   blocks->bytes_ = bytes;
   blocks->gpu_ = std::move(gpu);
   device::Device& device = *blocks->gpu_.device;
+  const char* room = std::getenv("THIN_GPU_ROOM");
+  blocks->ballast_ = std::make_unique<device::Ballast>(&device, room == nullptr ? 0 : std::strtoull(room, nullptr, 10));
+  blocks->grows_ = std::getenv("THIN_GPU_GROWS") != nullptr;
+  TP_RETURN_IF_ERROR(blocks->ballast_->Take());
   TP_ASSIGN_OR_RETURN(blocks->memory_, device.CreateExportable(bytes, &blocks->exported_));
   auto* work = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, RoundUp(bytes, kPageBytes)));
   blocks->work_ = {work, [](std::byte* each) { std::free(each); }};
@@ -36,7 +40,32 @@ void ThinBlocks::Rest() {
   registered_.clear();
 }
 
-std::optional<client::BroughtMemory> ThinBlocks::brought() const {
+void ThinBlocks::Grow() {
+  for (uint64_t bytes = 64 * kMiB; bytes >= 2 * kMiB; bytes /= 2) {
+    for (;;) {
+      UniqueFd exported;
+      auto memory = gpu_.device->CreateExportable(bytes, &exported);
+      if (!memory.ok()) break;
+      grown_.push_back(std::move(memory).value());
+    }
+  }
+}
+
+void ThinBlocks::ServerHasEnded() {
+  if (client_ == nullptr || !grows_) return;
+  // It is free when the process has ended altogether, which is a little later than its connections.
+  SteadyClock clock;
+  const int64_t end_ns = clock.NowNs() + 10 * kNsPerSecond;
+  for (const size_t before = grown_.size(); grown_.size() == before && clock.NowNs() < end_ns; clock.SleepNs(kNsPerMs)) Grow();
+}
+
+void ThinBlocks::MakeRoom(bool server_comes) {
+  if (server_comes) return ballast_->Free();
+  (void)ballast_->Take();
+  if (grows_) Grow();
+}
+
+std::optional<client::BroughtMemory> ThinBlocks::brought() {
   if (stream_ == nullptr) return std::nullopt;
   client::BroughtMemory brought;
   brought.form = static_cast<uint32_t>(gpu_.form);
@@ -44,6 +73,7 @@ std::optional<client::BroughtMemory> ThinBlocks::brought() const {
   brought.descriptor = exported_.get();
   brought.data = memory_->data();
   brought.bytes = memory_->bytes();
+  brought.make_room = [this](bool server_comes) { MakeRoom(server_comes); };
   return brought;
 }
 

@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "client/client_options.h"
 #include "client/mem_client.h"
+#include "device/ballast.h"
 #include "device/device.h"
 #include "device/gpu_list.h"
 
@@ -32,16 +33,20 @@ class ThinBlocks {
  public:
   // On the host.
   ThinBlocks() = default;
-  // On a GPU. Errors: those of the device.
+  // On a GPU. THIN_GPU_ROOM: so many bytes are held for the server's context; THIN_GPU_GROWS: the rest is taken whenever there is some.
+  // Errors: those of the device.
   static Result<std::unique_ptr<ThinBlocks>> Bring(ThinGpu gpu, uint64_t bytes);
   ~ThinBlocks();
   ThinBlocks(const ThinBlocks&) = delete;
   ThinBlocks& operator=(const ThinBlocks&) = delete;
 
   // What the client is to be told; none on the host.
-  std::optional<client::BroughtMemory> brought() const;
+  std::optional<client::BroughtMemory> brought();
   // Before anything else; `client` outlives what follows. Errors: those of the device.
   Status Use(client::MemClient* client);
+
+  // The server has ended: what it had is taken, as LibTorch may, where THIN_GPU_GROWS says so.
+  void ServerHasEnded();
 
   // Before the client goes: nothing is on the stream any more.
   void Rest();
@@ -58,8 +63,13 @@ class ThinBlocks {
 
  private:
   Status AwaitMarker(device::Stream::Marker marker);
+  void Grow();
+  void MakeRoom(bool server_comes);
 
   ThinGpu gpu_;
+  std::unique_ptr<device::Ballast> ballast_;
+  std::vector<std::unique_ptr<device::Memory>> grown_;
+  bool grows_ = false;
   uint64_t bytes_ = 0;
   std::unique_ptr<std::byte, void (*)(std::byte*)> work_{nullptr, [](std::byte*) {}};
   std::unique_ptr<device::Memory> memory_;

@@ -247,7 +247,6 @@ Result<ThinResult> RunThinJob(const ThinOptions& options) {
   connect.connect_timeout_ns = options.connect_timeout_ns;
   connect.server_timeout_ns = options.server_timeout_ns;
   connect.queue_timeout_ns = options.queue_timeout_ns;
-  connect.on_wait = options.on_wait;
   connect.attach_retry = options.persistent;
   for (;;) {
     auto blocks = std::make_unique<ThinBlocks>();
@@ -256,6 +255,10 @@ Result<ThinResult> RunThinJob(const ThinOptions& options) {
       TP_ASSIGN_OR_RETURN(blocks, ThinBlocks::Bring(std::move(gpu), SpecOf(options).rcache_bytes));
       connect.brought = blocks->brought();
     }
+    connect.on_wait = [&options, there = blocks.get()](const std::string& line) {
+      if (line.starts_with("memserver has ended")) there->ServerHasEnded();
+      if (options.on_wait) options.on_wait(line);
+    };
     TP_ASSIGN_OR_RETURN(std::unique_ptr<MemClient> client, MemClient::Connect(connect, SpecOf(options), options.rank));
     ThinRank rank(options, std::move(client), blocks.get());
     ThinResult result;

@@ -199,7 +199,7 @@ CudaCode cuDevicePrimaryCtxRetain(CUctx_st** context, int device) {
   FAKE_ENTER("cuDevicePrimaryCtxRetain", Need::kInit);
   if (!IsGpu(device)) return kCudaInvalidDevice;
   *context = World::Get().Retain(device);
-  return kCudaSuccess;
+  return *context == nullptr ? kCudaOutOfMemory : kCudaSuccess;
 }
 
 CudaCode cuDevicePrimaryCtxRelease_v2(int device) {

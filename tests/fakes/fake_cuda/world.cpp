@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "tests/fakes/fake_cuda/ledger.h"
+
 namespace tidepool::fake_cuda {
 namespace {
 
@@ -57,6 +59,7 @@ void World::ReadEnvironment() {
     }
   }
   settings.bytes = Number(Text("FAKE_CUDA_BYTES"), kDefaultBytes);
+  settings.context_bytes = Number(Text("FAKE_CUDA_CONTEXT_BYTES"), 0);
   settings.slow_us = static_cast<int64_t>(Number(Text("FAKE_CUDA_SLOW_US"), 0));
   settings.mps = Text("FAKE_CUDA_MPS") == "1";
   for (const std::string& part : Parts(Text("FAKE_CUDA_WITHOUT"), ',')) {
@@ -124,13 +127,16 @@ CudaCode World::broken() const {
 
 CUctx_st* World::Retain(int ordinal) {
   const std::lock_guard lock(mutex_);
-  ++held_[static_cast<size_t>(ordinal)];
+  const auto index = static_cast<size_t>(ordinal);
+  if (held_[index] == 0 && !TakeLocked(settings_.gpus[index], settings_.context_bytes)) return nullptr;
+  ++held_[index];
   return reinterpret_cast<CUctx_st*>(&held_[static_cast<size_t>(ordinal)]);
 }
 
 void World::Release(int ordinal) {
   const std::lock_guard lock(mutex_);
-  --held_[static_cast<size_t>(ordinal)];
+  const auto index = static_cast<size_t>(ordinal);
+  if (--held_[index] == 0) GiveLocked(settings_.gpus[index], settings_.context_bytes);
 }
 
 bool World::Holds(const CUctx_st* context) const {
@@ -149,6 +155,11 @@ uint64_t World::contexts() const {
 
 bool World::Take(int gpu, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
+  return TakeLocked(gpu, bytes);
+}
+
+bool World::TakeLocked(int gpu, uint64_t bytes) {
+  if (Ledger::Get() != nullptr) return Ledger::Get()->Take(gpu, bytes, settings_.bytes);
   uint64_t& taken = taken_[static_cast<size_t>(gpu)];
   if (bytes > settings_.bytes || taken > settings_.bytes - bytes) return false;
   taken += bytes;
@@ -157,10 +168,16 @@ bool World::Take(int gpu, uint64_t bytes) {
 
 void World::Give(int gpu, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
+  GiveLocked(gpu, bytes);
+}
+
+void World::GiveLocked(int gpu, uint64_t bytes) {
+  if (Ledger::Get() != nullptr) return Ledger::Get()->Give(gpu, bytes);
   taken_[static_cast<size_t>(gpu)] -= bytes;
 }
 
 uint64_t World::Taken(int gpu) const {
+  if (Ledger::Get() != nullptr) return Ledger::Get()->Taken(gpu);
   const std::lock_guard lock(mutex_);
   return taken_[static_cast<size_t>(gpu)];
 }

@@ -8,6 +8,8 @@
 //   FAKE_CUDA_FAIL=f:k:c,...   the k-th call of function f answers code c, and does nothing
 //   FAKE_CUDA_SLOW_US=N        each 64 KiB of a copy take so long
 //   FAKE_CUDA_QUEUES=N         hardware_queue.h
+//   FAKE_CUDA_LEDGER=FILE      ledger.h
+//   FAKE_CUDA_CONTEXT_BYTES=N  of its GPU's memory a context takes (0)
 //   CUDA_VISIBLE_DEVICES=1,0   which GPUs this process sees, in which order
 // As with the driver: errors 214, 226 and 700 stay (every later call answers them); nothing works in the child of a fork.
 #pragma once
@@ -32,6 +34,7 @@ inline constexpr CudaCode kNotInitialized = 3, kIllegalAddress = 700, kAlreadyRe
 struct Settings {
   std::vector<int> gpus;  // by ordinal: which GPU of the machine
   uint64_t bytes = 0;     // of each
+  uint64_t context_bytes = 0;
   bool vmm = true, ipc = true, memops = true, mps = false;
   int64_t slow_us = 0;
 };
@@ -59,7 +62,7 @@ class World {
   // Counts breaks: what was put into a stream before the last one is never done.
   uint64_t breaks() const;
 
-  // Contexts, by ordinal. Null when none is held.
+  // Contexts, by ordinal. Null when there is no memory for one.
   CUctx_st* Retain(int ordinal);
   void Release(int ordinal);
   bool Holds(const CUctx_st* context) const;
@@ -88,6 +91,8 @@ class World {
   World();
   void ReadEnvironment();
   void SetBroken(CudaCode code);
+  bool TakeLocked(int gpu, uint64_t bytes);
+  void GiveLocked(int gpu, uint64_t bytes);
 
   mutable std::mutex mutex_;
   Settings settings_;
