@@ -101,6 +101,10 @@ Status ParseCopyThreads(const std::string& text, Config* config) {
 Status ParseGpu(const std::string& text, Config* config) {
   return ParseChoice<bool, 2>(text, {{{"auto", true}, {"none", false}}}, &config->gpus);
 }
+Status ParseGpuDone(const std::string& text, Config* config) {
+  using Way = std::optional<DoneBy>;
+  return ParseChoice<Way, 3>(text, {{{"auto", Way()}, {"stream", DoneBy::kStream}, {"loop", DoneBy::kLoop}}}, &config->gpu_done);
+}
 Status ParseIsa(const std::string& text, Config* config) {
   TP_ASSIGN_OR_RETURN(config->isa, optim::IsaFromName(text));
   if (config->isa <= optim::BestIsa()) return Status();
@@ -228,7 +232,7 @@ Status ParseNvmeDeadline(const std::string& text, Config* config) {
   return Status();
 }
 
-constexpr std::array<Setting, 34> kSettings{{
+constexpr std::array<Setting, 35> kSettings{{
     {"--socket-dir", "socket_dir", "DIR", "auto",
      "directory of the sockets; auto: /run/tidepool, $XDG_RUNTIME_DIR/tidepool or /tmp/tidepool-UID", ParseSocketDir},
     {"--pool", "pool.size", "SIZE|%", "50%", "host memory for all jobs, or a share of the memory that is available at start", ParsePool},
@@ -266,6 +270,11 @@ constexpr std::array<Setting, 34> kSettings{{
      ParseCopyThreads},
     {"--gpu", "gpu", "auto|none", "auto", "auto: trainers may bring memory of this machine's GPUs as their rCaches; none: no GPU is used",
      ParseGpu},
+    {"--gpu-done", "gpu_done", "auto|stream|loop", "auto",
+     "who tells a trainer's GPU that a fetch is there: the stream of its copy, or the serve loop, which waits for no other process's "
+     "kernels; "
+     "auto: as is measured when a GPU is opened",
+     ParseGpuDone},
     {"--lease", "lease", "DURATION", "8h", "how long a job whose trainers are gone is kept for a restart; 0s: not at all", ParseLease},
     {"--topology", "topology", "FILE|auto", "auto", "plan places for the machine of this file (hwloc's XML) instead of this one",
      ParseTopology},

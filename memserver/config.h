@@ -19,6 +19,7 @@
 #include "memserver/keeper/kept_holder.h"
 #include "memserver/nvme_tier.h"
 #include "memserver/quota_config.h"
+#include "memserver/traffic/gpu.h"
 #include "optim/isa.h"
 #include "optim/undo_tile.h"
 
@@ -41,6 +42,7 @@ struct Config {
   std::optional<optim::Tuning> tuning;  // none: measured at start
   uint32_t copy_threads = kAutomatic;   // 0: the serve loop copies
   bool gpus = true;
+  std::optional<DoneBy> gpu_done;  // none: measured when a GPU is opened
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic
   LogLevel log_level = LogLevel::kInfo;

@@ -165,6 +165,11 @@ Result<Flags> ParseFlags(int argc, const char* const* argv) {
     TP_RETURN_IF_ERROR(ParseKeep(std::move(words), &flags.keep));
     return flags;
   }
+  if (words.size() == 2 && words.front() == "gpu-load") {
+    flags.command = Command::kGpuLoad;
+    flags.gpu = words.back();
+    return flags;
+  }
   if (!words.empty() && !words.front().empty() && words.front().front() != '-') {
     TP_ASSIGN_OR_RETURN(flags.command, CommandOf(words.front()));
     words.erase(words.begin());

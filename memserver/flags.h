@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-enum class Command { kRun, kCheck, kConfig, kBench, kTopo, kVersion, kHelp, kCompletion, kKeep, kKeeper };
+enum class Command { kRun, kCheck, kConfig, kBench, kTopo, kVersion, kHelp, kCompletion, kKeep, kKeeper, kGpuLoad };
 
 struct Flags {
   Command command = Command::kRun;
@@ -27,6 +27,7 @@ struct Flags {
   bool json = false;                            // of `bench`
   std::string shell;                            // of `completion`: "bash", "zsh"
   KeeperOptions keep;                           // of `keep`, which memserver alone calls
+  std::string gpu;                              // of `gpu-load`, likewise: its UUID
 };
 
 // Errors: kUsageError, with the nearest known word.

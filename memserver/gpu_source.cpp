@@ -8,6 +8,7 @@
 
 #include "base/units.h"
 #include "device/cuda_device.h"
+#include "memserver/done_probe.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -50,8 +51,17 @@ Result<OpenedGpu> OpenCuda(const device::Gpu& gpu) {
 
 }  // namespace
 
-GpuSource CudaGpus() {
-  return {[] { return device::ListGpus(); }, OpenCuda};
+GpuSource CudaGpus(std::optional<DoneBy> done) {
+  GpuSource source{[] { return device::ListGpus(); }, OpenCuda, ProbeDone};
+  if (!done) return source;
+
+  source.choose_done = {};
+  source.open = [by = *done](const device::Gpu& gpu) -> Result<OpenedGpu> {
+    TP_ASSIGN_OR_RETURN(OpenedGpu opened, OpenCuda(gpu));
+    opened.done = {by, "as --gpu-done says"};
+    return opened;
+  };
+  return source;
 }
 
 std::string WhatItLacks(const device::Gpu& gpu) {

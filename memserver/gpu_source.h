@@ -3,13 +3,15 @@
 // Any thread. The driver is started by the first question (up to a second where there are GPUs; at once where there is no driver).
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "memserver/traffic/gpu.h"
 
 namespace tidepool::memserver {
 
-GpuSource CudaGpus();
+// `done`: who writes the words of fetches; none: as is measured (done_probe.h).
+GpuSource CudaGpus(std::optional<DoneBy> done = std::nullopt);
 
 // One line: "none (--gpu none)", "none: the CUDA driver is not there", "0: NVIDIA H200 (GPU-6c3e...), 141.00 GB, exports vmm; ...".
 std::string GpusLine(const GpuSource& source);

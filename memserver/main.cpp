@@ -13,6 +13,7 @@
 #include "memserver/bench_drive.h"
 #include "memserver/config.h"
 #include "memserver/flags.h"
+#include "memserver/gpu_load.h"
 #include "memserver/host_check.h"
 #include "memserver/keeper/keeper.h"
 #include "memserver/run.h"
@@ -148,6 +149,10 @@ int KeepApart(const Flags& flags) {
   return ended.ok() ? ended.value() : Fail(ended.status());
 }
 
+int LoadGpu(const Flags& flags) {
+  return RunGpuLoad(flags.gpu);
+}
+
 struct CommandAction {
   Command command;
   int (*act)(const Flags& flags);
@@ -161,7 +166,8 @@ constexpr CommandAction kActions[] = {{Command::kRun, Run},
                                       {Command::kHelp, PrintHelp},
                                       {Command::kCompletion, PrintCompletion},
                                       {Command::kKeep, Keep},
-                                      {Command::kKeeper, KeepApart}};
+                                      {Command::kKeeper, KeepApart},
+                                      {Command::kGpuLoad, LoadGpu}};
 
 int Main(int argc, char** argv) {
   ArmPointsFromEnvironment();

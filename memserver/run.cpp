@@ -339,7 +339,7 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(config));
   TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, WishesOf(config, options.adam_threads, cpus)));
   options.isa = config.isa;
-  if (config.gpus) options.gpus = CudaGpus();
+  if (config.gpus) options.gpus = CudaGpus(config.gpu_done);
   options.nvme = config.nvme;
   options.states_on = config.states_on;
   options.lease_ns = config.lease_ns;

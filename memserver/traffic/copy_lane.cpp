@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "base/planted.h"
+#include "base/point.h"
 
 namespace tidepool::memserver {
 
@@ -41,18 +42,34 @@ void CopyLane::Start(const Copy& copy, void* to, const void* from) {
   ways_[0].Push({copy, own_->Record()});
 }
 
+// Two copies from or to the same bytes keep the order in which they were begun.
+uint32_t CopyLane::StreamFor(const shm::Request& request) const {
+  const LaneWay way = WayOf(request);
+  const FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
+  for (uint32_t i = slots.size(); i > 0; --i) {
+    const Slot& other = slots.at(i - 1);
+    const shm::Request& theirs = other.copy.request;
+    const bool same = theirs.chunk == request.chunk || theirs.rcache_offset == request.rcache_offset;
+    if (same && !TP_PLANTED("traffic.same_chunk_on_two_streams")) return other.stream;
+  }
+  return gpu_->TakeTurn(way);
+}
+
 void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   const LaneWay way = WayOf(copy.request);
-  device::Stream* stream = gpu_->stream(way);
+  const uint32_t number = StreamFor(copy.request);
+  device::Stream* stream = gpu_->stream(way, number);
   if (!gpu_->gpu().IsRegistered(way == LaneWay::kToRcache ? from : to)) ++gpu_->copies_unregistered;
   stream->Copy(to, from, copy.bytes);
   // A gradient counts as copied only when kept memory says so: its word is written by the loop.
-  if (way == LaneWay::kToRcache && shm::HasFlags(copy.request)) {
-    const uint64_t number = flags_base_ + copy.request.counter;
-    stream->WriteFlag(flags_.done(number), number);
+  if (way == LaneWay::kToRcache && shm::HasFlags(copy.request) && gpu_->gpu().done().by == DoneBy::kStream) {
+    const uint64_t done = flags_base_ + copy.request.counter;
+    stream->WriteFlag(flags_.done(done), done);
   }
+  if (TP_PLANTED("traffic.done_before_the_copy")) WriteDone(copy.request);
+
   const bool awaited = IsAwaited(copy.request);
-  ways_[static_cast<size_t>(way)].Push({copy, stream->Record(), awaited});
+  ways_[static_cast<size_t>(way)].Push({copy, stream->Record(), awaited, number});
   gpu_->Begin(way, copy.bytes, awaited);
 }
 
@@ -69,29 +86,39 @@ bool CopyLane::TakeDone(Copy* copy) {
 bool CopyLane::TakeShared(Copy* copy) {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    if (slots.empty() || !gpu_->stream(way)->Passed(slots.Front().marker)) continue;
+    if (slots.empty() || !gpu_->stream(way, slots.Front().stream)->Passed(slots.Front().marker)) continue;
     *copy = slots.Front().copy;
     bytes_in_flight_ -= copy->bytes;
     gpu_->End(way, copy->bytes, slots.Front().awaited);
     slots.Pop();
+    if (way == LaneWay::kToRcache) WriteDone(copy->request);
     return true;
   }
   return false;
 }
 
+// Where the stream has not.
+void CopyLane::WriteDone(const shm::Request& request) const {
+  if (!shm::HasFlags(request) || gpu_->gpu().done().by == DoneBy::kStream) return;
+  const uint64_t done = flags_base_ + request.counter;
+  TP_POINT("server.fetch_passed");
+  flags_.done(done)->store(done, std::memory_order_release);
+}
+
 bool CopyLane::Progress(uint64_t bytes_max) {
   if (size() == 0) return false;
-  if (gpu_ == nullptr) return own_->Progress(bytes_max);
-  const bool in = gpu_->stream(LaneWay::kToRcache)->Progress(bytes_max);
-  return gpu_->stream(LaneWay::kToPool)->Progress(bytes_max) || in;
+  return gpu_ == nullptr ? own_->Progress(bytes_max) : gpu_->Progress(bytes_max);
 }
 
 bool CopyLane::AllPassed() {
   for (const LaneWay way : {LaneWay::kToRcache, LaneWay::kToPool}) {
     const FixedRing<Slot>& slots = ways_[static_cast<size_t>(way)];
-    if (slots.empty()) continue;
-    device::Stream* stream = own_ != nullptr ? own_.get() : gpu_->stream(way);
-    if (!stream->Passed(slots.at(slots.size() - 1).marker)) return false;
+    // Copies of one way may be on several streams, of which the last one says nothing of the others.
+    for (uint32_t i = slots.size(); i > 0; --i) {
+      const Slot& slot = slots.at(i - 1);
+      device::Stream* stream = own_ != nullptr ? own_.get() : gpu_->stream(way, slot.stream);
+      if (!stream->Passed(slot.marker)) return false;
+    }
   }
   return true;
 }

@@ -1,7 +1,8 @@
 // CopyLane: the copies of one session between the host pool and the session's rCache.
 //
 // One thread (the serve loop). On the host a lane has a stream of its own, and all of its copies end in their order; destroying it drops
-// those that have not begun. Where the rank brought memory of a GPU, copies go on that GPU's two streams, each way in its order, and
+// those that have not begun. Where the rank brought memory of a GPU, copies go on that GPU's streams, two each way in turn; a copy that
+// touches the chunk or the block of one in flight goes behind it. They are taken back in their order, and
 // nothing is ever dropped: the lane may be destroyed only when AllPassed, or when the GPU has failed. Both memories must live until a copy
 // was taken back by TakeDone or the lane is destroyed. At most kOutstandingMax copies are in it (their requests are limited to that
 // number).
@@ -37,8 +38,8 @@ struct Copy {
 class CopyLane {
  public:
   CopyLane(std::unique_ptr<device::Stream> stream, uint32_t copies_max);
-  // On the shared streams of a GPU, which outlive the lane. Behind a fetch that has flags (shm/flag_pages.h) the stream writes its `done`
-  // word; the request's number is flags_base + its counter.
+  // On the shared streams of a GPU, which outlive the lane. Behind a fetch that has flags (shm/flag_pages.h) its stream writes its `done`
+  // word, or TakeDone does (Gpu::done); the request's number is flags_base + its counter.
   CopyLane(GpuStreams* gpu, uint32_t copies_max, shm::FlagPages flags, uint64_t flags_base);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
@@ -79,9 +80,12 @@ class CopyLane {
     Copy copy;
     device::Stream::Marker marker = 0;
     bool awaited = false;  // on a GPU
+    uint32_t stream = 0;   // of its way
   };
+  uint32_t StreamFor(const shm::Request& request) const;
   void StartShared(const Copy& copy, void* to, const void* from);
   bool TakeShared(Copy* copy);
+  void WriteDone(const shm::Request& request) const;
 
   const std::unique_ptr<device::Stream> own_;
   GpuStreams* const gpu_ = nullptr;

@@ -26,6 +26,10 @@ std::string RootOf(const device::Gpu& gpu, std::span<const device::StagingPlace>
 
 }  // namespace
 
+const char* NameOf(DoneBy by) {
+  return by == DoneBy::kStream ? "stream" : "loop";
+}
+
 Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<std::byte>> pool, const std::string& root_complex)
     : facts_(facts), opened_(std::move(opened)), root_complex_(root_complex.empty() ? device::Text(facts.uuid) : root_complex) {
   const SteadyClock clock;
@@ -57,7 +61,9 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
                          {"form", NameOf(opened_.device->export_form())},
                          {"note", opened_.form_note},
                          {"root_complex", root_complex_},
-                         {"bytes_free", free_bytes_}});
+                         {"bytes_free", free_bytes_},
+                         {"done_by", NameOf(done().by)},
+                         {"done_why", done().why}});
 }
 
 uint64_t Gpu::FreeNow() const {
@@ -92,7 +98,18 @@ Result<Gpu*> GpuTable::Open(const device::GpuUuid& uuid) {
   if (const auto found = open_.find(uuid); found != open_.end()) return found->second.get();
   TP_ASSIGN_OR_RETURN(const device::Gpu facts, Find(uuid));
   TP_ASSIGN_OR_RETURN(OpenedGpu opened, source_.open(facts));
+  opened.done = ChooseDone(opened, facts);
   return open_.emplace(uuid, std::make_unique<Gpu>(facts, std::move(opened), pool_, RootOf(facts, places_))).first->second.get();
+}
+
+DoneChoice GpuTable::ChooseDone(const OpenedGpu& opened, const device::Gpu& facts) {
+  if (!source_.choose_done) return opened.done;
+  if (const auto known = done_of_models_.find(facts.name); known != done_of_models_.end())
+    return {known->second, "as for the first GPU of this model"};
+
+  DoneChoice choice = source_.choose_done(opened.device.get(), facts);
+  done_of_models_[facts.name] = choice.by;
+  return choice;
 }
 
 }  // namespace tidepool::memserver

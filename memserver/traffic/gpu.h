@@ -23,17 +23,30 @@
 
 namespace tidepool::memserver {
 
+// Who writes the `done` word of a fetch (shm/flag_pages.h): the stream behind its copy, at once and without the CPU; or the serve loop when
+// it sees that the copy has ended. Where contexts share a GPU in time slices, a stream's write may wait for the slice of another process.
+enum class DoneBy : uint8_t { kStream, kLoop };
+const char* NameOf(DoneBy by);
+
+struct DoneChoice {
+  DoneBy by = DoneBy::kStream;
+  std::string why;  // what was measured, or why nothing was
+};
+
 struct OpenedGpu {
   std::unique_ptr<device::Device> device;
   std::string form_note;                              // why its memory is exported as it is
   std::function<Result<uint64_t>()> free_bytes = {};  // of its memory; none: nobody can tell
   uint64_t free_before = 0;                           // before the context was made; 0: nobody can tell
+  DoneChoice done = {};
 };
 
 // Where GPUs come from. Errors of both: kCudaUnavailable, kCudaFailed, kDeviceMemoryShort.
 struct GpuSource {
   std::function<Result<std::vector<device::Gpu>>()> list;
   std::function<Result<OpenedGpu>(const device::Gpu& gpu)> open;
+  // Asked once for each model of GPU, when the first one has been opened. None: as OpenedGpu says.
+  std::function<DoneChoice(device::Device* device, const device::Gpu& gpu)> choose_done = {};
 };
 
 class Gpu {
@@ -49,6 +62,7 @@ class Gpu {
   // GPUs of one name share the bandwidth of one; of a GPU whose place nobody knows the name is its own.
   const std::string& root_complex() const { return root_complex_; }
   const std::string& form_note() const { return opened_.form_note; }
+  const DoneChoice& done() const { return opened_.done; }
   bool fell_back() const { return opened_.device->export_form() == device::ExportForm::kIpc; }
   bool IsRegistered(const void* host) const;
   uint64_t registered_bytes() const { return registered_bytes_; }
@@ -86,11 +100,13 @@ class GpuTable {
 
  private:
   Result<device::Gpu> Find(const device::GpuUuid& uuid) const;
+  DoneChoice ChooseDone(const OpenedGpu& opened, const device::Gpu& facts);
 
   const GpuSource source_;
   const std::vector<std::span<std::byte>> pool_;
   const std::vector<device::StagingPlace> places_;
   std::map<device::GpuUuid, std::unique_ptr<Gpu>> open_;
+  std::map<std::string, DoneBy> done_of_models_;
 };
 
 // Memory for a rank's share of states on a GPU (gpu_states.h), from the preparation thread.

@@ -1,5 +1,7 @@
-// GpuStreams: the two streams of one GPU, one each way, which the sessions on it share; and how much is on them.
+// GpuStreams: the four streams of one GPU, two each way, which the sessions on it share; and how much is on them.
 //
+// Copies of a way take its two streams in turn, so that the engine has the next one also while a stream writes a flag behind a copy.
+// Copies on different streams may end in any order.
 // One thread (the serve loop). The server never makes them wait for a trainer: a copy is put on a stream only when its flag says that it
 // may begin. At most about kGpuBytesInFlight are on their way through a root complex, so that what comes next, of whatever job and GPU,
 // does not wait behind a long queue; but each GPU may have two copies on its stream, so that its copy engine has the next one when the one
@@ -23,8 +25,11 @@ namespace tidepool::memserver {
 inline constexpr uint64_t kGpuBytesInFlight = 64 * kMiB;
 inline constexpr uint32_t kGpuCopiesMin = 2;
 
-struct SharedStream {
-  std::unique_ptr<device::Stream> stream;
+inline constexpr uint32_t kStreamsAWay = 2;
+
+struct SharedWay {
+  std::array<std::unique_ptr<device::Stream>, kStreamsAWay> streams;
+  uint32_t next = 0;     // whose turn it is
   uint32_t copies = 0;   // in flight
   uint32_t awaited = 0;  // of them
   uint64_t bytes = 0;    // ever
@@ -35,8 +40,10 @@ class GpuStreams {
   // The root complex outlives the streams. Errors: those of Device::OpenStream.
   static Result<std::unique_ptr<GpuStreams>> Open(Gpu* gpu, RootComplex* root) {
     auto streams = std::make_unique<GpuStreams>(gpu, root);
-    for (SharedStream& each : streams->ways_) {
-      TP_ASSIGN_OR_RETURN(each.stream, gpu->device().OpenStream());
+    for (SharedWay& way : streams->ways_) {
+      for (std::unique_ptr<device::Stream>& stream : way.streams) {
+        TP_ASSIGN_OR_RETURN(stream, gpu->device().OpenStream());
+      }
     }
     return streams;
   }
@@ -44,17 +51,22 @@ class GpuStreams {
 
   Gpu& gpu() const { return *gpu_; }
   RootComplex& root() const { return *root_; }
-  device::Stream* stream(LaneWay way) const { return of(way).stream.get(); }
-  const SharedStream& of(LaneWay way) const { return ways_[static_cast<size_t>(way)]; }
+  device::Stream* stream(LaneWay way, uint32_t number) const { return of(way).streams[number].get(); }
+  // The stream for the next copy that may go on either.
+  uint32_t TakeTurn(LaneWay way) {
+    SharedWay& own = ways_[static_cast<size_t>(way)];
+    return std::exchange(own.next, (own.next + 1) % kStreamsAWay);
+  }
+  const SharedWay& of(LaneWay way) const { return ways_[static_cast<size_t>(way)]; }
 
   // Whether one more copy may begin.
   bool HasRoom(LaneWay way, bool awaited) const {
-    const SharedStream& own = of(way);
+    const SharedWay& own = of(way);
     const RootWay& all = std::as_const(*root_).way(way);
     return all.bytes < root_->bytes_max() || (own.copies < kGpuCopiesMin && (awaited || all.awaited == own.awaited));
   }
   void Begin(LaneWay way, uint64_t bytes, bool awaited) {
-    SharedStream& own = ways_[static_cast<size_t>(way)];
+    SharedWay& own = ways_[static_cast<size_t>(way)];
     RootWay& all = root_->way(way);
     ++own.copies;
     own.awaited += awaited ? 1 : 0;
@@ -64,7 +76,7 @@ class GpuStreams {
     all.begun += bytes;
   }
   void End(LaneWay way, uint64_t bytes, bool awaited) {
-    SharedStream& own = ways_[static_cast<size_t>(way)];
+    SharedWay& own = ways_[static_cast<size_t>(way)];
     RootWay& all = root_->way(way);
     --own.copies;
     own.awaited -= awaited ? 1 : 0;
@@ -72,12 +84,23 @@ class GpuStreams {
     all.awaited -= awaited ? 1 : 0;
   }
 
-  // The first error of either; after it nothing more is done on this GPU.
+  // The first error of any; after it nothing more is done on this GPU.
   Status status() const {
-    const Status first = ways_[0].stream->status();
-    return first.ok() ? ways_[1].stream->status() : first;
+    for (const SharedWay& way : ways_) {
+      for (const auto& stream : way.streams) {
+        if (!stream->status().ok()) return stream->status();
+      }
+    }
+    return Status();
   }
-  bool failed() const { return !ways_[0].stream->status().ok() || !ways_[1].stream->status().ok(); }
+  bool failed() const { return !status().ok(); }
+  bool Progress(uint64_t bytes_max) {
+    bool worked = false;
+    for (const SharedWay& way : ways_) {
+      for (const auto& stream : way.streams) worked |= stream->Progress(bytes_max);
+    }
+    return worked;
+  }
 
   bool failure_told = false;  // its sessions were ended
   uint32_t sessions = 0;
@@ -86,7 +109,7 @@ class GpuStreams {
  private:
   Gpu* const gpu_;
   RootComplex* const root_;
-  std::array<SharedStream, kLaneWays> ways_;
+  std::array<SharedWay, kLaneWays> ways_;
 };
 
 }  // namespace tidepool::memserver

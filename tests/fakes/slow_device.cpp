@@ -100,7 +100,7 @@ void SlowDevice::Move(uint32_t index, uint64_t bytes) {
   TP_CHECK(false, "the index names a busy stream");
 }
 
-std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex) {
+std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex, DoneBy done) {
   class Forward final : public device::Device {
    public:
     explicit Forward(SlowDevice* to) : to_(to) {}
@@ -118,7 +118,8 @@ std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte
   };
   device::Gpu facts;
   facts.name = "slow";
-  return std::make_unique<Gpu>(facts, OpenedGpu{.device = std::make_unique<Forward>(slow), .form_note = {}}, pool, root_complex);
+  return std::make_unique<Gpu>(facts, OpenedGpu{.device = std::make_unique<Forward>(slow), .form_note = {}, .done = {done, "a test"}}, pool,
+                               root_complex);
 }
 
 }  // namespace tidepool::memserver

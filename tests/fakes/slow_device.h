@@ -47,6 +47,7 @@ class SlowDevice final : public device::Device {
 };
 
 // A GPU in front of a device that outlives it, behind a root complex of this name, or of its own.
-std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex = "");
+std::unique_ptr<Gpu> GpuOf(SlowDevice* slow, std::span<const std::span<std::byte>> pool, const std::string& root_complex = "",
+                           DoneBy done = DoneBy::kStream);
 
 }  // namespace tidepool::memserver

@@ -221,14 +221,14 @@ class CommandLine(Folder):
         ended, row, made = self.check_a_bundle()
         self.assertEqual(ended.returncode, 1, ended.stderr)
         self.assertEqual({test["name"]: test["result"] for test in made["tests"]}, {"good": "passed", "skipped": "skipped", "bad": "failed"})
-        self.assertEqual((made["rows"], made["machine"]["gpu"], made["machine"]["bundle"], made["machine"]["torch"]), ([row], "Fake GPU", "abc", "2.11.0"))
+        self.assertEqual((made["rows"], made["machine"]["gpu"], made["machine"]["bundle"], made["machine"]["torch"]), ([row, row], "Fake GPU", "abc", "2.11.0"))
         self.assertEqual(made["left_out"], ["training"])
 
     def test_without_time_it_names_what_it_left_out(self):
         ended, _, made = self.check_a_bundle("--budget", "12")
         self.assertEqual(ended.returncode, 3, ended.stderr)
         self.assertEqual((made["tests"], made["rows"]), ([], []))
-        self.assertEqual(made["left_out"], ["test good", "test skipped", "test bad", "machine_probe", "bench_gpu", "training"])
+        self.assertEqual(made["left_out"], ["bench_gpu done", "test good", "test skipped", "test bad", "machine_probe", "bench_gpu", "training"])
 
 
 class BenchGpu(unittest.TestCase):
@@ -245,7 +245,7 @@ class BenchGpu(unittest.TestCase):
         import bench_report  # pylint: disable=import-outside-toplevel
 
         rows = bench_report.parse_rows(ended.stdout)[0]
-        for part in ("copies of 4 MiB both ways", "pool registered", "host memory changed", "import of 8 MiB by an IPC", "flags, round trip: processor", "AdamW kernel",
+        for part in ("fetches of 4 MiB chunks, `done` by the stream, copy rate", "fetches of 4 MiB chunks, `done` by the loop, `done` p99", "copies of 4 MiB both ways", "pool registered", "host memory changed", "import of 8 MiB by an IPC", "flags, round trip: processor", "AdamW kernel",
                      "push of 4 MiB chunks through memserver, both ways"):
             self.assertTrue(any(row["row"].startswith(part) for row in rows), part)
         unregistered = [row["value"] for row in rows if row["row"] == "copies of memory that was not registered"]

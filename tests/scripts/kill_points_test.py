@@ -26,6 +26,7 @@ ELSEWHERE = {
     "server.gpu_share_imported": ON_GPU,
     "server.gpu_share_made": ON_GPU,
     "server.gpu_share_ready": ON_GPU,
+    "server.fetch_passed": ON_GPU,
     "server.gpu_unit_begun": ON_GPU,
     "server.gpu_unit_passed": ON_GPU,
     "server.piece_staged": ON_NVME,

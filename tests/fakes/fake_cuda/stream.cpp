@@ -7,6 +7,8 @@
 #include <shared_mutex>
 #include <thread>
 
+#include "tests/fakes/fake_cuda/compute_token.h"
+
 namespace tidepool::fake_cuda {
 namespace {
 
@@ -78,11 +80,14 @@ void FakeStream::Main() {
 }
 
 bool FakeStream::Run(const Operation& operation) {
+  // A wait has its turn when it ends: until then the GPU lets others compute.
+  const bool computes = operation.kind != Operation::Kind::kCopy && operation.kind != Operation::Kind::kWait;
+  const auto turn = computes ? std::make_unique<ComputeToken::Turn>() : nullptr;
   switch (operation.kind) {
     case Operation::Kind::kCopy:
     case Operation::Kind::kFill: return Move(operation);
     case Operation::Kind::kKernel: return operation.kernel->run(operation.arguments.data(), operation.value);
-    case Operation::Kind::kWait: return Wait(operation);
+    case Operation::Kind::kWait: return Wait(operation) && ComputeToken::TakeOneTurn();
     case Operation::Kind::kAfter: return true;  // AwaitOther
     case Operation::Kind::kWrite: return AddressSpace::Get().WriteFlag(operation.dst, operation.value);
   }

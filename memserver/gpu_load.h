@@ -1,0 +1,43 @@
+// GpuLoad: a process that keeps a GPU busy with kernels while this one measures what it does to it (done_probe.h); RunGpuLoad is that
+// process.
+//
+// One thread. The process is this program, executed again as `memserver gpu-load`; it ends when the other end of its socket closes, and
+// after kGpuLoadNsMax in any case.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "device/gpu_list.h"
+
+namespace tidepool::memserver {
+
+inline constexpr int64_t kGpuLoadNsMax = 5 * kNsPerSecond;
+// Longer than a time slice, as the products of a large model are.
+inline constexpr int64_t kLoadKernelNs = 5 * kNsPerMs;
+
+class GpuLoad {
+ public:
+  // Returns when its first kernels run. Errors: kKeeperFailed (no process), kCudaUnavailable (it has no kernel that this GPU runs, or was
+  // not ready in time).
+  static Result<GpuLoad> Start(const device::GpuUuid& gpu);
+  GpuLoad(GpuLoad&&) = default;
+  GpuLoad& operator=(GpuLoad&&) = delete;
+  // Waits until the process has ended.
+  ~GpuLoad();
+
+ private:
+  GpuLoad(pid_t pid, UniqueFd socket) : pid_(pid), socket_(std::move(socket)) {}
+
+  pid_t pid_;
+  UniqueFd socket_;
+};
+
+// Of `memserver gpu-load UUID`, whose socket is kInheritedFd. The exit code.
+int RunGpuLoad(const std::string& uuid);
+
+}  // namespace tidepool::memserver
