@@ -99,7 +99,10 @@ Status ParseCopyThreads(const std::string& text, Config* config) {
   return ParseCountOrAuto(text, 0, 64, &config->copy_threads);
 }
 Status ParseGpu(const std::string& text, Config* config) {
-  return ParseChoice<bool, 2>(text, {{{"auto", true}, {"none", false}}}, &config->gpus);
+  using Choice = std::pair<const char*, GpuUse>;
+  constexpr std::array<Choice, 3> kChoices{Choice{"auto", GpuUse::kAtStart}, Choice{"when-used", GpuUse::kWhenUsed},
+                                           Choice{"none", GpuUse::kNone}};
+  return ParseChoice<GpuUse, 3>(text, kChoices, &config->gpus);
 }
 Status ParseGpuDone(const std::string& text, Config* config) {
   using Way = std::optional<DoneBy>;
@@ -268,7 +271,10 @@ constexpr std::array<Setting, 35> kSettings{{
      "0: the serve loop copies; else each session has a copy thread, and N of them copy a large range together; auto: by the number of "
      "CPUs, and together only where that is measured to be faster",
      ParseCopyThreads},
-    {"--gpu", "gpu", "auto|none", "auto", "auto: trainers may bring memory of this machine's GPUs as their rCaches; none: no GPU is used",
+    {"--gpu", "gpu", "auto|when-used|none", "auto",
+     "trainers may bring memory of this machine's GPUs as their rCaches; auto: all GPUs are opened before memserver is ready; when-used: "
+     "each "
+     "by the first rank that brings memory of it, while other ranks may stand still; none: no GPU is used",
      ParseGpu},
     {"--gpu-done", "gpu_done", "auto|stream|loop", "auto",
      "who tells a trainer's GPU that a fetch is there: the stream of its copy, or the serve loop, which waits for no other process's "

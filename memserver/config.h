@@ -27,6 +27,8 @@ namespace tidepool::memserver {
 
 inline constexpr uint32_t kAutomatic = UINT32_MAX;  // of a count: chosen by the number of CPUs
 
+enum class GpuUse { kNone, kWhenUsed, kAtStart };
+
 struct Config {
   std::string socket_dir;    // empty: shm::DefaultSocketDir()
   std::string pool;          // a size, or a share of the memory that is available; Resolve with ParseSizeOrShare
@@ -41,7 +43,7 @@ struct Config {
   optim::IsaLevel isa = optim::IsaLevel::kV2;
   std::optional<optim::Tuning> tuning;  // none: measured at start
   uint32_t copy_threads = kAutomatic;   // 0: the serve loop copies
-  bool gpus = true;
+  GpuUse gpus = GpuUse::kAtStart;
   std::optional<DoneBy> gpu_done;  // none: measured when a GPU is opened
   int64_t lease_ns = 0;
   int64_t spin_ns = -1;  // negative: automatic

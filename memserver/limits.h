@@ -17,6 +17,9 @@ inline constexpr uint32_t kJobsMaxDefault = 64;
 // Sessions at once: three descriptors and about 300 KiB each; below the usual limit of 1,024 descriptors.
 inline constexpr uint32_t kSessionsMaxDefault = 256;
 
+// A turn does a bounded amount of everything, so one that takes longer waited for somebody: a call of a driver, or a CPU.
+inline constexpr int64_t kLongTurnNs = 5'000'000;
+
 // Requests taken from one session in a turn, before the next session has its turn (fairness; a request costs well below 1 us).
 inline constexpr uint32_t kRequestsPerTurn = 64;
 // Bytes copied for one session in a turn where the loop copies itself: about 100 us of memcpy.

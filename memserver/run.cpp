@@ -34,7 +34,6 @@
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {
-
 namespace {
 
 constexpr int64_t kProgressNs = kNsPerSecond;  // between two lines while the pool is touched
@@ -339,7 +338,8 @@ Result<ServerOptions> ResolveOptions(const Config& config) {
   TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(config));
   TP_ASSIGN_OR_RETURN(options.places, device::PlanPlaces(options.topology, WishesOf(config, options.adam_threads, cpus)));
   options.isa = config.isa;
-  if (config.gpus) options.gpus = CudaGpus(config.gpu_done);
+  if (config.gpus != GpuUse::kNone) options.gpus = CudaGpus(config.gpu_done);
+  options.open_gpus = config.gpus == GpuUse::kAtStart;
   options.nvme = config.nvme;
   options.states_on = config.states_on;
   options.lease_ns = config.lease_ns;

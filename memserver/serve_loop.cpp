@@ -45,6 +45,19 @@ Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMem
 }
 
 bool ServeLoop::Turn() {
+  const int64_t begin = parts_.clock->NowNs();
+  const bool worked = DoTurn();
+  // Also an idle turn may wait for a driver. Where no GPU is used only those that did something can take long.
+  if (!worked && tables_.gpus.empty()) return false;
+  const int64_t took = parts_.clock->NowNs() - begin;
+  if (took > kLongTurnNs) {
+    ++tables_.counters.long_turns;
+    tables_.counters.longest_turn_ns = std::max(tables_.counters.longest_turn_ns, took);
+  }
+  return worked;
+}
+
+bool ServeLoop::DoTurn() {
   ++tables_.counters.turns;
   bool worked = TakeControlEvents();
   worked |= TakeSaved();

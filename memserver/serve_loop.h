@@ -28,7 +28,7 @@ class ServeLoop {
   // Before the first turn, and before the workers have work: takes up the jobs that another server has left in kept memory.
   // `states`: memory of GPUs that the keeper holds for them. Errors: kNvmeDirectoryMissing.
   Status Recover(const IndexContents& contents, std::span<const HeldMemory> states = {});
-  // One pass over everything; true when something was done.
+  // One pass over everything; true when something was done. Those that take long are counted.
   bool Turn();
   // Turns until StopServing was handled and the last job is gone; spins for a bounded time when idle, then sleeps.
   void Run();
@@ -38,6 +38,7 @@ class ServeLoop {
   const Tables& tables() const { return tables_; }
 
  private:
+  bool DoTurn();
   bool TakeControlEvents();
   bool TakeSaved();
   bool ServeSeats();

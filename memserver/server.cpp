@@ -17,6 +17,7 @@
 #include "base/event_queue.h"
 #include "base/last_words.h"
 #include "base/log.h"
+#include "base/planted.h"
 #include "base/unique_fd.h"
 #include "device/host_device.h"
 #include "device/open_device.h"
@@ -175,6 +176,13 @@ LoopOptions LoopOptionsOf(const ServerOptions& options) {
   return loop;
 }
 
+// Jobs that were taken over have waited for long enough.
+std::unique_ptr<GpuTable> OpenGpus(const ServerOptions& options, const KeptMemory& kept) {
+  auto gpus = std::make_unique<GpuTable>(options.gpus, kept.pool->mapped(), options.places.staging);
+  if (options.open_gpus && !TP_PLANTED("server.gpus_opened_late")) gpus->OpenAll(/*in_a_hurry=*/!kept.contents.jobs.empty());
+  return gpus;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, KeptHolder* keeper) {
@@ -219,7 +227,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Kept
                                .access = options.access,
                                .connections_max = 2 * options.sessions_max,
                                .user_connections_max = 2 * options.user_sessions_max};
-  r.gpus = std::make_unique<GpuTable>(options.gpus, pool->mapped(), options.places.staging);
+  r.gpus = OpenGpus(options, r.kept);
   const ControlNeighbours neighbours{
       .device = r.device.get(), .to_loop = &r.events, .from_loop = &r.replies, .snapshots = &r.snapshots, .gpus = r.gpus.get()};
   TP_ASSIGN_OR_RETURN(r.control, ControlServer::Open(control, neighbours));

@@ -55,6 +55,7 @@ struct ServerOptions {
   std::string default_quota = "100%";             // limit of each user without one
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
   GpuSource gpus = {};                            // whose memory ranks may bring; none: no GPU is used
+  bool open_gpus = false;                         // all of them, before anything is served
   bool discard_kept = false;                      // give up what the keeper holds
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;  // while the pool is touched, on the calling thread
 };

@@ -325,6 +325,8 @@ std::shared_ptr<const Snapshot> BuildSnapshot(const Parts& parts, const LoopOpti
   snapshot->workers = parts.team->threads();
   snapshot->prefetch = parts.team->tuning().prefetch_elements;
   snapshot->turns = tables.counters.turns;
+  snapshot->long_turns = tables.counters.long_turns;
+  snapshot->longest_turn_ns = tables.counters.longest_turn_ns;
   snapshot->bytes_h2d = tables.counters.bytes_h2d;
   snapshot->bytes_d2h = tables.counters.bytes_d2h;
   snapshot->parameters_updated = tables.counters.parameters_updated;

@@ -68,6 +68,8 @@ struct Parts {
 
 struct Counters {
   uint64_t turns = 0;
+  uint64_t long_turns = 0;                // of more than kLongTurnNs
+  int64_t longest_turn_ns = 0;            // of those
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;

@@ -29,6 +29,7 @@ void WriteServer(const SnapshotLook& look, const ServerFacts& facts, Exposition*
       .Sample(look.silent_seconds);
   out->Gauge("tidepool_optimizer_workers", "Threads that update chunks").Sample(uint64_t{now.workers});
   out->Counter("tidepool_serve_loop_turns_total", "Turns of the serve loop").Sample(now.turns);
+  out->Counter("tidepool_serve_loop_long_turns_total", "Turns of the serve loop that took more than 5 ms").Sample(now.long_turns);
   out->Counter("tidepool_parameters_updated_total", "Parameters that the optimizer has updated").Sample(now.parameters_updated);
   out->Counter("tidepool_sessions_ended_badly_total", "Ranks that were lost or expelled").Sample(now.sessions_ended_badly);
   out->Counter("tidepool_transfer_bytes_total", "Bytes copied between host memory and rCaches")

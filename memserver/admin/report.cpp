@@ -111,7 +111,10 @@ std::string StatusReport(const SnapshotLook& look, const ServerFacts& facts) {
   json.BeginObject().Field("state", StateOf(now)).Field("version", facts.version).Field("pid", facts.pid);
   json.Field("socket_dir", facts.socket_dir).Field("uptime_seconds", static_cast<double>(now.uptime_ns) / kNsPerSecond);
   json.Field("snapshot_age_seconds", look.age_seconds);
-  json.Key("serve_loop").BeginObject().Field("turns", now.turns).Field("silent_seconds", look.silent_seconds).EndObject();
+  json.Key("serve_loop").BeginObject().Field("turns", now.turns).Field("long_turns", now.long_turns);
+  json.Field("longest_turn_seconds", static_cast<double>(now.longest_turn_ns) / kNsPerSecond)
+      .Field("silent_seconds", look.silent_seconds)
+      .EndObject();
   json.Key("pool").BeginObject().Field("bytes", now.pool_bytes).Field("bytes_used", now.pool_used);
   json.Field("bytes_free", now.pool_bytes - now.pool_used);
   json.Field("frozen_bytes", now.pool_frozen).Field("frozen_chunks", now.frozen_chunks);

@@ -256,6 +256,8 @@ struct Snapshot {
   uint32_t workers = 0;
   uint32_t prefetch = 0;  // of the update, in elements
   uint64_t turns = 0;
+  uint64_t long_turns = 0;                // of more than 5 ms
+  int64_t longest_turn_ns = 0;            // of those
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // since start
   uint64_t parameters_updated = 0;
   uint64_t sessions_ended_badly = 0;

@@ -6,9 +6,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "optim/adam_stream.h"
 
 namespace tidepool::memserver {
 namespace {
+
+constexpr size_t kStreamsAtStart = 8;  // four of copies, two for each of two shares of states
 
 std::string Named(const device::Gpu& gpu) {
   return gpu.name + " (" + device::Text(gpu.uuid) + ")";
@@ -53,6 +56,12 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
                                              {"s_per_gib", seconds * static_cast<double>(kGiB) / static_cast<double>(piece.size())}});
   }
   register_seconds_ = static_cast<double>(clock.NowNs() - begin) / kNsPerSecond;
+  // What the loop would else have to wait for beside its sessions. Errors come again when these are asked for.
+  (void)optim::PrepareAdam(opened_.device.get());
+  for (size_t i = 0; i < kStreamsAtStart; ++i) {
+    if (auto stream = opened_.device->OpenStream(); stream.ok()) streams_.push_back(std::move(stream).value());
+  }
+
   free_bytes_ = FreeNow();
   if (free_before != 0) bytes_taken_ = free_before - std::min(free_before, free_bytes_);
   LogInfo("GPU opened", {{"gpu", opened_.device->name()},
@@ -69,6 +78,13 @@ Gpu::Gpu(const device::Gpu& facts, OpenedGpu opened, std::span<const std::span<s
 uint64_t Gpu::FreeNow() const {
   Result<uint64_t> free = opened_.free_bytes ? opened_.free_bytes() : Result<uint64_t>(uint64_t{0});
   return free.ok() ? *free : 0;
+}
+
+Result<std::unique_ptr<device::Stream>> Gpu::TakeStream() {
+  if (streams_.empty()) return opened_.device->OpenStream();
+  std::unique_ptr<device::Stream> stream = std::move(streams_.front());
+  streams_.erase(streams_.begin());
+  return stream;
 }
 
 bool Gpu::IsRegistered(const void* host) const {
@@ -97,9 +113,28 @@ Result<device::Gpu> GpuTable::Find(const device::GpuUuid& uuid) const {
 Result<Gpu*> GpuTable::Open(const device::GpuUuid& uuid) {
   if (const auto found = open_.find(uuid); found != open_.end()) return found->second.get();
   TP_ASSIGN_OR_RETURN(const device::Gpu facts, Find(uuid));
+  return OpenNew(facts);
+}
+
+void GpuTable::OpenAll(bool in_a_hurry) {
+  if (!source_.list) return;
+  auto listed = source_.list();
+  if (!listed.ok()) return;  // the line `ready` says so
+
+  in_a_hurry_ = in_a_hurry;
+  for (const device::Gpu& gpu : *listed) {
+    auto opened = OpenNew(gpu);
+    if (!opened.ok())
+      LogWarn("a GPU cannot be opened now: it is tried again when a rank comes for it",
+              {{"gpu", Named(gpu)}, {"why", opened.status().Line()}});
+  }
+  in_a_hurry_ = false;
+}
+
+Result<Gpu*> GpuTable::OpenNew(const device::Gpu& facts) {
   TP_ASSIGN_OR_RETURN(OpenedGpu opened, source_.open(facts));
   opened.done = ChooseDone(opened, facts);
-  return open_.emplace(uuid, std::make_unique<Gpu>(facts, std::move(opened), pool_, RootOf(facts, places_))).first->second.get();
+  return open_.emplace(facts.uuid, std::make_unique<Gpu>(facts, std::move(opened), pool_, RootOf(facts, places_))).first->second.get();
 }
 
 DoneChoice GpuTable::ChooseDone(const OpenedGpu& opened, const device::Gpu& facts) {
@@ -107,6 +142,7 @@ DoneChoice GpuTable::ChooseDone(const OpenedGpu& opened, const device::Gpu& fact
   if (const auto known = done_of_models_.find(facts.name); known != done_of_models_.end())
     return {known->second, "as for the first GPU of this model"};
 
+  if (in_a_hurry_) return {DoneBy::kLoop, "not measured: this server takes over jobs that wait for it"};
   DoneChoice choice = source_.choose_done(opened.device.get(), facts);
   done_of_models_[facts.name] = choice.by;
   return choice;

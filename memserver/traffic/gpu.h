@@ -1,8 +1,11 @@
-// Gpu and GpuTable: the GPUs of this node whose memory ranks bring as their rCache, opened when the first such rank comes.
+// Gpu and GpuTable: the GPUs of this node whose memory ranks bring as their rCache, opened before anything is served, or when the first
+// such rank comes.
 //
-// GpuTable::Open belongs to the preparation thread; it may block for long (a context takes about a second, registering the pool about 0.1
-// s/GiB). A Gpu does not change once it was opened and lives as long as the table: the serve loop then opens streams on it (gpu_streams.h).
-// Server code knows a GPU as a device::Device alone; where they come from is GpuSource, so that a test has host devices in their place.
+// GpuTable::Open belongs to the preparation thread, and OpenAll to whoever makes the table, before that thread begins. Either may block for
+// long (a context takes about a second, registering the pool about 0.1 s/GiB), and so may calls that other threads make of the driver
+// meanwhile. A Gpu does not change once it was opened and lives as long as the table: the serve loop then opens streams on it
+// (gpu_streams.h). Server code knows a GPU as a device::Device alone; where they come from is GpuSource, so that a test has host devices in
+// their place.
 #pragma once
 
 #include <cstddef>
@@ -65,6 +68,8 @@ class Gpu {
   const DoneChoice& done() const { return opened_.done; }
   bool fell_back() const { return opened_.device->export_form() == device::ExportForm::kIpc; }
   bool IsRegistered(const void* host) const;
+  // For the serve loop: one of those that were opened with the GPU, while there are any. Errors: those of Device::OpenStream.
+  Result<std::unique_ptr<device::Stream>> TakeStream();
   uint64_t registered_bytes() const { return registered_bytes_; }
   uint64_t pool_bytes() const { return pool_bytes_; }
   double register_seconds() const { return register_seconds_; }
@@ -83,6 +88,7 @@ class Gpu {
   const OpenedGpu opened_;
   const std::string root_complex_;
   std::vector<Pinned> pinned_;  // gone before the device
+  std::vector<std::unique_ptr<device::Stream>> streams_;
   uint64_t pool_bytes_ = 0, registered_bytes_ = 0, bytes_taken_ = 0, free_bytes_ = 0;
   double register_seconds_ = 0;
   Status pin_failure_;
@@ -95,18 +101,23 @@ class GpuTable {
   GpuTable(GpuSource source, std::vector<std::span<std::byte>> pool, std::vector<device::StagingPlace> places = {})
       : source_(std::move(source)), pool_(std::move(pool)), places_(std::move(places)) {}
 
+  // Opens what there is. A GPU that cannot be opened is warned of, and tried again when a rank comes for it. `in_a_hurry`: somebody waits,
+  // and nothing is measured.
+  void OpenAll(bool in_a_hurry);
   // Opens it when that has not been done. Errors: those of GpuSource, and kCudaUnavailable naming the GPUs that there are.
   Result<Gpu*> Open(const device::GpuUuid& uuid);
 
  private:
   Result<device::Gpu> Find(const device::GpuUuid& uuid) const;
   DoneChoice ChooseDone(const OpenedGpu& opened, const device::Gpu& facts);
+  Result<Gpu*> OpenNew(const device::Gpu& facts);
 
   const GpuSource source_;
   const std::vector<std::span<std::byte>> pool_;
   const std::vector<device::StagingPlace> places_;
   std::map<device::GpuUuid, std::unique_ptr<Gpu>> open_;
   std::map<std::string, DoneBy> done_of_models_;
+  bool in_a_hurry_ = false;
 };
 
 // Memory for a rank's share of states on a GPU (gpu_states.h), from the preparation thread.

@@ -37,12 +37,12 @@ struct SharedWay {
 
 class GpuStreams {
  public:
-  // The root complex outlives the streams. Errors: those of Device::OpenStream.
+  // The root complex outlives the streams. Errors: those of Gpu::TakeStream.
   static Result<std::unique_ptr<GpuStreams>> Open(Gpu* gpu, RootComplex* root) {
     auto streams = std::make_unique<GpuStreams>(gpu, root);
     for (SharedWay& way : streams->ways_) {
       for (std::unique_ptr<device::Stream>& stream : way.streams) {
-        TP_ASSIGN_OR_RETURN(stream, gpu->device().OpenStream());
+        TP_ASSIGN_OR_RETURN(stream, gpu->TakeStream());
       }
     }
     return streams;

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 
+#include "tests/fakes/fake_cuda/driver_lock.h"
 #include "tests/fakes/fake_cuda/memory.h"
 #include "tests/fakes/fake_cuda/stream.h"
 #include "tests/fakes/fake_cuda/world.h"
@@ -198,6 +199,7 @@ CudaCode cuDeviceGetAttribute(int* value, CudaAttribute attribute, int device) {
 CudaCode cuDevicePrimaryCtxRetain(CUctx_st** context, int device) {
   FAKE_ENTER("cuDevicePrimaryCtxRetain", Need::kInit);
   if (!IsGpu(device)) return kCudaInvalidDevice;
+  DriverLock::Stall();
   *context = World::Get().Retain(device);
   return *context == nullptr ? kCudaOutOfMemory : kCudaSuccess;
 }
@@ -364,6 +366,7 @@ CudaCode cuMemImportFromShareableHandle(unsigned long long* handle, void* sharea
 CudaCode cuMemHostRegister_v2(void* begin, size_t bytes, unsigned flags) {
   FAKE_ENTER("cuMemHostRegister_v2", Need::kContext);
   if (flags != (kCudaRegisterPortable | kCudaRegisterDeviceMap)) return kCudaInvalidValue;
+  if (bytes > kUnitBytes) DriverLock::Stall();
   return AddressSpace::Get().Register(begin, bytes);
 }
 
@@ -498,6 +501,7 @@ CudaCode cuEventSynchronize(CUevent_st* event) {
 CudaCode cuModuleLoadData(CUmod_st** module, const void* image) {
   FAKE_ENTER("cuModuleLoadData", Need::kContext);
   if (image == nullptr) return kCudaInvalidValue;
+  DriverLock::Stall();
   const std::lock_guard lock(Objects::Get().mutex);
   *module = reinterpret_cast<CUmod_st*>(Objects::Get().next);
   Objects::Get().modules.insert(Objects::Get().next++);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "tests/fakes/fake_cuda/driver_lock.h"
 #include "tests/fakes/fake_cuda/ledger.h"
 
 namespace tidepool::fake_cuda {
@@ -76,6 +77,7 @@ void World::ReadEnvironment() {
 }
 
 Entry World::Enter(const char* function, Need need) {
+  DriverLock::Pass();
   const std::lock_guard lock(mutex_);
   ++calls_[function];
   for (Failure& failure : failures_) {

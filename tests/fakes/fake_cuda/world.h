@@ -11,6 +11,7 @@
 //   FAKE_CUDA_LEDGER=FILE      ledger.h
 //   FAKE_CUDA_CONTEXT_BYTES=N  of its GPU's memory a context takes (0)
 //   FAKE_CUDA_TOKEN=FILE       compute_token.h
+//   FAKE_CUDA_STALL_MS=N       driver_lock.h
 //   CUDA_VISIBLE_DEVICES=1,0   which GPUs this process sees, in which order
 // As with the driver: errors 214, 226 and 700 stay (every later call answers them); nothing works in the child of a fork.
 #pragma once
