@@ -73,7 +73,11 @@ Status JobDesk::TakeShare(Seat* seat) {
 
 Status JobDesk::OpenShare(GpuShare* share, GpuStateMemory states) {
   TP_ASSIGN_OR_RETURN(share->gpu, StreamsOf(states.gpu));
-  TP_ASSIGN_OR_RETURN(share->stream, states.gpu->device().OpenStream());
+  decltype(share->streams) streams;
+  for (auto& stream : streams) {
+    TP_ASSIGN_OR_RETURN(stream, states.gpu->TakeStream());
+  }
+  share->streams = std::move(streams);
   share->memory = std::move(states.memory);
   return Status();
 }
@@ -123,7 +127,7 @@ bool JobDesk::LetGoOfShares(Job* job) {
   for (Rank rank = 0; rank < job->gpus.shares().size(); ++rank) {
     GpuShare& share = job->gpus.shares()[rank];
     if (share.life == Life::kReady || share.life == Life::kImporting) {
-      share.stream.reset();
+      for (auto& stream : share.streams) stream.reset();
       if (share.memory != nullptr) Send(Discard{nullptr, std::move(share.memory)});
       share.life = parts_.keeps == nullptr ? Life::kDropped : Life::kDropping;
       if (parts_.keeps != nullptr) parts_.keeps->Push(KeepStates{.job = job->id, .rank = rank, .slot = share.slot});

@@ -40,6 +40,7 @@ struct AdamPlanes {
   const typename Gradient::Stored* gradient;
   uint16_t* param16;  // null: none
   uint64_t count;
+  int64_t from;  // in elements: the states are read so far from where they are written
   bool vectors;  // every plane begins where a vector may
 };
 
@@ -54,7 +55,10 @@ struct AdamShare {
   using Copies = ElementVector<uint16_t>;
 
   TP_OPTIM_STEP void UpdateOne(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t i) {
-    Element e{planes.master[i], planes.momentum[i], planes.variance[i]};
+    const float* const master = planes.master + planes.from;
+    const float* const momentum = planes.momentum + planes.from;
+    const float* const variance = planes.variance + planes.from;
+    Element e{master[i], momentum[i], variance[i]};
     Rule::Step(f, Gradient::Widen(planes.gradient[i]) * scale, &e);
     planes.master[i] = e.p;
     planes.momentum[i] = e.m;
@@ -63,9 +67,9 @@ struct AdamShare {
   }
 
   TP_OPTIM_STEP void UpdateVector(const Factors& f, float scale, const AdamPlanes<Gradient>& planes, uint64_t vector) {
-    Floats master = reinterpret_cast<const Floats*>(planes.master)[vector];
-    Floats momentum = reinterpret_cast<const Floats*>(planes.momentum)[vector];
-    Floats variance = reinterpret_cast<const Floats*>(planes.variance)[vector];
+    Floats master = reinterpret_cast<const Floats*>(planes.master + planes.from)[vector];
+    Floats momentum = reinterpret_cast<const Floats*>(planes.momentum + planes.from)[vector];
+    Floats variance = reinterpret_cast<const Floats*>(planes.variance + planes.from)[vector];
     const Gradients gradient = reinterpret_cast<const Gradients*>(planes.gradient)[vector];
     Copies copies;
     for (uint64_t k = 0; k < kVectorElements; ++k) {
@@ -91,7 +95,7 @@ struct AdamShare {
 };
 
 template <typename Gradient>
-AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span) {
+AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span, int64_t from = 0) {
   const auto fits = [](const void* plane, uint64_t element_bytes) {
     return reinterpret_cast<uintptr_t>(plane) % (kVectorElements * element_bytes) == 0;
   };
@@ -102,7 +106,9 @@ AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span) {
   planes.gradient = static_cast<const typename Gradient::Stored*>(span.gradient);
   planes.param16 = static_cast<uint16_t*>(span.param16);
   planes.count = span.count;
-  planes.vectors = fits(span.master, sizeof(float)) && fits(span.momentum, sizeof(float)) && fits(span.variance, sizeof(float)) &&
+  planes.from = from;
+  planes.vectors = from % static_cast<int64_t>(kVectorElements) == 0 && fits(span.master, sizeof(float)) &&
+                   fits(span.momentum, sizeof(float)) && fits(span.variance, sizeof(float)) &&
                    fits(span.gradient, sizeof(typename Gradient::Stored)) && fits(span.param16, sizeof(uint16_t));
   return planes;
 }
@@ -133,20 +139,21 @@ TP_BOTH_SIDES inline void Run(const AdamArguments<Share>& arguments, uint64_t th
   X(tidepool_adam_bf16_bf16, Bf16Element, Bf16Element, AdamRule<false>) \
   X(tidepool_adam_f16_f16, F16Element, F16Element, AdamRule<false>)
 
-// Calls `run` with the AdamShare of what the span asks for and its planes. Requires WhyNotOnStream (adam_stream.h) to have no objection.
+// Calls `run` with the AdamShare of what the span asks for and its planes. `from`: as AdamPlanes::from. Requires WhyNotOnStream
+// (adam_stream.h) to have no objection.
 template <typename Rule, typename Gradient, typename Run>
-void WithCopy(const UpdateSpan& span, const Run& run) {
-  if (span.param16 == nullptr) return run(AdamShare<Gradient, NoCopy, Rule>(), AdamPlanesOf<Gradient>(span));
-  if (span.param16_dtype == DType::kBF16) return run(AdamShare<Gradient, Bf16Element, Rule>(), AdamPlanesOf<Gradient>(span));
-  return run(AdamShare<Gradient, F16Element, Rule>(), AdamPlanesOf<Gradient>(span));
+void WithCopy(const UpdateSpan& span, int64_t from, const Run& run) {
+  if (span.param16 == nullptr) return run(AdamShare<Gradient, NoCopy, Rule>(), AdamPlanesOf<Gradient>(span, from));
+  if (span.param16_dtype == DType::kBF16) return run(AdamShare<Gradient, Bf16Element, Rule>(), AdamPlanesOf<Gradient>(span, from));
+  return run(AdamShare<Gradient, F16Element, Rule>(), AdamPlanesOf<Gradient>(span, from));
 }
 
 template <typename Rule, typename Run>
-void WithGradient(const UpdateSpan& span, const Run& run) {
+void WithGradient(const UpdateSpan& span, int64_t from, const Run& run) {
   switch (span.gradient_dtype) {
-    case DType::kF32: return WithCopy<Rule, F32Element>(span, run);
-    case DType::kBF16: return run(AdamShare<Bf16Element, Bf16Element, Rule>(), AdamPlanesOf<Bf16Element>(span));
-    case DType::kF16: return run(AdamShare<F16Element, F16Element, Rule>(), AdamPlanesOf<F16Element>(span));
+    case DType::kF32: return WithCopy<Rule, F32Element>(span, from, run);
+    case DType::kBF16: return run(AdamShare<Bf16Element, Bf16Element, Rule>(), AdamPlanesOf<Bf16Element>(span, from));
+    case DType::kF16: return run(AdamShare<F16Element, F16Element, Rule>(), AdamPlanesOf<F16Element>(span, from));
   }
 }
 

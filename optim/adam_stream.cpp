@@ -54,8 +54,8 @@ TIDEPOOL_ADAM_FORMS(TIDEPOOL_ADAM_KERNEL)
 #undef TIDEPOOL_ADAM_KERNEL
 
 template <typename Rule>
-void Launch(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span) {
-  WithGradient<Rule>(span, [&](auto share, const auto& planes) {
+void Launch(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span, int64_t from) {
+  WithGradient<Rule>(span, from, [&](auto share, const auto& planes) {
     using Share = decltype(share);
     const AdamArguments<Share> arguments = {FactorsOf<Rule>(factors), factors.gradient_scale, planes};
     stream->Launch(*KernelOf<Share>(), &arguments, span.count);
@@ -89,10 +89,10 @@ Status PrepareAdam(device::Device* device) {
   return {};
 }
 
-Status EnqueueAdam(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span) {
+Status EnqueueAdam(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span, int64_t from) {
   TP_CHECK(WhyNotOnStream(factors, span) == nullptr, "an update that no stream does");
   if (span.count == 0) return stream->status();
-  factors.rule == 0 ? Launch<AdamRule<true>>(stream, factors, span) : Launch<AdamRule<false>>(stream, factors, span);
+  factors.rule == 0 ? Launch<AdamRule<true>>(stream, factors, span, from) : Launch<AdamRule<false>>(stream, factors, span, from);
   return stream->status();
 }
 

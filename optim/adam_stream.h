@@ -27,6 +27,8 @@ Status PrepareAdam(device::Device* device);
 // WhyNotOnStream has no objection. Errors: those of the stream (Stream::status), after which nothing was enqueued: its first one, from
 // whatever call; and this call's, kCudaUnavailable as from PrepareAdam, kCudaFailed, kDeviceMemoryShort. What goes wrong while the GPU
 // computes shows in the stream's status later, as with a copy.
-Status EnqueueAdam(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span);
+// `from`: in elements; master, momentum and variance are read so far from where the span has them, and written there. What is read does not
+// overlap what is written, and is of the stream's device, too.
+Status EnqueueAdam(device::Stream* stream, const StepFactors& factors, const UpdateSpan& span, int64_t from = 0);
 
 }  // namespace tidepool::optim

@@ -1,4 +1,4 @@
-// GpuShare: a rank's share of a job's states in memory of a GPU: where it is in its life, and the stream that its updates are on.
+// GpuShare: a rank's share of a job's states in memory of a GPU: where it is in its life, and the streams that its updates are on.
 //
 // The memory is the server's, and its descriptor is with the keeper, so that it outlives both the rank and this server (decision 026).
 //
@@ -6,10 +6,11 @@
 //   kImporting (of the server before; the preparation thread maps it) ---------------------------------------> kReady
 //   kReady --(the job ends)--> kDropping --(the keeper has let go)--> kDropped
 //
-// MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share to the serve loop. The stream is the share's
-// own: what trainers fetch does not queue behind updates.
+// MakeGpuStates and ImportGpuStates belong to the preparation thread and may block; a share to the serve loop. The streams are the
+// share's own: what trainers fetch does not queue behind updates.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -37,11 +38,19 @@ struct GpuShare {
   uint32_t slot = 0;  // at the keeper
   GpuStreams* gpu = nullptr;
   std::unique_ptr<device::Memory> memory;
-  std::unique_ptr<device::Stream> stream;  // gone before the memory
+  std::array<std::unique_ptr<device::Stream>, shm::kGpuUnitsInFlight> streams;  // all or none; gone before the memory
 
   bool ready() const { return life == Life::kReady; }
+  bool has_streams() const { return streams.front() != nullptr; }
+  // The first error of any; has_streams.
+  Status status() const {
+    for (const auto& stream : streams) {
+      if (!stream->status().ok()) return stream->status();
+    }
+    return gpu->status();
+  }
   // Nothing more is done on it.
-  bool failed() const { return stream != nullptr && (!stream->status().ok() || gpu->failed()); }
+  bool failed() const { return has_streams() && !status().ok(); }
 };
 
 // Where each chunk of a share lies in its memory.

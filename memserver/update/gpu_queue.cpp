@@ -22,7 +22,7 @@ GpuQueue::GpuQueue(JobStates* states, JobId job)
     lanes_.push_back({.tasks = FixedRing<Task>(DivideUp(states->spec().states_on_gpu, states->spec().world)),
                       .next = 0,
                       .units = FixedRing<Unit>(shm::kGpuUnitsInFlight),
-                      .staging = 0,
+                      .place = 0,
                       .to_narrow = {},
                       .at_worker = false});
   }
@@ -74,8 +74,9 @@ uint64_t GpuQueue::BeginUnit(Rank rank, std::span<const optim::StepFactors> fact
   const uint64_t most = unit.task.kind == Kind::kNarrow ? NarrowElements(chunk) : shm::kGpuUnitElements;
   unit.count = std::min(chunk.elements - unit.begin, most);
   if (unit.task.kind == Kind::kUpdate) unit.count = std::min(unit.count, ElementsOfRuns(chunk, unit.begin));
+  unit.place = std::exchange(lane.place, (lane.place + 1) % shm::kGpuUnitsInFlight);
   const uint64_t bytes = Begin(rank, unit, factors);
-  unit.marker = shares_[rank].stream->Record();
+  unit.marker = StreamOf(rank, unit)->Record();
   lane.units.Push(unit);
   ++units_;
   lane.next += unit.count;
@@ -104,7 +105,7 @@ uint64_t GpuQueue::ElementsOfRuns(const Chunk& chunk, uint64_t begin) const {
 // Returns what crosses the host's link.
 uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors) {
   const Chunk& chunk = states_->chunk(unit.task.chunk);
-  device::Stream* const stream = shares_[rank].stream.get();
+  device::Stream* const stream = StreamOf(rank, unit);
   const uint64_t bytes = unit.count * sizeof(float);
   std::byte* const master = shares_[rank].memory->data() + places_.SlotAt(unit.task.chunk, 0) + unit.begin * sizeof(float);
   switch (unit.task.kind) {
@@ -122,20 +123,18 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::S
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   const shm::GpuSlot slot = shm::GpuSlotOf(spec, unit.task.chunk);
   const shm::GpuStaging staging = shm::GpuStagingOf(spec, rank);
-  device::Stream* const stream = shares_[rank].stream.get();
+  device::Stream* const stream = StreamOf(rank, unit);
   std::byte* const memory = shares_[rank].memory->data();
-  std::byte* const to = memory + places_.SlotAt(unit.task.chunk, unit.task.epoch + 1) + unit.begin * sizeof(float);
-  const std::byte* const from = memory + places_.SlotAt(unit.task.chunk, unit.task.epoch) + unit.begin * sizeof(float);
-  for (const uint64_t plane : {uint64_t{0}, slot.momentum, slot.variance})
-    stream->Copy(to + plane, from + plane, unit.count * sizeof(float));
-  std::byte* const gradients =
-      memory + places_.StagingAt(rank, std::exchange(lanes_[rank].staging, (lanes_[rank].staging + 1) % shm::kGpuUnitsInFlight));
+  const uint64_t to_at = places_.SlotAt(unit.task.chunk, unit.task.epoch + 1), from_at = places_.SlotAt(unit.task.chunk, unit.task.epoch);
+  std::byte* const to = memory + to_at + unit.begin * sizeof(float);
+  const int64_t from = (static_cast<int64_t>(from_at) - static_cast<int64_t>(to_at)) / static_cast<int64_t>(sizeof(float));
+  std::byte* const gradients = memory + places_.StagingAt(rank, TP_PLANTED("update.gpu_place_shared") ? 0 : unit.place);
   std::byte* const copies = gradients + staging.copies;
   const uint64_t gradient_bytes = BytesOf(states_->gradient_type());
   stream->Copy(gradients, states_->GradientBytes(chunk, unit.begin), unit.count * gradient_bytes);
   const bool narrows = chunk.planes.param16 != nullptr;
   const uint64_t end = unit.begin + unit.count;
-  // What lies between parameters is nobody's, and stays as it is.
+  // What lies between parameters is nobody's, and is not brought along.
   for (const ParameterRun& run : RunsFrom(chunk, unit.begin)) {
     if (run.begin >= end) break;
     const uint64_t first = std::max(run.begin, unit.begin), last = std::min(run.begin + run.count, end);
@@ -151,7 +150,7 @@ void GpuQueue::BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::S
       span.param16 = copies + at * BytesOf(spec.dtype);
       span.param16_dtype = spec.dtype;
     }
-    (void)optim::EnqueueAdam(stream, factors[run.group], span);  // an error is the stream's
+    (void)optim::EnqueueAdam(stream, factors[run.group], span, from);  // an error is the stream's
     const uint64_t fetched_bytes = narrows ? BytesOf(spec.dtype) : sizeof(float);
     std::byte* const fetched = narrows ? chunk.planes.param16 : chunk.planes.master;
     stream->Copy(fetched + first * fetched_bytes, narrows ? span.param16 : span.master, count * fetched_bytes);
@@ -162,12 +161,12 @@ bool GpuQueue::Progress(uint64_t bytes_max) {
   bool worked = false;
   for (Rank rank = 0; rank < shares_.size(); ++rank) {
     Lane& lane = lanes_[rank];
-    device::Stream* const stream = shares_[rank].stream.get();
-    if (lane.units.empty() || stream == nullptr) continue;
-    worked |= stream->Progress(bytes_max);
-    worked |= EndUnits(&lane, stream);
-    if (failure_.ok() && shares_[rank].failed()) {
-      const Status why = stream->status().ok() ? shares_[rank].gpu->status() : stream->status();
+    const GpuShare& share = shares_[rank];
+    if (lane.units.empty() || !share.has_streams()) continue;
+    for (const auto& stream : share.streams) worked |= stream->Progress(bytes_max);
+    worked |= EndUnits(&lane, share);
+    if (failure_.ok() && share.failed()) {
+      const Status why = share.status();
       Fail(Status(ErrorId::kStatesLost, "the states of job " + states_->spec().name + " on " + shares_[rank].gpu->gpu().device().name() +
                                             " are lost: the GPU failed")
                .Why(why.what()));
@@ -177,9 +176,9 @@ bool GpuQueue::Progress(uint64_t bytes_max) {
   return worked;
 }
 
-bool GpuQueue::EndUnits(Lane* lane, device::Stream* stream) {
+bool GpuQueue::EndUnits(Lane* lane, const GpuShare& share) {
   bool ended = false;
-  while (!lane->units.empty() && stream->Passed(lane->units.Front().marker)) {
+  while (!lane->units.empty() && share.streams[lane->units.Front().place]->Passed(lane->units.Front().marker)) {
     const Unit unit = lane->units.Front();
     lane->units.Pop();
     ended = true;
@@ -248,7 +247,15 @@ void GpuQueue::Fail(const Status& why) {
 
 bool GpuQueue::moving() const {
   for (Rank rank = 0; rank < shares_.size(); ++rank) {
-    if (!lanes_[rank].units.empty() && shares_[rank].stream != nullptr && shares_[rank].stream->status().ok()) return true;
+    const GpuShare& share = shares_[rank];
+    const FixedRing<Unit>& units = lanes_[rank].units;
+    if (units.empty() || !share.has_streams()) continue;
+    if (failure_.ok()) return true;
+    // A unit behind one that will never end may still be under way.
+    for (uint32_t i = 0; i < units.size(); ++i) {
+      device::Stream* const stream = StreamOf(rank, units.at(i));
+      if (!stream->Passed(units.at(i).marker) && stream->status().ok()) return true;
+    }
   }
   return false;
 }

@@ -6,13 +6,14 @@
 //   store    weights where they landed in the pool -> master of slot 0; the moments there are zero since the memory was made
 //   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no use yet -> 16-bit plane (a worker): the
 //            weights may have landed where that lies
-//   update   slot of epoch e -> slot of epoch e + 1, gradients -> staging; Adam there; what trainers fetch -> pool
+//   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what trainers fetch -> pool
 // Invariants:
 //  1. the slot of epoch e is only read until the chunk is published at epoch e + 1, which is when all units of it have passed: a server
 //     that comes after this one begins the update again, with the same result, whatever of it was done. (What the server before has put on
 //     a stream must have ended by then.)
 //  2. an update begins only when nobody reads the chunk's planes in the pool;
-//  3. a chunk's units go to one stream, in order; so do the chunks of a share;
+//  3. the units of a share take its streams in turn, each with the place for a unit that is its stream's, so that what one copies is under
+//     way while the other computes. Units have nothing in common but what is only read, and end for the queue in their order;
 //  4. after a failure nothing new is begun.
 #pragma once
 
@@ -81,6 +82,7 @@ class GpuQueue {
   struct Unit {
     Task task;
     uint64_t begin = 0, count = 0;  // elements of the chunk
+    uint32_t place = 0;             // its stream, and its place in the staging
     device::Stream::Marker marker = 0;
   };
   // Of one share.
@@ -88,7 +90,7 @@ class GpuQueue {
     FixedRing<Task> tasks;
     uint64_t next = 0;  // element of the task in front
     FixedRing<Unit> units;
-    uint32_t staging = 0;           // where the next unit of an update goes
+    uint32_t place = 0;             // of the next unit
     std::optional<Unit> to_narrow;  // lies in the gradient plane
     bool at_worker = false;
   };
@@ -97,9 +99,10 @@ class GpuQueue {
   std::span<const ParameterRun> RunsFrom(const Chunk& chunk, uint64_t element) const;
   uint64_t ElementsOfRuns(const Chunk& chunk, uint64_t begin) const;
   uint64_t NarrowElements(const Chunk& chunk) const;
+  device::Stream* StreamOf(Rank rank, const Unit& unit) const { return shares_[rank].streams[unit.place].get(); }
   uint64_t Begin(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
   void BeginUpdate(Rank rank, const Unit& unit, std::span<const optim::StepFactors> factors);
-  bool EndUnits(Lane* lane, device::Stream* stream);
+  bool EndUnits(Lane* lane, const GpuShare& share);
   void EndUnit(Lane* lane, const Unit& unit);
   void NoteStored(const Chunk& chunk) const;
 

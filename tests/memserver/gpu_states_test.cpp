@@ -17,6 +17,7 @@
 #include "shm/gpu_states.h"
 #include "shm/spill.h"
 #include "tests/fakes/small_trainer.h"
+#include "tests/memserver/paced_device.h"
 
 namespace tidepool::memserver {
 namespace gpu_states_test {
@@ -59,82 +60,6 @@ bool Same(const Weights& a, const Weights& b) {
   }
   return true;
 }
-
-// A host device in the place of a GPU: its streams do so many bytes at a look, and it fails when the test says so.
-class PacedDevice final : public device::Device {
- public:
-  struct Mood {
-    uint64_t pace = UINT64_MAX;
-    Status failure;
-    Status no_memory;
-  };
-  explicit PacedDevice(Mood* mood) : mood_(mood) {}
-  std::string name() const override { return "paced"; }
-  Result<std::unique_ptr<device::Registration>> Register(void* begin, uint64_t bytes) override { return host_.Register(begin, bytes); }
-  Result<std::unique_ptr<device::Stream>> OpenStream() override {
-    auto stream = host_.OpenStream();
-    return std::unique_ptr<device::Stream>(std::make_unique<PacedStream>(mood_, std::move(stream).value()));
-  }
-  Status Prepare(const device::Kernel& kernel) override { return host_.Prepare(kernel); }
-  Result<std::unique_ptr<device::Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override {
-    if (!mood_->no_memory.ok()) return mood_->no_memory;
-    return host_.CreateExportable(bytes, exported);
-  }
-  Result<std::unique_ptr<device::Memory>> Import(const UniqueFd& exported, uint64_t bytes) override {
-    return host_.Import(exported, bytes);
-  }
-
- private:
-  class PacedStream final : public device::Stream {
-   public:
-    PacedStream(Mood* mood, std::unique_ptr<device::Stream> to) : mood_(mood), to_(std::move(to)) {}
-    void Copy(void* dst, const void* src, uint64_t bytes) override { to_->Copy(dst, src, bytes); }
-    void Zero(void* dst, uint64_t bytes) override { to_->Zero(dst, bytes); }
-    void Launch(const device::Kernel& kernel, const void* arguments, uint64_t items) override { to_->Launch(kernel, arguments, items); }
-    void WaitFlag(const device::Flag* flag, uint64_t value) override { to_->WaitFlag(flag, value); }
-    void WriteFlag(device::Flag* flag, uint64_t value) override { to_->WriteFlag(flag, value); }
-    Marker Record() override { return to_->Record(); }
-    bool Passed(Marker marker) override { return to_->Passed(marker); }
-    void WaitMarker(Stream* other, Marker marker) override { to_->WaitMarker(static_cast<PacedStream*>(other)->to_.get(), marker); }
-    Status status() const override { return mood_->failure; }
-    bool Progress(uint64_t bytes_max) override { return mood_->failure.ok() && to_->Progress(std::min(bytes_max, mood_->pace)); }
-    void Synchronize(Marker marker) override { to_->Synchronize(marker); }
-
-   private:
-    Mood* const mood_;
-    const std::unique_ptr<device::Stream> to_;
-  };
-  Mood* const mood_;
-  device::HostDevice host_{device::HostDeviceOptions{}};
-};
-
-// A world with two such GPUs, which outlive its servers.
-class GpuWorld {
- public:
-  explicit GpuWorld(WorldOptions options = WithLease()) : world_(std::move(options)) {
-    for (uint8_t number = 1; number <= 2; ++number) {
-      OpenedGpu opened;
-      opened.device = std::make_unique<PacedDevice>(&moods_[number - 1]);
-      opened.free_bytes = [] { return Result<uint64_t>(3 * kMiB); };
-      device::Gpu facts;
-      facts.uuid = {number};
-      gpus_.push_back(std::make_unique<Gpu>(facts, std::move(opened), world_.pool().mapped()));
-    }
-    world_.BringFromEach({gpus_[0].get(), gpus_[1].get()});
-  }
-  ServeWorld& operator*() { return world_; }
-  ServeWorld* operator->() { return &world_; }
-  PacedDevice::Mood& mood(size_t gpu) { return moods_[gpu]; }
-  void Pace(uint64_t bytes) {
-    for (PacedDevice::Mood& mood : moods_) mood.pace = bytes;
-  }
-  Gpu* gpu(size_t number) { return gpus_[number].get(); }
-
- private:
-  std::array<PacedDevice::Mood, 2> moods_;
-  ServeWorld world_;
-  std::vector<std::unique_ptr<Gpu>> gpus_;
-};
 
 void Train(SmallTrainer* trainer, uint64_t from, uint64_t steps) {
   for (uint64_t step = from; step < steps; ++step) {
@@ -293,6 +218,19 @@ TEST_P(GpuKills, InTheMiddleOfStoringAndUpdatingChangeNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuKills,
                          ::testing::Values(Shape{DType::kF32, 1, 1, 3}, Shape{DType::kBF16}, Shape{DType::kBF16, 2, 2, 4}));
+
+// What 24 bytes a parameter would else cost twice, and a unit wait for the copies of the one before.
+TEST(GpuStates, AnUpdateMovesNoStateInsideTheGpuAndUnitsTakeTwoStreams) {
+  GpuWorld world;
+  world.Pace(256);
+  const shm::JobSpec spec = SpecOf({.dtype = DType::kBF16, .on_gpu = 4});
+  SmallTrainer trainer(&*world, spec);
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  for (uint64_t step = 0; step < 3; ++step) ASSERT_EQ(trainer.Step({.learning_rate = 0.05F, .seed = step + 1}).error, 0U);
+  EXPECT_EQ(world.mood(0).bytes_inside, 0U);
+  EXPECT_EQ(world.mood(0).computing.size(), shm::kGpuUnitsInFlight);
+}
 
 struct Killed {};
 

@@ -19,7 +19,7 @@ namespace adam_stream_test {
 // Runs the share of every thread, the last one first.
 template <typename Rule>
 void RunGrid(const StepFactors& factors, const UpdateSpan& span, uint64_t threads) {
-  WithGradient<Rule>(span, [&](auto share, const auto& planes) {
+  WithGradient<Rule>(span, /*from=*/0, [&](auto share, const auto& planes) {
     for (uint64_t thread = threads; thread-- > 0;) {
       decltype(share)::Run(FactorsOf<Rule>(factors), factors.gradient_scale, planes, thread, threads);
     }

@@ -30,13 +30,17 @@ bool RunAdam(const std::byte* block, uint64_t threads) {
   const std::shared_lock uses(AddressSpace::Get().uses());
   const bool copies = planes.param16 != nullptr;
   std::vector<Target> kept;
+  // What is read lies in the same allocation, as far away for the CPU as for the GPU.
+  const float* const read = Reach(planes.master + planes.from, planes.count, &kept);
+  const bool reads = Reach(planes.momentum + planes.from, planes.count, &kept) != nullptr &&
+                     Reach(planes.variance + planes.from, planes.count, &kept) != nullptr;
   planes.master = Reach(planes.master, planes.count, &kept);
   planes.momentum = Reach(planes.momentum, planes.count, &kept);
   planes.variance = Reach(planes.variance, planes.count, &kept);
   planes.gradient = Reach(planes.gradient, planes.count, &kept);
   if (copies) planes.param16 = Reach(planes.param16, planes.count, &kept);
   if (planes.master == nullptr || planes.momentum == nullptr || planes.variance == nullptr || planes.gradient == nullptr ||
-      copies != (planes.param16 != nullptr)) {
+      copies != (planes.param16 != nullptr) || !reads || read != planes.master + planes.from) {
     return false;
   }
   const optim::FlushDenormals flush;
