@@ -86,9 +86,9 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "The limit on ranks attached at once is reached, or memserver is being drained and takes no new jobs.",                                \
     "end another job, or raise `limits` in the configuration")                                                                             \
   X(QuotaExceeded, 2104, kRefused, kExitRefused,                                                                                           \
-    "The job would bring its account (its user, or the job itself where it has a quota) above its limit, or its user above the ranks "     \
-    "that one user may have (`--user-sessions-max`).",                                                                                     \
-    "end another job of the account, or ask an operator for `memctl job quota`")                                                           \
+    "The job would bring its account (its user, or the job itself where it has a quota) above its limit, or its user above the ranks, "    \
+    "jobs or places in the queue that one user may have.",                                                                                 \
+    "end another job of the account, or ask an operator for `memctl job quota` or a larger --user-sessions-max or --user-jobs-max")        \
   X(QuotaRefused, 2105, kRefused, kExitRefused, "A quota would guarantee bytes that other jobs hold or that are guaranteed to others.",    \
     "guarantee less, or wait until jobs have ended; `memctl ps` lists what they hold")                                                     \
   X(NvmeRingDenied, 2201, kIo, kExitFailed, "The system denies io_uring; reads and writes of the NVMe tier go through threads.",           \
@@ -117,9 +117,9 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "held is given up.",                                                                                                                   \
     "the directory was damaged; its jobs cannot go on")                                                                                    \
   X(NvmeDirectoryMissing, 2209, kRefused, kExitFailed,                                                                                     \
-    "A job in kept memory has states on NVMe, in more directories than were given now, or in the same in another order. Nothing is lost: " \
-    "the keeper goes on holding it.",                                                                                                      \
-    "give all --nvme directories of the server before, in the same order, or give its jobs up with --discard-kept")                        \
+    "A job in kept memory has states on NVMe, in a directory that is not there, was not given, or stands elsewhere in the list. "          \
+    "Nothing is lost: the keeper goes on holding it.",                                                                                     \
+    "mount its drive, and give all --nvme directories of the server before, in the same order; or give its jobs up with --discard-kept")   \
   X(NvmeStalled, 2210, kIo, kExitFailed,                                                                                                   \
     "A drive has not answered a read of states for ten deadlines (`--nvme-deadline`), or a write for which the pool has no room either. "  \
     "The job ends; other jobs go on.",                                                                                                     \
@@ -166,7 +166,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(StatesLost, 3014, kUnavailable, kExitCorrupt,                                                                                          \
     "The memserver that answers holds no states of this job: the one before it ended together with the keeper of its memory, or the "      \
     "job's lease has ended.",                                                                                                              \
-    "memserver and its keeper ended together; start the job again")                                                                        \
+    "start the job again from saved weights, or from the beginning with `--resume auto --or-new`")                                         \
   X(VersionGone, 3015, kUnavailable, kExitFailed,                                                                                          \
     "A rank had ended its step while a fetch of that step's version was unanswered, memserver was restarted, and the update has "          \
     "overwritten that version.",                                                                                                           \
@@ -213,7 +213,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
   X(NonFinite, 6001, kCorrupt, kExitNonFinite, "The loss or a gradient is NaN or infinite.",                                               \
     "lower the learning rate, use warm-up or clipping, or --dtype fp32")                                                                   \
   X(CollectiveFailed, 6002, kUnavailable, kExitFailed, "A collective operation between the ranks failed or timed out.",                    \
-    "see the output of the other ranks; check MASTER_ADDR and MASTER_PORT")                                                                \
+    "see the output of the other ranks; between machines, check MASTER_ADDR and MASTER_PORT")                                              \
   X(StepAbandoned, 6003, kUnavailable, kExitFailed,                                                                                        \
     "An error inside an operator hook made the step unusable; it was not sealed and the job stays at the last sealed step.",               \
     "the step was not sealed; the cause stands above")                                                                                     \
