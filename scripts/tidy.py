@@ -4,7 +4,7 @@
 usage: scripts/tidy [--root DIR] [--only CHECK]... [--list]
 
 Prints one line for each broken rule and ends with 1 when there is any. A rule can be set aside on one line with its reason beside it:
-    // tidy: allow CHECK, because REASON        (checks that look at calls only)
+    // tidy: allow CHECK, because REASON        (checks that look at calls, and parameters)
 """
 
 import argparse

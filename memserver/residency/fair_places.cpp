@@ -10,8 +10,7 @@ Status AdmitPlace(const Places& places) {
   const uint64_t own = uint64_t{places.own} + places.wanted;
   if (used > places.all) {
     const std::string taken = std::to_string(places.used) + " of " + count + " are taken";
-    return Status(ErrorId::kTooManySessions,
-                  taken + "; " + std::to_string(places.wanted) + " more cannot be had");
+    return Status(ErrorId::kTooManySessions, taken + "; " + std::to_string(places.wanted) + " more cannot be had");
   }
   if (!places.is_limited || TP_PLANTED("jobs.one_user_takes_all")) return Status();
 

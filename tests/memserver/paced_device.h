@@ -70,9 +70,7 @@ class PacedDevice final : public device::Device {
     void WriteFlag(device::Flag* flag, uint64_t value) override { to_->WriteFlag(flag, value); }
     Marker Record() override { return to_->Record(); }
     bool Passed(Marker marker) override { return to_->Passed(marker); }
-    void WaitMarker(Stream* other, Marker marker) override {
-      to_->WaitMarker(static_cast<PacedStream*>(other)->to_.get(), marker);
-    }
+    void WaitMarker(Stream* other, Marker marker) override { to_->WaitMarker(static_cast<PacedStream*>(other)->to_.get(), marker); }
     Status status() const override { return mood_->failure; }
     bool Progress(uint64_t bytes_max) override { return mood_->failure.ok() && to_->Progress(std::min(bytes_max, mood_->pace)); }
     void Synchronize(Marker marker) override { to_->Synchronize(marker); }
