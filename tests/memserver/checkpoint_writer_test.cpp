@@ -80,7 +80,8 @@ class Checkpoint : public ::testing::Test {
     return names;
   }
 
-  SteadyClock clock_;
+  // It outlives a save that was given up, whose thread still looks at it.
+  static inline SteadyClock clock_;
   fs::path directory_;
   std::vector<float> weights_;
 };

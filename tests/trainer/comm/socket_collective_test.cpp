@@ -160,16 +160,17 @@ TEST(SocketErrors, ARankThatLeavesBehindItsLastOperationDisturbsNobody) {
   SocketPair relay = MakePair(SOCK_STREAM);
   std::swap(relay.ours, wired.End(2, 0));  // what rank 2 sends to rank 0 is read at relay.theirs
   const UniqueFd to_zero = std::move(relay.ours);
+  // They outlive the threads of the ranks, of which one is not waited for.
+  std::vector<std::vector<float>> blocks(3, std::vector<float>(3 * 16, 1.F));
+  std::vector<float> next(3 * 16);
   auto zero = wired.Make(0), one = wired.Make(1), two = wired.Make(2);
 
-  std::vector<std::vector<float>> blocks(3, std::vector<float>(3 * 16, 1.F));
   const auto first = zero->StartAllGather(ViewOf(&blocks[0], 3));
   two->StartAllGather(ViewOf(&blocks[2], 3));
   ASSERT_TRUE(one->Wait(one->StartAllGather(ViewOf(&blocks[1], 3))).ok()) << "it has all that it needs";
   one.reset();
 
   // Rank 0 finds that rank 1 has gone, in an operation that will need it, and tells rank 2 of that operation: the second header.
-  std::vector<float> next(3 * 16);
   const auto second = zero->StartAllGather(ViewOf(&next, 3));
   constexpr size_t kTwoLegs = 2 * (32 + 16 * sizeof(float));
   for (size_t got = 0; got < kTwoLegs;) {
