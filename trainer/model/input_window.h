@@ -10,8 +10,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/planted.h"
-
 namespace tidepool::trainer {
 
 // At a time: forward: that of the present piece and what it makes; backward: that of the present
@@ -23,7 +21,7 @@ class InputWindow {
  public:
   // `left` is recorded behind the copy of the next input. Blocks until the one before has left.
   void Follow(Event left) {
-    if (last_ && !TP_PLANTED("model.inputs_not_awaited")) last_->synchronize();
+    if (last_) last_->synchronize();
     last_.emplace(std::move(left));
   }
 
