@@ -272,10 +272,11 @@ class Scribbler {
 
  private:
   enum Phase { kNumbers, kNoNumbers, kEnd };
-  // Returns when each word has been written so once.
+  // Returns when each word has been written so once. The round that is counted from may have begun
+  // in the phase before, so it is read behind the new phase, and two rounds have to end.
   void Enter(Phase phase) {
-    const uint64_t from = rounds_;
     phase_ = phase;
+    const uint64_t from = rounds_;
     while (rounds_ < from + 2) std::this_thread::yield();
   }
   void Scribble() {
