@@ -7,10 +7,16 @@ namespace tidepool::memserver {
 
 SnapshotLook SnapshotSource::Get() {
   std::unique_lock lock(mutex_);
-  AskIfOld(clock_->NowNs());
-  if (asked_ns_ >= 0 && !waited_in_vain_) {
-    waited_in_vain_ = !answered_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [this] { return asked_ns_ < 0; });
+  const int64_t begin = clock_->NowNs();
+
+  // A question that was open before this call may be answered by what the loop saw long ago: then one
+  // more is asked.
+  while (AskIfOld(begin), asked_ns_ >= 0 && !waited_in_vain_) {
+    const uint64_t answers = answers_;
+    const std::chrono::nanoseconds left(begin + kWaitMs * kNsPerMs - clock_->NowNs());
+    waited_in_vain_ = !answered_.wait_for(lock, left, [&] { return answers_ != answers; });
   }
+
   return LookLocked(clock_->NowNs());
 }
 
@@ -30,17 +36,18 @@ void SnapshotSource::Publish(std::shared_ptr<const Snapshot> snapshot) {
   {
     const std::lock_guard lock(mutex_);
     snapshot_ = std::move(snapshot);
-    snapshot_ns_ = clock_->NowNs();
+    snapshot_ns_ = asked_ns_ < 0 ? clock_->NowNs() : asked_ns_;
     asked_ns_ = -1;
     waited_in_vain_ = false;
+    ++answers_;
   }
   answered_.notify_all();
 }
 
-void SnapshotSource::AskIfOld(int64_t now) {
-  const bool fresh = snapshot_ != nullptr && !outdated_ && now - snapshot_ns_ <= kAgeMaxMs * kNsPerMs;
+void SnapshotSource::AskIfOld(int64_t at) {
+  const bool fresh = snapshot_ != nullptr && !outdated_ && at - snapshot_ns_ <= kAgeMaxMs * kNsPerMs;
   if (asked_ns_ >= 0 || fresh) return;
-  asked_ns_ = now;
+  asked_ns_ = clock_->NowNs();
   outdated_ = false;
   to_loop_->Push(SnapshotWanted{});
 }

@@ -8,7 +8,7 @@
 //                         SnapshotReady ---->   Publish
 //   Get returns  <-----------------------------
 //
-// Invariants: at most one question is open; after an answer the next is asked no sooner than kAgeMaxMs later.
+// Invariants: at most one question is open; the next is asked no sooner than kAgeMaxMs after it.
 #pragma once
 
 #include <condition_variable>
@@ -38,7 +38,8 @@ class SnapshotSource {
   // Both must outlive this object.
   SnapshotSource(EventQueue<ControlEvent>* to_loop, const Clock* clock) : to_loop_(to_loop), clock_(clock) {}
 
-  // A snapshot not older than kAgeMaxMs, or, when the loop does not answer in time, the last one with its age.
+  // A snapshot that is not older than kAgeMaxMs at the time of the call, or, when the loop does not
+  // answer in time, the last one with its age.
   SnapshotLook Get();
   // The same without waiting: asks when the last answer is old, and returns what is there.
   SnapshotLook Look();
@@ -47,7 +48,8 @@ class SnapshotSource {
   void Publish(std::shared_ptr<const Snapshot> snapshot);
 
  private:
-  void AskIfOld(int64_t now);
+  // Asks the loop, unless a question is open or the snapshot is not older than kAgeMaxMs at this time.
+  void AskIfOld(int64_t at);
   SnapshotLook LookLocked(int64_t now) const;
 
   EventQueue<ControlEvent>* const to_loop_;
@@ -55,8 +57,9 @@ class SnapshotSource {
   std::mutex mutex_;  // held for a few instructions; the loop never takes it
   std::condition_variable answered_;
   std::shared_ptr<const Snapshot> snapshot_;  // guarded by mutex_, as all below
-  int64_t snapshot_ns_ = 0;
-  int64_t asked_ns_ = -1;  // of the open question, -1 when none is open
+  int64_t snapshot_ns_ = 0;                   // when it was asked for: it shows nothing that is older
+  int64_t asked_ns_ = -1;                     // of the open question, -1 when none is open
+  uint64_t answers_ = 0;
   bool outdated_ = false;
   bool waited_in_vain_ = false;  // for the open question: nobody waits for it again
 };

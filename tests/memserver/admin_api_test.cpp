@@ -540,6 +540,32 @@ TEST(AdminApi, ALoopThatFallsSilentLeavesTheLastSnapshotWithItsAge) {
   EXPECT_EQ(api.Answer({"GET", "/readyz", "", kAdmin}).status, 200u) << "it answers again";
 }
 
+TEST(SnapshotSource, AnAnswerToAQuestionOfLongAgoIsNotTakenForNew) {
+  SteadyClock clock;
+  EventQueue<ControlEvent> to_loop;
+  SnapshotSource source(&to_loop, &clock);
+
+  // The watchdog's question: the loop answers it, and control hands the answer over much later.
+  source.Look();
+  clock.SleepNs(2 * SnapshotSource::kAgeMaxMs * kNsPerMs);
+  std::atomic<bool> stop{false};
+  std::thread loop([&] {
+    std::vector<ControlEvent> questions;
+    for (uint64_t answers = 0; !stop;) {
+      if (!to_loop.TakeAll(&questions)) continue;
+      Snapshot snapshot;
+      snapshot.turns = ++answers;
+      source.Publish(std::make_shared<const Snapshot>(snapshot));
+    }
+  });
+
+  const SnapshotLook look = source.Get();
+  stop = true;
+  loop.join();
+  ASSERT_NE(look.snapshot, nullptr);
+  EXPECT_EQ(look.snapshot->turns, 2u);
+}
+
 TEST(AdminApi, APercentEscapeCannotBreakTheAnswer) {
   FakeLoop loop;
   AdminApi api(Facts(), &loop.source, loop.mail());
