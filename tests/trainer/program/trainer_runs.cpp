@@ -68,6 +68,16 @@ bool TrainerRuns::WaitForLines(const std::string& name, uint64_t lines, ChildPro
   return true;
 }
 
+pid_t TrainerRuns::PidOfRank(const std::string& socket_dir, const std::string& job, uint64_t rank) {
+  SteadyClock clock;
+  for (const int64_t end = clock.NowNs() + kRunNs; clock.NowNs() < end; clock.SleepNs(kNsPerMs)) {
+    const std::string text = AskAdmin(socket_dir, "/v1/jobs/" + job);
+    const size_t at = text.find("\"rank\":" + std::to_string(rank) + ",");
+    if (at != std::string::npos) return static_cast<pid_t>(NumberIn(text.substr(at), "pid"));
+  }
+  return -1;
+}
+
 std::string TrainerRuns::Weights(const std::string& name) const {
   return ReadText(Out(name) + "/weights/model.safetensors");
 }

@@ -36,6 +36,9 @@ class TrainerRuns : public ::testing::Test {
   std::string Out(const std::string& name) const { return directory_.path() + "/" + name; }
   // False when the trainer ended before it had reported so many lines.
   bool WaitForLines(const std::string& name, uint64_t lines, ChildProcess* trainer) const;
+  // The process of this rank of the job, once the admin socket shows it, whose answers may be some time
+  // old; -1 when it never does.
+  static pid_t PidOfRank(const std::string& socket_dir, const std::string& job, uint64_t rank);
   // The bytes of the saved file; empty when there is none.
   std::string Weights(const std::string& name) const;
   // Of each line of metrics.jsonl: step and losses.

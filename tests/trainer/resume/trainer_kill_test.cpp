@@ -161,10 +161,9 @@ TEST_F(TrainerKillTest, ALaunchedRankThatIsKilledComesBack) {
   uint64_t lines = 4;
   for (const uint64_t rank : {1, 0}) {
     ASSERT_TRUE(WaitForLines("ranks-killed", lines, trainer.get())) << trainer->Output();
-    const std::string job = AskAdmin(server_.socket_dir(), "/v1/jobs/j");
-    const size_t at = job.find("\"rank\":" + std::to_string(rank));
-    ASSERT_NE(at, std::string::npos) << job;
-    kill(static_cast<pid_t>(NumberIn(job.substr(at), "pid")), SIGKILL);
+    const pid_t pid = PidOfRank(server_.socket_dir(), "j", rank);
+    ASSERT_GT(pid, 0) << trainer->Output();
+    kill(pid, SIGKILL);
     lines += 8;
   }
   ExpectDone(trainer.get());
