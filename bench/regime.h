@@ -29,7 +29,7 @@ struct RegimeSpan {
 class RegimeWatch {
  public:
   explicit RegimeWatch(RoundTrip round_trip) : round_trip_(std::move(round_trip)), last_ns_(round_trip_()) {}
-  // Of what was measured since the look before. What is asked for within a moment belongs to the same measurement.
+  // What was measured since the last look. A look that follows within a moment sees the same span.
   RegimeSpan Look();
 
  private:

@@ -18,7 +18,7 @@ class HostStream : public Stream {
   const std::shared_ptr<Flag> passed_ = std::make_shared<Flag>(0);
 };
 
-// Of a stream of the same device.
+// The flag that counts the markers passed by this stream, which must be one of the host device.
 std::shared_ptr<Flag> PassedOf(const Stream* stream);
 
 }  // namespace tidepool::device

@@ -37,7 +37,7 @@ class GpuLoad {
   UniqueFd socket_;
 };
 
-// Of `memserver gpu-load UUID`, whose socket is kInheritedFd. The exit code.
+// The body of `memserver gpu-load UUID`, whose socket is kInheritedFd. Returns the exit code.
 int RunGpuLoad(const std::string& uuid);
 
 }  // namespace tidepool::memserver

@@ -23,7 +23,7 @@ struct SpecSums {
 };
 
 std::shared_ptr<const SpecSums> MakeSums(const JobSpec& spec);
-// Of a description with so many chunks.
+// The bytes that the sums of a description with so many chunks take.
 inline uint64_t SumsBytes(uint64_t chunks) {
   return sizeof(SpecSums) + 3 * (chunks + 1) * sizeof(uint64_t);
 }

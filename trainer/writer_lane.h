@@ -31,7 +31,7 @@ class WriterLane {
   bool idle() const;
   // Waits until it is idle; false after `timeout_ns`.
   bool AwaitIdle(int64_t timeout_ns);
-  // Of the first job that failed; the jobs behind it are not done. To be asked when it is idle.
+  // Why the first job failed; the jobs behind it are not done. To be asked when it is idle.
   Status failure() const;
 
  private:

@@ -22,22 +22,12 @@
 #include "shm/frames.h"
 #include "shm/port.h"
 #include "shm/socket_path.h"
+#include "tests/shm/small_spec.h"
 
 namespace tidepool::client {
 namespace mem_client_test {
 
 constexpr int64_t kLimit = 5 * kNsPerSecond;
-
-shm::JobSpec Spec() {
-  shm::JobSpec spec;
-  spec.name = "job";
-  spec.rcache_bytes = 8192;
-  spec.parameter_groups = {{1.0F, 0.0F}};
-  spec.data_groups = {{0b1}};
-  spec.chunks = {{64, 0}};
-  spec.parameters = {{"w", {64}, 0, 0, 0, 64}};
-  return spec;
-}
 
 // The server's end of one session. The test's thread plays the server after Connect has returned.
 class MemClientTest : public ::testing::Test {
@@ -82,7 +72,7 @@ class MemClientTest : public ::testing::Test {
   // What Connect returns when the server gives this answer.
   Result<std::unique_ptr<MemClient>> ConnectWith(const shm::Frame& answer, const std::vector<int>& fds) {
     std::thread server([&] { Serve(answer, fds); });
-    auto client = MemClient::Connect(options_, Spec(), 0);
+    auto client = MemClient::Connect(options_, testing::SmallSpec(), 0);
     server.join();
     return client;
   }
@@ -326,7 +316,7 @@ TEST_F(MemClientTest, ARankThatWaitsForRoomIsToldItsPlaceAndGoesOnWhenItsTurnHas
     SteadyClock().SleepNs(options_.queue_timeout_ns + 200 * kNsPerMs);  // its memory is prepared
     shm::SendPacket(socket_.get(), shm::EncodeFrame(Welcome()), SessionFds());
   });
-  const auto client = MemClient::Connect(options_, Spec(), 0);
+  const auto client = MemClient::Connect(options_, testing::SmallSpec(), 0);
   server.join();
   EXPECT_TRUE(client.ok()) << client.status().Format();
   ASSERT_EQ(told.size(), 1U);
@@ -365,7 +355,7 @@ TEST_F(MemClientTest, AProtocolThatWasNotOfferedIsRefused) {
 }
 
 TEST_F(MemClientTest, ABrokenJobIsRefusedBeforeAnythingIsSent) {
-  shm::JobSpec spec = Spec();
+  shm::JobSpec spec = testing::SmallSpec();
   spec.chunks[0].elements = 7;
   EXPECT_EQ(MemClient::Connect(options_, spec, 0).status().id(), ErrorId::kJobSpecBad);
 }
@@ -374,7 +364,7 @@ TEST_F(MemClientTest, WithoutAServerItSaysWhereItLooked) {
   listening_.Reset();
   std::filesystem::remove(shm::DataSocketPath(directory_));
   options_.connect_timeout_ns = 50 * kNsPerMs;
-  const Status status = MemClient::Connect(options_, Spec(), 0).status();
+  const Status status = MemClient::Connect(options_, testing::SmallSpec(), 0).status();
   EXPECT_EQ(status.id(), ErrorId::kNoServer);
   EXPECT_NE(status.Format().find(directory_), std::string::npos) << status.Format();
 }

@@ -30,19 +30,9 @@
 #include "shm/job_spec.h"
 #include "shm/messages.h"
 #include "shm/socket_path.h"
+#include "tests/shm/small_spec.h"
 
 namespace tidepool::memserver {
-
-inline shm::JobSpec SmallSpec() {
-  shm::JobSpec spec;
-  spec.name = "job";
-  spec.rcache_bytes = 8192;
-  spec.parameter_groups = {{1.0F, 0.0F}};
-  spec.data_groups = {{0b1}};
-  spec.chunks = {{64, 0}};
-  spec.parameters = {{"w", {64}, 0, 0, 0, 64}};
-  return spec;
-}
 
 class ControlServerTest : public ::testing::Test {
  protected:
@@ -88,7 +78,7 @@ class ControlServerTest : public ::testing::Test {
     ASSERT_EQ(shm::SendPacket(socket.get(), shm::EncodeFrame(frame)), shm::SocketResult::kDone);
   }
   static void Greet(const UniqueFd& socket) {
-    const auto bytes = shm::Encode(SmallSpec());
+    const auto bytes = shm::Encode(testing::SmallSpec());
     Send(socket, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
     Send(socket, shm::SpecPartFrame{bytes});
   }

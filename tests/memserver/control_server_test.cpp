@@ -397,7 +397,7 @@ class SmallControlServerTest : public ControlServerTest {
 TEST_F(SmallControlServerTest, AGreetingThatIsNotFinishedInTimeLosesItsConnection) {
   const UniqueFd silent = Connect();
   const UniqueFd slow = Connect();
-  const auto bytes = shm::Encode(SmallSpec());
+  const auto bytes = shm::Encode(testing::SmallSpec());
   Send(slow, shm::HelloFrame{shm::kOwnProtocols, 0, 1, getpid(), bytes.size(), shm::Fingerprint(bytes), 0xabc});
   for (const UniqueFd* socket : {&silent, &slow}) {
     EXPECT_EQ(RefusalAt(*socket).id(), ErrorId::kHandshakeBad);

@@ -11,6 +11,7 @@
 #include "memserver/jobs/spec_shelf.h"
 #include "memserver/jobs/user_log_limiter.h"
 #include "shm/messages.h"
+#include "tests/shm/small_spec.h"
 
 namespace tidepool::memserver {
 namespace peer_memory_test {
@@ -56,13 +57,9 @@ TEST(PeerMemory, WhereAllIsTakenASmallOneIsThereForEverybody) {
 }
 
 shm::JobSpec Spec(const std::string& name = "job") {
-  shm::JobSpec spec;
+  shm::JobSpec spec = testing::SmallSpec();
   spec.name = name;
-  spec.rcache_bytes = 8192;
-  spec.parameter_groups = {{1.0F, 0.0F}};
-  spec.data_groups = {{0b1}};
-  spec.chunks = {{64, 0}};
-  spec.parameters = {{"a.name.that.is.longer.than.what.a.string.has.in.place", {64}, 0, 0, 0, 64}};
+  spec.parameters[0].name = "a.name.that.is.longer.than.what.a.string.has.in.place";
   return spec;
 }
 

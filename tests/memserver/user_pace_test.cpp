@@ -56,7 +56,7 @@ TEST(UserPace, ManyUsersAreForgottenOneAfterTheOther) {
 TEST(UserPace, WhatIsDecodedIsCountedAlsoWhenItIsRefusedAndNotForTheOtherRanks) {
   const PeerMemory memory;
   SpecShelf shelf(&memory);
-  const auto bytes = shm::Encode(SmallSpec());
+  const auto bytes = shm::Encode(testing::SmallSpec());
   auto damaged = bytes;
   damaged.back() ^= std::byte{0xff};
   const auto decode = [&](const std::vector<std::byte>& encoded) {

@@ -41,7 +41,7 @@ class GpuStart : public DurableDaemon {
   struct Turns {
     double longest_seconds = 0, long_ones = 0;
   };
-  // Of the loop while a job is on one GPU, beside which another one comes on the other.
+  // The loop's long turns while a job trains on one GPU and another one comes on the other.
   Turns TurnsWith(const std::string& when) const {
     const Process server = ServeGpus(when);
     const Process stays = TrainOn("0", {"--norms", "--steps", "100000", "--pause-ms", "0"});

@@ -8,9 +8,9 @@ namespace tidepool::fake_cuda {
 
 class DriverLock {
  public:
-  // Of a call that takes long.
+  // A call that takes long holds the lock meanwhile.
   static void Stall();
-  // Of every other call.
+  // Every other call waits for the lock.
   static void Pass();
 };
 

@@ -7,7 +7,7 @@
 namespace tidepool::fake_cuda {
 namespace {
 
-// Of one thread, for one setting of the environment.
+// The queues that a thread deals out, for one setting of the environment.
 struct Dealt {
   std::string setting;
   std::vector<std::shared_ptr<HardwareQueue>> queues;

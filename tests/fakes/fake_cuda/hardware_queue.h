@@ -17,7 +17,7 @@ namespace tidepool::fake_cuda {
 
 class HardwareQueue {
  public:
-  // Of the stream that is made now; null: it has a queue of its own.
+  // The queue of the stream that is made now; null: it has a queue of its own.
   static std::shared_ptr<HardwareQueue> OfNewStream();
 
   explicit HardwareQueue(bool as_told) : as_told_(as_told) {}
