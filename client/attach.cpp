@@ -81,6 +81,7 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
     session.attachment.flags_bytes = shm::kFlagBytes;
   }
   session.job_nonce = welcome.job_nonce;
+  if (welcome.protocol >= shm::kAbiAttempt) session.attempt = welcome.attempt & shm::kAttemptMask;
   return session;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -42,7 +43,8 @@ struct AttachedSession {
   std::unique_ptr<shm::Segment> rcache;  // null where the rank brought it
   std::unique_ptr<shm::Segment> flags;   // only then: shm::FlagPages
   Attachment attachment;
-  uint64_t job_nonce = 0;  // names the job's states for a later ResumeSession
+  uint64_t job_nonce = 0;           // names the job's states for a later ResumeSession
+  std::optional<uint32_t> attempt;  // at the open step; nothing where the server says nothing of it
 };
 struct ResumedSession {
   std::unique_ptr<shm::ClientPort> port;

@@ -83,7 +83,7 @@ Result<size_t> MemClient::SendAgain() {
   }
   for (size_t i = 0; flags_.is_null() && i < requests.size(); ++i) {
     const shm::More more = i + 1 < requests.size() ? shm::More::kYes : shm::More::kNo;
-    if (!session_.port->Push(requests[i], more)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
+    if (!Push(requests[i], more)) return Status(ErrorId::kHandshakeBad, "the new request ring has no room");
   }
   if (!schedule_.empty() && !TP_PLANTED("client.schedule_not_sent_again")) TP_RETURN_IF_ERROR(SendSchedule());
   if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
@@ -96,7 +96,7 @@ void MemClient::SendParked() {
   while (HasParked()) {
     const shm::Request& request = parked_[parked_sent_];
     if (IsCopy(request) && !flags_.IsReady(requests_.TicketOf(request.counter))) return;
-    if (!session_.port->Push(request)) return;
+    if (!Push(request, shm::More::kNo)) return;
     ++parked_sent_;
   }
 }

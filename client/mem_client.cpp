@@ -81,6 +81,7 @@ MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const
       element_bytes_(BytesOf(dtype)),
       channel_(std::move(link.channel)),
       session_(std::move(link.session)),
+      attempt_(session_.attempt),
       flags_(session_.flags != nullptr ? session_.flags->data() : nullptr) {}
 
 Status MemClient::Usable() const {
@@ -142,6 +143,7 @@ Result<Ticket> MemClient::Start(shm::Request request) {
   TP_RETURN_IF_ERROR(Usable());
   if (HasParked()) TP_RETURN_IF_ERROR(AwaitParked());
   TP_CHECK(requests_.size() < kTicketsMax, "more tickets in flight than kTicketsMax; take outcomes with Wait first");
+  attempt_.Name(&request);
   const Ticket ticket = requests_.Add(&request);
   const Status sent = PushWhenRoom(request);
   if (sent.ok()) return ticket;
@@ -149,12 +151,18 @@ Result<Ticket> MemClient::Start(shm::Request request) {
   return sent;
 }
 
+// In the words of the session's version: earlier ones know of no attempts.
+bool MemClient::Push(shm::Request request, shm::More more) {
+  if (session_.port->protocol() < shm::kAbiAttempt && !TP_PLANTED("client.attempt_to_older_server")) request.flags &= shm::kResubmitted;
+  return session_.port->Push(request, more);
+}
+
 Status MemClient::PushWhenRoom(const shm::Request& request) {
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + options_.wait_timeout_ns - parked_ns_;
   const uint64_t comebacks = comebacks_;
   // With at most kTicketsMax requests in flight the ring is never full for an honest server; a stopped one is waited for.
-  while (!session_.port->Push(request)) {
+  while (!Push(request, shm::More::kNo)) {
     TP_RETURN_IF_ERROR(CheckSession());
     if (comebacks_ != comebacks) return Status();  // sent with all the others
     if (clock.NowNs() > end + parked_ns_) return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
@@ -173,6 +181,7 @@ void MemClient::TakeCompletions() {
       return;
     }
     entry->outcome.emplace(OutcomeOf(completion, entry->request));
+    attempt_.Follow(entry->request, entry->outcome->status().id(), session_.port->protocol());
     if (!flags_.is_null() && (entry->request.flags & shm::kResubmitted) != 0) {
       const Ticket ticket = requests_.TicketOf(completion.counter);
       flags_.done(ticket)->store(ticket, std::memory_order_release);

@@ -21,6 +21,7 @@
 #include "base/dtype.h"
 #include "base/units.h"
 #include "client/attach.h"
+#include "client/attempt.h"
 #include "client/chunk_service.h"
 #include "client/client_options.h"
 #include "client/control_channel.h"
@@ -71,6 +72,7 @@ class MemClient final : public ChunkService {
   // ok while the session can be used: not ended, and not inherited by fork.
   Status Usable() const;
   Result<Ticket> Start(shm::Request request);
+  bool Push(shm::Request request, shm::More more);
   Status PushWhenRoom(const shm::Request& request);
   void TakeCompletions();
   Result<Outcome> OutcomeOf(const shm::Completion& completion, const shm::Request& request) const;
@@ -106,6 +108,7 @@ class MemClient final : public ChunkService {
   const ForkGuard fork_guard_;
   ControlChannel channel_;
   AttachedSession session_;
+  Attempt attempt_;
   const shm::FlagPages flags_;  // null where the server made the rCache
   RequestLog requests_;
   std::vector<shm::Request> parked_;  // to be sent again; the first parked_sent_ have been

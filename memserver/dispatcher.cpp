@@ -188,6 +188,12 @@ shm::Completion SealedAnswer(const Job& job, const Request& request) {
   return completion;
 }
 
+// A request of the open step, but of an attempt at it that was found not to be finite.
+bool IsOfDropped(const Job& job, Version version, uint32_t flags) {
+  if (job.run_broken() || version != job.states->sealed_version()) return false;
+  return AttemptOf(*job.states, flags) == OfAttempt::kDropped;
+}
+
 // A request that was sent before, to a server that ended without answering: is its effect in kept memory? (A fetch has none.)
 bool IsApplied(Seat* seat, const Request& request) {
   JobStates& states = *seat->job->states;
@@ -198,6 +204,8 @@ bool IsApplied(Seat* seat, const Request& request) {
       return states.weights_ready() || request.element_begin + request.element_count <= begin + intake.put_elements;
     }
     case shm::Op::kSubmitGradient:
+      // Nothing is left to apply it to.
+      if (IsOfDropped(*seat->job, request.version, request.flags)) return true;
       if (request.version == states.sealed_version())
         return request.micro_batch < intake.micro_batches_accepted && !TP_PLANTED("traffic.resent_gradient_again");
       return request.version + 1 == states.sealed_version();
@@ -215,8 +223,13 @@ bool AnswerResentEnd(Seat* seat, const shm::EndStepRequest& request) {
     Answer(seat, SealedAnswer(*job, shm::AsRequest(request)));
     return true;
   }
-  // All gradients had been answered when the rank ended the step; if they are gone, the last server had found one that was not finite.
-  if (job->run_broken() || request.version != job->states->sealed_version() || job->intake.RankComplete(seat->rank)) return false;
+  if (job->run_broken() || request.version != job->states->sealed_version()) return false;
+  // An end that names no attempt is judged by the rank's gradients, which had all been answered before
+  // it: if they are gone, the last server had found one that was not finite. A rank without chunks has
+  // none to tell by.
+  const bool named = shm::AttemptIn(request.flags).has_value();
+  const bool is_over = named ? IsOfDropped(*job, request.version, request.flags) : !job->intake.RankComplete(seat->rank);
+  if (!is_over) return false;
   Answer(seat, Failure(shm::AsRequest(request), ErrorId::kNonFinite));
   return true;
 }
@@ -228,7 +241,7 @@ bool IsPassedOver(const Job& job, const Request& request) {
 
 void EndStep(Seat* seat, const shm::EndStepRequest& request) {
   Job* job = seat->job;
-  if (request.flags == shm::kResubmitted && AnswerResentEnd(seat, request)) return;
+  if (shm::IsResent(request.flags) && AnswerResentEnd(seat, request)) return;
   if (job->run_broken()) {
     Answer(seat, Failure(shm::AsRequest(request), ErrorId::kPeerLost));
     return;
@@ -273,6 +286,8 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     seat->violation = "the operation is unknown";
     return;
   }
+  seat->violation = CheckFlags(request, seat->session->port().protocol());
+  if (seat->violation != nullptr) return;
   if (request.op == static_cast<uint32_t>(shm::Op::kEndStep)) {
     EndStep(seat, shm::AsEndStep(request));
     return;
@@ -287,12 +302,12 @@ void Dispatcher::Handle(Seat* seat, const Request& request) {
     return;
   }
   const char* why = CheckRange(*seat->job->states, seat->rank, seat->session->rcache_bytes(), request);
-  if (why == nullptr && request.flags == shm::kResubmitted && IsApplied(seat, request)) {
+  if (why == nullptr && shm::IsResent(request.flags) && IsApplied(seat, request)) {
     Answer(seat, Success({request, 0, 0, false}));
     TP_POINT("server.resubmit_answered");
     return;
   }
-  if (why == nullptr && request.flags == shm::kResubmitted && IsPassedOver(*seat->job, request)) {
+  if (why == nullptr && shm::IsResent(request.flags) && IsPassedOver(*seat->job, request)) {
     Answer(seat, Failure(request, ErrorId::kVersionGone));
     return;
   }

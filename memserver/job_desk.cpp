@@ -349,6 +349,7 @@ void JobDesk::Attach(Seat* seat) {
   attached.job_nonce = seat->job->nonce;
   attached.last_skipped = step.skipped != 0;
   attached.note = seat->job->note;
+  attached.attempt = states.attempt();
   Tell(seat->job->uid, LogLevel::kInfo, "rank attached",
        {{"job", seat->job->id},
         {"rank", seat->rank},

@@ -38,6 +38,7 @@ void StepDesk::FinishStep(Job* job) {
     LogWarn("a gradient is not finite; the step was not sealed", {{"job", job->id}, {"version", record.version - 1}});
     // First the drop: ranks that were answered begin the next attempt, also at another server.
     job->intake.Drop();
+    TP_POINT("server.step_dropped");
     AnswerStep(job, record, ErrorId::kNonFinite);
     job->step.Clear();
     return;

@@ -76,6 +76,7 @@ void PutPayload(const WelcomeFrame& frame, ByteWriter* out) {
   out->Put(frame.last_skipped);
   out->Put(frame.job_nonce);
   if (frame.protocol >= kAbiNote) out->PutString(frame.note);
+  if (frame.protocol >= kAbiAttempt) out->Put(frame.attempt);
 }
 void PutPayload(const RefusedFrame& frame, ByteWriter* out) {
   PutStatus(frame.why, out);
@@ -192,6 +193,7 @@ bool GetPayload(ByteReader* in, WelcomeFrame* frame) {
   frame->last_skipped = in->Get<uint32_t>();
   frame->job_nonce = in->Get<uint64_t>();
   if (frame->protocol >= kAbiNote) frame->note = in->GetString(kRunNoteMax);
+  if (frame->protocol >= kAbiAttempt) frame->attempt = in->Get<uint32_t>();
   return true;
 }
 bool GetPayload(ByteReader* in, RefusedFrame* frame) {

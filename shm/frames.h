@@ -92,6 +92,7 @@ struct WelcomeFrame {
   uint64_t job_nonce = 0;     // names the job's states in kept memory
   uint32_t last_skipped = 0;  // 1: the sealed step was skipped because a gradient overflowed
   std::string note = {};      // as the job's first rank said it; since version 6
+  uint32_t attempt = 0;       // at the open step, as in a request's flags; since version 7
 };
 struct RefusedFrame {
   Status why;

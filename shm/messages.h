@@ -6,21 +6,25 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 namespace tidepool::shm {
 
 // The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a struct there obliges a new number; a
 // program goes on speaking the version before where shm/own_protocols.cpp says so (shm/protocol.h).
-inline constexpr uint32_t kAbiVersion = 6;
-// The version before, which programs of this release speak too (5 was between releases): ranks bring no memory and say nothing of their
-// run.
+inline constexpr uint32_t kAbiVersion = 7;
+// The version before, which programs of this release speak too (5 and 6 were between releases): ranks
+// bring no memory, and say nothing of their run, nor of their attempts.
 inline constexpr uint32_t kAbiVersionBefore = 4;
 // The first version in which a rank may bring its rCache (frames.h).
 inline constexpr uint32_t kAbiBrought = 5;
 // The first version in which a rank says what its run is known by, and hears what the job's first one said (frames.h).
 inline constexpr uint32_t kAbiNote = 6;
-static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion);
+// The first version in which gradients and ends of steps name their attempt (kNamesAttempt), and a rank
+// hears which one is open.
+inline constexpr uint32_t kAbiAttempt = 7;
+static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion);
 
 enum class Op : uint32_t {
   kPutWeights = 1,      // fp32 values of this rank's shard, from the rCache into the master plane (before training); or a frozen chunk
@@ -34,6 +38,16 @@ inline constexpr uint32_t kOpMin = 1, kOpMax = 5;
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it. The server then answers it without
 // applying it where its effect is already in kept memory.
 inline constexpr uint32_t kResubmitted = 1;
+// Set in `flags` of a kSubmitGradient or kEndStep that says to which attempt at the step of its version
+// it belongs: the upper 24 bits hold the number. The first attempt at a step is 0. Each one that is
+// dropped, because a gradient was not finite or a rank was lost, is followed by the next number, modulo
+// 2^24. A request of a dropped attempt never counts for another one, however often it is sent. Optional:
+// a rank that attached to a server of an earlier version knows its attempt from the next sealed step on.
+// 0 in sessions of versions before kAbiAttempt.
+inline constexpr uint32_t kNamesAttempt = 2;
+inline constexpr uint32_t kAttemptBits = 24;
+inline constexpr uint32_t kAttemptMask = (uint32_t{1} << kAttemptBits) - 1;
+inline constexpr uint32_t kAttemptShift = 32 - kAttemptBits;
 
 // kPutWeights, kFetch, kSubmitGradient. Element ranges count elements of the whole chunk (all shards), not bytes.
 // kClaimFrozen: counter, op, chunk and flags alone; all else is 0.
@@ -46,7 +60,7 @@ struct Request {
   uint64_t element_begin;  // first element in the chunk
   uint64_t element_count;  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the job's dtype
   uint32_t micro_batch;    // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; else 0
-  uint32_t flags;          // 0 or kResubmitted
+  uint32_t flags;          // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
 };
 
 // Of a fetch whose rank brought its rCache: so many uses of chunks of its order come before the one that it is for; 0: the rank waits for
@@ -66,8 +80,26 @@ struct EndStepRequest {
   uint32_t scaler_steps;  // loss scaler's count of good steps, kept in the step record
   uint64_t random_state;  // trainer's random state, kept in the step record
   uint32_t reserved;      // 0
-  uint32_t flags;         // 0 or kResubmitted
+  uint32_t flags;         // kResubmitted, FlagsOfAttempt, or both; else 0
 };
+
+// What `flags` of a request that belongs to this attempt have besides kResubmitted.
+constexpr uint32_t FlagsOfAttempt(uint32_t attempt) {
+  return kNamesAttempt | (attempt & kAttemptMask) << kAttemptShift;
+}
+constexpr std::optional<uint32_t> AttemptIn(uint32_t flags) {
+  return (flags & kNamesAttempt) != 0 ? std::optional(flags >> kAttemptShift) : std::nullopt;
+}
+constexpr uint32_t AttemptAfter(uint32_t attempt) {
+  return (attempt + 1) & kAttemptMask;
+}
+// Numbers go round: of two attempts the later one is less than half of a turn ahead.
+constexpr bool IsBefore(uint32_t attempt, uint32_t other) {
+  return attempt != other && ((other - attempt) & kAttemptMask) <= kAttemptMask / 2;
+}
+constexpr bool IsResent(uint32_t flags) {
+  return (flags & kResubmitted) != 0;
+}
 
 struct Completion {
   uint64_t counter;  // of the request that it answers

@@ -51,6 +51,7 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32
   completion->magic = kCompletionMagic;
   completion->abi = protocol;
   completion->session = session;
+  port->protocol_ = protocol;
   return port;
 }
 
@@ -116,6 +117,7 @@ Result<std::unique_ptr<ClientPort>> ClientPort::Map(UniqueFd submission, UniqueF
     return Status(ErrorId::kAbiMismatch, "memserver's rings have protocol version " + std::to_string(up->abi) +
                                              ", the session was to have " + std::to_string(protocol));
   }
+  port->protocol_ = protocol;
   return port;
 }
 

@@ -46,6 +46,7 @@ class alignas(64) ServerPort {
   // Marks the session as ended, for a client that looks only at its ring, and wakes it.
   void End(ErrorId reason);
 
+  uint32_t protocol() const { return protocol_; }
   int submission_fd() const { return submission_->fd(); }
   int completion_fd() const { return completion_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }  // eventfd: polled edge-triggered, never read
@@ -63,6 +64,7 @@ class alignas(64) ServerPort {
   uint64_t submissions_published_ = 0;
   uint32_t empty_looks_ = 0;           // since the client's position was read
   uint32_t sleep_ = kUnnumberedSleep;  // number of the last sleep
+  uint32_t protocol_ = 0;
 };
 
 class alignas(64) ClientPort {
@@ -71,6 +73,7 @@ class alignas(64) ClientPort {
   static Result<std::unique_ptr<ClientPort>> Map(UniqueFd submission, UniqueFd completion, UniqueFd doorbell,
                                                  uint32_t protocol = kOwnProtocols.highest);
 
+  uint32_t protocol() const { return protocol_; }
   // False when the ring is full. Rings the doorbell when the server sleeps and was not rung for in this sleep. Where more follows, the
   // server sees nothing before the last Push of the batch, the one that finds the ring full, or each 16th.
   bool Push(const Request& request, More more = More::kNo);
@@ -94,6 +97,7 @@ class alignas(64) ClientPort {
   Request first_{};                     // of that batch: written last
   uint64_t submissions_consumed_ = 0;   // last read value of the server's position
   uint32_t rung_sleep_ = 0;             // number of the sleep that the doorbell was last rung for
+  uint32_t protocol_ = 0;
 };
 
 // The ways of each message are inline: a call with the item in memory on both of its sides takes about as long as the ring does

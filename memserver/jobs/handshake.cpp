@@ -170,6 +170,7 @@ shm::Frame ConnectionProtocol::AnswerTo(const Attached& attached) const {
   welcome.last_skipped = attached.last_skipped ? 1 : 0;
   welcome.rcache_bytes = spec_->rcache_bytes;
   welcome.note = attached.note;
+  welcome.attempt = attached.attempt;
   return welcome;
 }
 

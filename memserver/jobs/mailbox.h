@@ -236,6 +236,7 @@ struct Attached {
   uint64_t job_nonce = 0;
   bool last_skipped = false;
   std::string note = {};  // of the job
+  uint32_t attempt = 0;   // at the open step
 };
 // Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's memory is free: the client waits for it.
 struct SessionOver {

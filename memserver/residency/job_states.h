@@ -248,6 +248,8 @@ class JobStates {
   void SetRank(Rank rank, const RankIdentity& identity);
   void ClearRank(Rank rank);
   uint64_t open_step() const { return record_->open_step.load(std::memory_order_relaxed); }
+  // The attempt at the open step, as requests name it.
+  uint32_t attempt() const { return AttemptOfOpenStep(open_step()); }
   // Gradients of the open step that were stored so far do not count any more.
   void NextAttempt();
   // The step after the sealed one is open.

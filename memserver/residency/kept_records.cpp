@@ -9,11 +9,13 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/planted.h"
+#include "shm/messages.h"
 
 namespace tidepool::memserver {
 namespace {
 
-constexpr uint32_t kAttemptBits = 24;
+constexpr uint32_t kAttemptBits = shm::kAttemptBits;
+static_assert(kAttemptBits == 24, "a part of the kept layout");
 constexpr uint32_t kCountBits = 17;  // micro-batches: at most 2^16
 constexpr uint32_t kCheckBits = 24;
 
@@ -35,6 +37,10 @@ uint64_t OpenStepWord(Version version, uint64_t attempt) {
 
 Version VersionOfOpenStep(uint64_t open_step) {
   return open_step >> kAttemptBits;
+}
+
+uint32_t AttemptOfOpenStep(uint64_t open_step) {
+  return static_cast<uint32_t>(Low(open_step, kAttemptBits));
 }
 
 uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches) {

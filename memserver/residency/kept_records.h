@@ -181,6 +181,8 @@ struct StagingRecord {
 uint64_t OpenStepWord(Version version, uint64_t attempt);
 // The version that every word of the open step has.
 Version VersionOfOpenStep(uint64_t open_step);
+// The attempt at it, as requests name it.
+uint32_t AttemptOfOpenStep(uint64_t open_step);
 uint64_t GradientWord(uint64_t open_step, uint32_t micro_batches);
 // Micro-batches that `word` counts for the attempt `open_step`; 0 when it was written in another one.
 uint32_t MicroBatchesOf(uint64_t word, uint64_t open_step);

@@ -23,7 +23,6 @@ const char* CheckClaim(const shm::Request& request) {
 }  // namespace
 
 const char* CheckFrozen(const JobStates& states, uint64_t rcache_bytes, const shm::Request& request) {
-  if ((request.flags & ~shm::kResubmitted) != 0) return "a reserved flag is set";
   // It is refused whatever it says.
   if (IsOp(request, shm::Op::kSubmitGradient)) return nullptr;
   if (request.micro_batch != shm::UsesAhead(request)) return "the micro-batch of this request is not zero";

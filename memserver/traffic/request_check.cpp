@@ -1,6 +1,7 @@
 #include "memserver/traffic/request_check.h"
 
 #include <cmath>
+#include <optional>
 
 #include "base/planted.h"
 
@@ -19,8 +20,21 @@ uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
 
 }  // namespace
 
+const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
+  const auto op = static_cast<shm::Op>(request.op);
+  const bool has_attempt = op == shm::Op::kSubmitGradient || op == shm::Op::kEndStep;
+  const bool names = has_attempt && protocol >= shm::kAbiAttempt && shm::AttemptIn(request.flags);
+  const uint32_t known = shm::kResubmitted | (names ? shm::FlagsOfAttempt(shm::kAttemptMask) : 0);
+  return (request.flags & ~known) != 0 ? "a reserved flag is set" : nullptr;
+}
+
+OfAttempt AttemptOf(const JobStates& states, uint32_t flags) {
+  const std::optional<uint32_t> named = shm::AttemptIn(flags);
+  if (!named || *named == states.attempt() || TP_PLANTED("traffic.attempt_not_compared")) return OfAttempt::kOpen;
+  return shm::IsBefore(*named, states.attempt()) ? OfAttempt::kDropped : OfAttempt::kToCome;
+}
+
 const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes, const shm::Request& request) {
-  if ((request.flags & ~shm::kResubmitted) != 0) return "a reserved flag is set";
   if (request.chunk >= states.spec().chunks.size()) return "the job has no such chunk";
   if (!states.spec().IsMember(request.chunk, rank)) return "the rank is not a member of the chunk's data-parallel group";
   const uint64_t elements = states.spec().chunks[request.chunk].elements;
@@ -67,6 +81,7 @@ const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& requ
   const ShardIntake& intake = states.intake(request.chunk, rank);
   if (!states.weights_ready()) return "a gradient came before the weights";
   if (request.version != states.sealed_version()) return "the gradient belongs to another version than the open step";
+  if (AttemptOf(states, request.flags) != OfAttempt::kOpen) return "the gradient belongs to another attempt than the open one";
   if (!IsExactShard(states, chunk, rank, request)) return "the gradient is not exactly the rank's shard";
   if (request.micro_batch >= states.spec().micro_batches) return "the step has no such micro-batch";
   if (request.micro_batch != intake.micro_batches_accepted) return "micro-batches of a chunk are out of order";
@@ -79,9 +94,10 @@ bool HasUsableNumbers(const shm::EndStepRequest& request) {
 }
 
 const char* CheckEndStep(const JobStates& states, const shm::EndStepRequest& request) {
-  if (request.reserved != 0 || (request.flags & ~shm::kResubmitted) != 0) return "a reserved field is not zero";
+  if (request.reserved != 0) return "a reserved field is not zero";
   if (!states.weights_ready()) return "a step ended before the weights came";
   if (request.version != states.sealed_version()) return "the step that ends is not the open one";
+  if (AttemptOf(states, request.flags) != OfAttempt::kOpen) return "the attempt that ends is not the open one";
   return nullptr;
 }
 

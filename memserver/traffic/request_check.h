@@ -12,6 +12,12 @@
 
 namespace tidepool::memserver {
 
+// The flags of any request, in a session of this version of the protocol.
+const char* CheckFlags(const shm::Request& request, uint32_t protocol);
+// Which attempt at the open step the flags name, seen from the open one. Flags that name none are of
+// the open one.
+enum class OfAttempt { kOpen, kDropped, kToCome };
+OfAttempt AttemptOf(const JobStates& states, uint32_t flags);
 // Chunk, membership, element range and rCache range of any request that moves elements of `element_bytes` each.
 const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes, const shm::Request& request);
 const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request);

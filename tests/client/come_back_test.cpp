@@ -68,14 +68,16 @@ TEST_F(ComeBackTest, WhatWasNotAnsweredIsSentAgainInOrderAndMarked) {
       const auto request = server_.NextRequest();
       ASSERT_TRUE(request.has_value());
       EXPECT_EQ(request->counter, i);
-      EXPECT_EQ(request->flags, shm::kResubmitted);
+      EXPECT_TRUE(shm::IsResent(request->flags));
       again.push_back(*request);
     }
     EXPECT_EQ(again[0].rcache_offset, 10U);
     EXPECT_EQ(again[1].op, static_cast<uint32_t>(shm::Op::kSubmitGradient));
     EXPECT_EQ(again[1].micro_batch, 2U);
     EXPECT_EQ(shm::AsEndStep(again[2]).data_cursor, 99U);
-    EXPECT_EQ(shm::AsEndStep(again[2]).flags, shm::kResubmitted);
+    EXPECT_EQ(again[0].flags, shm::kResubmitted) << "a fetch is of no attempt";
+    EXPECT_EQ(again[1].flags, shm::kResubmitted | shm::FlagsOfAttempt(0));
+    EXPECT_EQ(shm::AsEndStep(again[2]).flags, shm::kResubmitted | shm::FlagsOfAttempt(0));
     for (const uint64_t counter : {3, 1, 2}) server_.Answer(counter, 200 + counter);
   });
   EXPECT_EQ(client_->Wait(c).value().version, 202U);

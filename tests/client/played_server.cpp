@@ -87,9 +87,10 @@ shm::HelloFrame PlayedServer::TakeGreeting() {
 }
 
 void PlayedServer::Welcome() {
-  port_ = std::move(shm::ServerPort::Create(1)).value();
+  port_ = std::move(shm::ServerPort::Create(1, protocol)).value();
   shm::WelcomeFrame welcome;
-  welcome.protocol = shm::kAbiVersion;
+  welcome.protocol = protocol;
+  welcome.attempt = attempt;
   welcome.session = 1;
   welcome.rcache_bytes = kRcacheBytes;
   welcome.sealed_version = 12;
@@ -104,8 +105,8 @@ shm::ResumeFrame PlayedServer::TakeResume() {
 }
 
 void PlayedServer::Resumed(uint32_t session) {
-  port_ = std::move(shm::ServerPort::Create(session)).value();
-  Send(shm::ResumedFrame{shm::kAbiVersion, session}, {port_->submission_fd(), port_->completion_fd(), port_->doorbell_fd()});
+  port_ = std::move(shm::ServerPort::Create(session, protocol)).value();
+  Send(shm::ResumedFrame{protocol, session}, {port_->submission_fd(), port_->completion_fd(), port_->doorbell_fd()});
 }
 
 void PlayedServer::RefuseResume(ErrorId id) {
@@ -126,8 +127,9 @@ std::optional<shm::Request> PlayedServer::NextRequest() {
   }
 }
 
-void PlayedServer::Answer(uint64_t counter, Version version) {
+void PlayedServer::Answer(uint64_t counter, Version version, ErrorId error) {
   shm::Completion completion{};
+  completion.error = static_cast<uint32_t>(error);
   completion.counter = counter;
   completion.version = version;
   EXPECT_TRUE(port_->Push(completion));

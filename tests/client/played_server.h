@@ -47,14 +47,16 @@ class PlayedServer {
   void RefuseResume(ErrorId id);
   // The next request; waits for it at most 5 s.
   std::optional<shm::Request> NextRequest();
-  void Answer(uint64_t counter, Version version = 0);
+  void Answer(uint64_t counter, Version version = 0, ErrorId error = ErrorId::kNone);
   // As a killed process: the socket closes without a word, the rings stay as they are.
   void Die();
   void StopListening() { listening_.Reset(); }
   bool ClientWaits(int64_t timeout_ns) const;
 
-  std::vector<UniqueFd> fds;  // of the last frame
-  UniqueFd brought;           // that came with the greeting
+  uint32_t protocol = shm::kAbiVersion;  // of the next session
+  uint32_t attempt = 0;                  // at its open step
+  std::vector<UniqueFd> fds;             // of the last frame
+  UniqueFd brought;                      // that came with the greeting
   const shm::Segment& rcache() const { return *rcache_; }
   shm::ServerPort& port() { return *port_; }
   shm::FlagPages flags() const { return shm::FlagPages(flags_->data()); }

@@ -105,7 +105,11 @@ void HostileRank::SendRequest(FuzzInput* input) {
     }
     request = std::bit_cast<shm::Request>(words);
   }
-  if (input->OneIn(8)) request.flags = shm::kResubmitted;
+  if (input->OneIn(8)) {
+    const uint32_t attempt = at->job->states->attempt();
+    request.flags = shm::kResubmitted;
+    if (input->OneIn(2)) request.flags |= shm::FlagsOfAttempt(static_cast<uint32_t>(OddNumber(input, attempt)));
+  }
   request.counter = counter_ + 1;
   if (input->OneIn(32)) request.counter = OddNumber(input, request.counter);
   if (rank_side_->port().Push(request)) ++counter_;

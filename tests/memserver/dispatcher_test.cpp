@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include <gtest/gtest.h>
+#include "memserver/traffic/request_check.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {
@@ -99,6 +100,12 @@ const BadRequest kBadRequests[] = {
     {"ClaimOfATrainedChunk", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 5; }), "not frozen"},
     {"OpHuge", With(Fetch(0, 0, 1, 0), [](Request* r) { r->op = 0xffffffff; }), "operation is unknown"},
     {"Reserved", With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = 2; }), "reserved"},
+    {"AttemptOfAFetch", With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0); }), "reserved"},
+    {"AttemptWithoutItsMark", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = 1 << 8; }), "reserved"},
+    {"AttemptToCome", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(1); }), "another attempt"},
+    {"AttemptToComeAgain", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(1) | 1; }), "another attempt"},
+    {"AttemptThatIsOver", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(~0U); }), "another attempt"},
+    {"FlagBesideTheAttempt", With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0) | 4; }), "reserved"},
     {"ChunkPastEnd", Fetch(2, 0, 1, 0), "no such chunk"},
     {"ChunkHuge", Fetch(0xffffffff, 0, 1, 0), "no such chunk"},
     {"EmptyRange", Fetch(0, 0, 0, 0), "empty"},
@@ -124,6 +131,44 @@ const BadRequest kBadRequests[] = {
 };
 INSTANTIATE_TEST_SUITE_P(All, HostileRequest, ::testing::ValuesIn(kBadRequests),
                          [](const ::testing::TestParamInfo<BadRequest>& row) { return row.param.name; });
+
+Request EndOf(Version version, uint32_t flags) {
+  Request request = FakeRank::EndStepRequestOf(version, 0.01F, 1);
+  request.flags = flags;
+  return request;
+}
+
+TEST_F(Hostile, AnEndOfAnAttemptThatHasNotBegun) {
+  attacked_.Submit({.seed = 1});
+  attacker_->Send(EndOf(0, shm::FlagsOfAttempt(1) | shm::kResubmitted));
+  ExpectExpelled("attempt");
+}
+
+TEST_F(Hostile, ANewEndOfAnAttemptThatIsOver) {
+  attacked_.Submit({.seed = 1});
+  attacker_->Send(EndOf(0, shm::FlagsOfAttempt(shm::kAttemptMask)));
+  ExpectExpelled("attempt");
+}
+
+// Whatever a rank says of attempts that are over, its peer's step takes nothing from it.
+TEST_F(Hostile, RequestsOfAttemptsThatNeverWereChangeNothing) {
+  const uint32_t never = shm::FlagsOfAttempt(shm::kAttemptMask - 2) | shm::kResubmitted;
+  const auto gradient = With(Gradient(0, kShard, 1), [never](Request* r) { r->flags = never; });
+  EXPECT_EQ(world_.Await(attacker_, attacker_->Send(gradient)).error, 0U);
+  EXPECT_EQ(world_.Await(attacker_, attacker_->Send(EndOf(0, never))).error, static_cast<uint32_t>(ErrorId::kNonFinite));
+  const Job& job = *world_.tables().FindJob("attacked");
+  EXPECT_EQ(job.states->intake(0, 0).micro_batches_accepted, 0U);
+  EXPECT_FALSE(job.step.HasEnded(0));
+  EXPECT_EQ(attacked_.Step({.seed = 1}).version, 1U);
+  EXPECT_EQ(attacked_.Compare(2e-6), "");
+}
+
+TEST(Flags, OfAttemptsAreReservedInEarlierVersions) {
+  const Request gradient = With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(7) | shm::kResubmitted; });
+  EXPECT_EQ(CheckFlags(gradient, shm::kAbiAttempt), nullptr);
+  EXPECT_NE(CheckFlags(gradient, shm::kAbiAttempt - 1), nullptr);
+  EXPECT_EQ(CheckFlags(EndOf(0, shm::kResubmitted), shm::kAbiVersionBefore), nullptr);
+}
 
 TEST_F(Hostile, ACounterThatSkips) {
   Request request = Fetch(0, 0, 1, 0);

@@ -1,5 +1,8 @@
 // What the simulation found and was mended, each as the shortest story that shows it: a server dies at one point, and the next one goes on.
+#include <algorithm>
+#include <array>
 #include <functional>
+#include <limits>
 #include <string_view>
 
 #include <gtest/gtest.h>
@@ -69,6 +72,65 @@ TEST_F(FoundBySimulation, AStepThatIsNotFiniteIsForgottenBeforeItsRanksHearOfIt)
   EXPECT_EQ(job().states->intake(0, 0).micro_batches_stored, 0U);
   EXPECT_EQ(trainer_->Step({.seed = 2}).version, 1U);
   ExpectModel();
+}
+
+// The server died between the drop of a step that was not finite and its answers. Gradients and ends
+// that were sent again counted for the next attempt: it was sealed with gradients of the dropped one.
+TEST_F(FoundBySimulation, WhatIsSentAgainOfADroppedAttemptCountsForNoOther) {
+  Start({.world = 2, .chunks = 1});
+  DieAt("server.step_dropped", 1, [this] { trainer_->Step({.seed = 1, .poisoned = true}); });
+  world_.Restart();
+  const uint32_t again = shm::kResubmitted | shm::FlagsOfAttempt(0);
+  for (const auto& rank : trainer_->ranks()) ASSERT_TRUE(world_.Resume(rank.get(), trainer_->spec()));
+  const uint64_t shard = trainer_->spec().ShardElements(0);
+  for (const auto& rank : trainer_->ranks()) {
+    shm::Request gradient = FakeRank::SubmitRequest({.begin = shard * rank->rank(), .count = shard});
+    gradient.flags = again;
+    EXPECT_EQ(world_.Await(rank.get(), rank->Send(gradient)).error, 0U) << "as it would have been answered";
+    EXPECT_EQ(job().states->intake(0, rank->rank()).micro_batches_accepted, 0U);
+    shm::Request end = FakeRank::EndStepRequestOf(0, 0.01F, 1);
+    end.flags = again;
+    EXPECT_EQ(world_.Await(rank.get(), rank->Send(end)).error, static_cast<uint32_t>(ErrorId::kNonFinite));
+  }
+  EXPECT_EQ(trainer_->Step({.seed = 2}).version, 1U);
+  ExpectModel();
+}
+
+// The same death: no missing gradient tells that the end of a rank without chunks is an old one. It
+// ended the next attempt.
+TEST_F(FoundBySimulation, TheEndOfARankWithoutChunksEndsItsOwnAttemptOnly) {
+  shm::JobSpec spec = MakeSpec({.world = 2, .chunks = 1});
+  spec.data_groups.push_back({0b01});
+  spec.chunks[0].data_group = 1;
+  const std::array ranks{world_.Join(spec, 0), world_.Join(spec, 1)};
+  FakeRank& member = *ranks[0];
+  const uint64_t elements = spec.chunks[0].elements;
+  ASSERT_EQ(world_.Await(&member, member.Put(0, 0, elements, 0)).error, 0U);
+  const auto end = [](FakeRank* rank, uint32_t flags) {
+    shm::Request request = FakeRank::EndStepRequestOf(0, 0.01F, 1);
+    request.flags = flags;
+    return rank->Send(request);
+  };
+  const auto submit = [&](float value, uint32_t attempt) {
+    std::fill_n(member.At<float>(0), elements, value);
+    shm::Request request = FakeRank::SubmitRequest({.count = elements});
+    request.flags = shm::FlagsOfAttempt(attempt);
+    EXPECT_EQ(world_.Await(&member, member.Send(request)).error, 0U);
+  };
+  submit(std::numeric_limits<float>::infinity(), 0);
+  for (const auto& rank : ranks) end(rank.get(), shm::FlagsOfAttempt(0));
+  DieAt("server.step_dropped", 1, [this] { world_.Settle(); });
+  world_.Restart();
+  for (const auto& rank : ranks) {
+    ASSERT_TRUE(world_.Resume(rank.get(), spec));
+    const uint64_t sent = end(rank.get(), shm::FlagsOfAttempt(0) | shm::kResubmitted);
+    EXPECT_EQ(world_.Await(rank.get(), sent).error, static_cast<uint32_t>(ErrorId::kNonFinite)) << "rank " << rank->rank();
+    EXPECT_FALSE(job().step.HasEnded(rank->rank())) << "rank " << rank->rank();
+  }
+  submit(1, 1);
+  for (const auto& rank : ranks) end(rank.get(), shm::FlagsOfAttempt(1));
+  world_.Settle();
+  for (const auto& rank : ranks) EXPECT_EQ(rank->Take()->version, 1U);
 }
 
 // The order of the updates was the one of the chunks that a dead server had left to do, and stayed that for the next step: the other chunks

@@ -142,6 +142,10 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"GradientOfOthersShard", Op::kSubmitGradient, [](Request* r) { r->element_begin = 2048; }, "exactly the rank's shard"},
         Lie{"GradientOfPart", Op::kSubmitGradient, [](Request* r) { r->element_count = 1024; }, "exactly the rank's shard"},
         Lie{"GradientOfNextStep", Op::kSubmitGradient, [](Request* r) { r->version = 1; }, "another version"},
+        Lie{"GradientOfAttemptToCome", Op::kSubmitGradient, [](Request* r) { r->flags = shm::FlagsOfAttempt(1); }, "another attempt"},
+        Lie{"GradientOfWildAttempt", Op::kSubmitGradient, [](Request* r) { r->flags = shm::FlagsOfAttempt(0x800000); }, "another attempt"},
+        Lie{"AttemptOfFetch", Op::kFetch, [](Request* r) { r->flags = shm::FlagsOfAttempt(0); }, "reserved"},
+        Lie{"AttemptUnmarked", Op::kSubmitGradient, [](Request* r) { r->flags = ~0U << shm::kAttemptShift; }, "reserved"},
         Lie{"GradientOfUnknownMicroBatch", Op::kSubmitGradient, [](Request* r) { r->micro_batch = 1; }, "micro-batch"},
         Lie{"GradientBeforeWeights", Op::kSubmitGradient, [](Request*) {}, "before the weights", true},
         Lie{"WeightsOfOthersShard", Op::kPutWeights, [](Request* r) { r->element_begin = 2048; }, "in order", true},
@@ -187,6 +191,9 @@ TEST_F(LyingEndStep, WithNumbersThatUpdateNothing) {
 }
 TEST_F(LyingEndStep, OfAnotherVersion) {
   Try([](auto* end) { end->version = 7; }, "not the open one");
+}
+TEST_F(LyingEndStep, OfAFlagThatNobodyKnows) {
+  Try([](auto* end) { end->flags = ~0U; }, "reserved");
 }
 TEST_F(LyingEndStep, WithoutItsGradients) {
   Try([](auto*) {}, "before all gradients");

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "server.piece_staged": ON_NVME,
     "server.piece_stored": ON_NVME,
     "server.piece_written": ON_NVME,
+    "server.step_dropped": "no gradient of the campaigns is infinite: found_by_simulation_test.cpp, and the simulation",
     "server.stand_in_written": "only where a drive takes no states: unwritten_test.cpp",
     "keeper.given": "the memory dies with both: durability_test.cpp",
     "server.rank_queued": "campaigns have room for all: shared_pool_test.cpp",

@@ -169,6 +169,39 @@ TEST(Frames, WhatARunIsKnownByIsSaidBothWays) {
   EXPECT_EQ(Through(welcome).note, "");
 }
 
+TEST(Frames, TheOpenAttemptIsSaidInWelcomeSinceRequestsNameIt) {
+  WelcomeFrame welcome{kAbiAttempt};
+  welcome.note = "batch 8\n";
+  welcome.attempt = 5;
+  EXPECT_EQ(Through(welcome).attempt, 5U);
+  EXPECT_EQ(Through(welcome).note, "batch 8\n");
+  const size_t said = EncodeFrame(welcome).size();
+  welcome.protocol = kAbiAttempt - 1;
+  EXPECT_EQ(EncodeFrame(welcome).size(), said - 4);
+  EXPECT_EQ(Through(welcome).attempt, 0U);
+}
+
+TEST(Attempts, AreNamedInFlagsBesideTheMarkOfBeingSentAgain) {
+  EXPECT_EQ(AttemptIn(0), std::nullopt);
+  EXPECT_EQ(AttemptIn(kResubmitted), std::nullopt) << "a request may name none";
+  for (const uint32_t attempt : {0U, 1U, kAttemptMask}) {
+    EXPECT_EQ(AttemptIn(FlagsOfAttempt(attempt)), attempt);
+    EXPECT_EQ(AttemptIn(FlagsOfAttempt(attempt) | kResubmitted), attempt);
+    EXPECT_FALSE(IsResent(FlagsOfAttempt(attempt)));
+    EXPECT_TRUE(IsResent(FlagsOfAttempt(attempt) | kResubmitted));
+  }
+}
+
+TEST(Attempts, GoRound) {
+  EXPECT_EQ(AttemptAfter(0), 1U);
+  EXPECT_EQ(AttemptAfter(kAttemptMask), 0U);
+  EXPECT_FALSE(IsBefore(3, 3));
+  EXPECT_TRUE(IsBefore(2, 3));
+  EXPECT_FALSE(IsBefore(3, 2));
+  EXPECT_TRUE(IsBefore(kAttemptMask, 0)) << "one turn later";
+  EXPECT_FALSE(IsBefore(0, kAttemptMask));
+}
+
 TEST(Frames, AVersionBeforeItSaysAndReadsNothingOfIt) {
   HelloFrame hello = SoundHello();
   ResumeFrame resume = SoundResume();

@@ -85,6 +85,7 @@ void SimRank::On(const Attached& attached, std::string* log) {
   frozen_.assign(job_->spec().frozen.size(), {});
   puts_answered_ = puts_sent_ = 0;
   blocks_busy_.assign(job_->spec().rcache_bytes / kBlockBytes, false);
+  attempt_ = client::Attempt(attached.attempt);
   BeginStep(attached.sealed_version);
 }
 
@@ -239,7 +240,7 @@ void SimRank::SendAgain(std::string* log) {
   if (plan_->Has(Fault::kDuplicate) && random_->Below(2) == 0) SendDuplicates();
   for (auto& [counter, pending] : unanswered) {
     if (pending.duplicate) continue;
-    pending.request.flags = shm::kResubmitted;
+    pending.request.flags |= shm::kResubmitted;
     pending.sent_again = true;
     pending_[ends_->Send(pending.request)] = pending;
   }
@@ -255,7 +256,7 @@ void SimRank::SendDuplicates() {
     // Of the step before the open one; where this step is sealed already, its record is gone.
     if (OpOf(answered_[i]) == shm::Op::kEndStep && ended_) continue;
     Pending pending{answered_[i], kNoBlock, true, true};
-    pending.request.flags = shm::kResubmitted;
+    pending.request.flags |= shm::kResubmitted;
     pending_[ends_->Send(pending.request)] = pending;
   }
 }
@@ -263,6 +264,7 @@ void SimRank::SendDuplicates() {
 // --- requests ---
 
 void SimRank::Sent(shm::Request request, uint64_t block) {
+  attempt_.Name(&request);
   const uint64_t counter = ends_->Send(request);
   pending_[counter] = {request, block, false, false};
 }
@@ -467,6 +469,7 @@ void SimRank::OnStepEnded(const Pending& pending, const shm::Completion& answer,
     TP_CHECK(answer.error == 0 && answer.version == version + 1, "a step that is sealed stays so");
     return;
   }
+  attempt_.Follow(pending.request, static_cast<ErrorId>(answer.error), shm::kAbiVersion);
   if (answer.error == static_cast<uint32_t>(ErrorId::kNonFinite)) {
     TP_CHECK(job_->spec().loss_scaling == 0 && version == version_, "a step is refused only without loss scaling");
     BeginStep(version_);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "client/attempt.h"
 #include "tests/fakes/serve_world.h"
 #include "tests/sim/sim_job.h"
 
@@ -98,7 +99,7 @@ class SimRank {
   void Park(std::string* log);
   void SendAgain(std::string* log);
   void SendDuplicates();
-  // Sends the newest request and remembers it.
+  // Sends a new request, which names its attempt, and remembers it.
   void Sent(shm::Request request, uint64_t block);
   void TakeAnswers(std::string* log);
   void OnAnswer(const Pending& pending, const shm::Completion& answer, std::string* log);
@@ -149,6 +150,7 @@ class SimRank {
   uint32_t puts_answered_ = 0, puts_sent_ = 0;
   uint32_t life_ = 0;  // of the job, when this incarnation attached
   Version version_ = 0;
+  client::Attempt attempt_;          // at the step after it
   std::vector<uint32_t> submitted_;  // micro-batches by chunk, of the open step
   bool ended_ = false;
 };
