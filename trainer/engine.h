@@ -51,7 +51,9 @@ struct EngineOptions {
 // What an engine works with. `service` and the collectives (one a data group, null where this rank is no member) must outlive the engine.
 struct EngineParts {
   client::ChunkService* service = nullptr;
-  std::vector<Collective*> groups;     // by data group; as RunSession::groups makes them of the layout's
+  // By data group; as RunSession::groups makes them of the layout's. The engine's alone: transfers start in them whenever a chunk arrives,
+  // also while the engine is not called, so that an operation of somebody else would have another place in their order on each rank.
+  std::vector<Collective*> groups;
   std::vector<at::Tensor> parameters;  // by ParameterId: dense leaves of the layout's dtype; the engine gives up their own memory
   const Clock* clock = nullptr;
   EvictionPolicies policies = {};  // of the rCache
@@ -86,7 +88,8 @@ class TrainingEngine {
   Result<double> TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale);
   // Waits until all gradients are in and the step is sealed. `before` runs between the two; its error leaves the step unsealed.
   Result<client::Outcome> EndStep(const client::StepEnd& end, const std::function<Status()>& before = nullptr);
-  // Forward without gradients on the parameters of `version`.
+  // Forward without gradients on the parameters of `version`. Nothing is in flight when it has returned, also where `loss` used fewer
+  // chunks than the evaluation before.
   Result<double> Evaluate(Version version, const LossFunction& loss);
 
   const ParameterCache& cache() const { return *cache_; }

@@ -255,11 +255,10 @@ Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group,
 Status RunSession::MakeGroup(size_t index, bool nccl) {
   const std::vector<Rank>& ranks = task_.groups[index];
   const bool on_device = task_.device.device != nullptr;
-  const bool member = std::find(ranks.begin(), ranks.end(), place_.rank) != ranks.end();
-  // The group of the whole run is there already, for the host's memory.
-  group_is_world_.push_back(!on_device && ranks.size() == place_.world);
   group_storage_.emplace_back();
-  if (group_is_world_.back() || !member) return {};
+  if (std::find(ranks.begin(), ranks.end(), place_.rank) == ranks.end()) return {};
+  // Also where all ranks are in it: transfers start when their chunks arrive, so that what the caller does together with the other ranks
+  // meanwhile would have another place in the order of this group on each of them.
   const GroupSpec spec{"data" + std::to_string(index), ranks};
   TP_ASSIGN_OR_RETURN(group_storage_.back(), on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));
   return {};
@@ -279,7 +278,7 @@ Result<uint64_t> RunSession::ProvideFrozen(const client::ReadFrozen& read) {
 
 std::vector<Collective*> RunSession::groups() const {
   std::vector<Collective*> groups;
-  for (size_t i = 0; i < group_storage_.size(); ++i) groups.push_back(group_is_world_[i] ? world_.get() : group_storage_[i].get());
+  for (const auto& group : group_storage_) groups.push_back(group.get());
   return groups;
 }
 
@@ -294,7 +293,6 @@ void RunSession::GiveJobBack() {
 void RunSession::Leave() {
   // Groups first: what they still have in flight reads and writes the client's rCache. It fails at once where a peer has died or left.
   group_storage_.clear();
-  group_is_world_.clear();
   if (task_.device.give_up_flags) task_.device.give_up_flags();
   world_.reset();
   // The meeting is over before the server can seat anybody for the next one.

@@ -98,8 +98,9 @@ class RunSession {
   const RankPlace& place() const { return place_; }
   // So long an operation of the ranks may take: the server that one of them starts, or waits for, is part of it.
   int64_t CollectiveTimeoutMs() const;
-  Collective* world() { return world_.get(); }  // null before Meet
-  // One a data group; null where this rank is no member.
+  // All ranks of the run, for what the caller does together with them, also while an engine has transfers in flight; null before Meet.
+  Collective* world() { return world_.get(); }
+  // For an engine alone, one a data group; null where this rank is no member. None of them is world().
   std::vector<Collective*> groups() const;
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
@@ -140,8 +141,7 @@ class RunSession {
   std::unique_ptr<Meeting> meeting_;
   std::unique_ptr<Collective> world_;
   std::optional<CommunicatorSet> communicators_;            // of NCCL; outlives the groups
-  std::vector<std::unique_ptr<Collective>> group_storage_;  // by data group; null where not a member, or where it is the world
-  std::vector<bool> group_is_world_;
+  std::vector<std::unique_ptr<Collective>> group_storage_;  // by data group; null where not a member
   std::unique_ptr<client::MemClient> client_;
   std::string socket_dir_;
 };

@@ -82,6 +82,7 @@ class MemoryChunkService : public client::ChunkService {
   // From the n-th request on, requests fail with kServerGone.
   void FailFrom(uint64_t request) { fail_from_ = request; }
   uint64_t requests() const { return last_; }
+  uint64_t in_flight() const { return requests_.size(); }
   uint64_t in_flight_max() const { return in_flight_max_; }
   // What the last fetch said of its use.
   uint32_t uses_ahead() const { return uses_ahead_; }

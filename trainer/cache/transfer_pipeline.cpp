@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -174,7 +175,8 @@ Status TransferPipeline::AwaitOperators() {
 Status TransferPipeline::WaitAll() {
   const int64_t before = setup_.clock->NowNs();
   Status waited = Progress();
-  while (waited.ok() && !ops_.empty()) waited = WaitFor(first_ + ops_.size() - 1);
+  // The oldest each time: behind the last one earlier ones may still be under way, which would be asked again and again.
+  while (waited.ok() && !ops_.empty()) waited = WaitFor(TP_PLANTED("cache.last_one_awaited") ? first_ + ops_.size() - 1 : first_);
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);
   return waited;
 }

@@ -172,6 +172,23 @@ TEST_F(NcclCollectiveTest, OperationsAreInPlaceAndInTheStream) {
   EXPECT_EQ(library_.aborts, 0);
 }
 
+// The order of what is in the stream is that of the transfers, whatever is agreed on between them.
+TEST_F(NcclCollectiveTest, WhatRanksAgreeOnWhileBlocksAreInFlightIsNotForNccl) {
+  auto group = std::move(Open()).value();
+  std::vector<float> block(12);
+  const BlockView view{block.data(), 4, DType::kF32};
+  const auto gather = group->StartAllGather(view);
+  const std::vector<std::string> before = library_.calls;
+  double sum = 2;
+  EXPECT_TRUE(group->SumDoubles(&sum, 1).ok());
+  EXPECT_EQ(sum, 6);
+  EXPECT_FALSE(group->Barrier().ok()) << "the host's, which fails here";
+  EXPECT_EQ(library_.calls, before);
+  EXPECT_TRUE(group->Wait(gather).ok());
+  EXPECT_TRUE(group->Wait(group->StartReduceScatter(view)).ok());
+  EXPECT_EQ(library_.calls.back(), "reduce");
+}
+
 TEST_F(NcclCollectiveTest, RankZeroMakesTheIdAndItsFailureIsToldToAll) {
   auto group = std::move(Open(0)).value();
   EXPECT_EQ(library_.calls, (std::vector<std::string>{"id", "init 0/3 id 42"}));

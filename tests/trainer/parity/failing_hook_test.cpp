@@ -109,10 +109,10 @@ class FailingHook : public ::testing::Test {
   static float InitialValue(size_t element) { return static_cast<float>(element % 7) * 0.01f; }
 
   // An engine with `blocks` blocks, its weights loaded.
-  void Build(uint64_t blocks, const EngineOptions& options = {}) {
+  void Build(uint64_t blocks, const EngineOptions& options = {}, uint64_t delay_max = 3) {
     server_ = std::make_unique<tidepool::testing::MemoryServer>(&layout_);
-    memory_ = std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1,
-                                                                      /*delay_max=*/3);
+    memory_ =
+        std::make_unique<tidepool::testing::MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, blocks), /*seed=*/1, delay_max);
     service_ = std::make_unique<FailingService>(memory_.get(), server_.get());
     auto engine = TrainingEngine::Create(layout_, options, {service_.get(), {nullptr}, tensors_, &clock_});
     ASSERT_TRUE(engine.ok()) << engine.status().Format();
@@ -344,6 +344,17 @@ TEST_F(FailingHook, BackwardStaysOnThisThreadAndTheCallersSettingComesBack) {
   EXPECT_TRUE(Step(0, loss).ok());
   EXPECT_FALSE(within);
   EXPECT_TRUE(state.get_multithreading_enabled());
+}
+
+// What was fetched ahead for layers that it does not come to.
+TEST_F(FailingHook, AShortEvaluationLeavesNothingInFlight) {
+  Build(/*blocks=*/3, {}, /*delay_max=*/1000);
+  for (int pass = 0; pass < 2; ++pass) ASSERT_TRUE(engine_->Evaluate(0, [this] { return Loss(); }).ok());
+  const uint64_t before = memory_->requests();
+  const auto first_two = [this] { return torch::matmul(torch::matmul(torch::ones({2, kWidth}), weights_[0]), weights_[1]).mean(); };
+  ASSERT_TRUE(engine_->Evaluate(0, first_two).ok());
+  EXPECT_GT(memory_->requests(), before) << "something was fetched ahead";
+  EXPECT_EQ(memory_->in_flight(), 0u);
 }
 
 TEST_F(FailingHook, LossesAreReadWhenTheyAreAskedFor) {
