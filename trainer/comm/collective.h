@@ -3,9 +3,8 @@
 //
 // One thread (the trainer's main thread) calls all methods of an object. Every rank of the group must start the same operations in the
 // same order with the same sizes; operations of one group complete in the order in which they were started.
-// Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result is there then, not before (a form may
-// do its last arithmetic within Wait). Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is block[r *
-// shard_elements ...].
+// Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result is there then, not before.
+// Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is block[r * shard_elements ...].
 #pragma once
 
 #include <cstdint>
@@ -22,6 +21,8 @@ struct BlockView {
   void* data = nullptr;         // [world][shard_elements]
   uint64_t shard_elements = 0;  // equal on all ranks
   DType dtype = DType::kF32;
+
+  uint64_t shard_bytes() const { return shard_elements * BytesOf(dtype); }
 };
 
 class Collective {

@@ -14,6 +14,7 @@
 #include "base/last_words.h"
 #include "base/planted.h"
 #include "base/units.h"
+#include "trainer/comm/rank_sum.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -98,7 +99,7 @@ void ExchangeThread::AwaitWork() {
   for (size_t member = 0; member < members_.size(); ++member) {
     const Member& at = members_[member];
     const bool sends = at.out.lost.empty() && Current(member, true) != nullptr;
-    const bool receives = at.in.lost.empty() && Current(member, false) != nullptr;
+    const bool receives = at.in.lost.empty() && MayReceive(member);
     if (!sends && !receives) continue;
     polled.push_back({at.socket.get(), static_cast<int16_t>((sends ? POLLOUT : 0) | (receives ? POLLIN : 0)), 0});
   }
@@ -160,17 +161,33 @@ bool ExchangeThread::ReceivePart(Direction* in, int socket, std::byte* to, uint6
   return true;
 }
 
+uint64_t ExchangeThread::Room(size_t member) {
+  const Direction &in = members_[member].in, &out = members_[member].out;
+  const Exchange& exchange = in_work_[in.number - oldest_];
+  if (exchange.summed.data == nullptr || out.number > in.number || TP_PLANTED("comm.received_over_unsent"))
+    return exchange.in[member].count;
+  return out.number < in.number || out.done < sizeof(Header) ? 0 : out.done - sizeof(Header);
+}
+
+// Both ranks of a pair may always receive what the other one has sent first, so that one of them goes on.
+bool ExchangeThread::MayReceive(size_t member) {
+  if (Current(member, false) == nullptr) return false;
+  const uint64_t done = members_[member].in.done;
+  return done < sizeof(Header) || done - sizeof(Header) < Room(member);
+}
+
 void ExchangeThread::Receive(size_t member) {
   Direction& in = members_[member].in;
   const int socket = members_[member].socket.get();
-  while (const Leg* leg = in.lost.empty() ? Current(member, false) : nullptr) {
+  while (in.lost.empty() && MayReceive(member)) {
+    const Leg* leg = Current(member, false);
     if (in.done < sizeof(Header)) {
       if (!ReceivePart(&in, socket, reinterpret_cast<std::byte*>(&in.header) + in.done, sizeof(Header) - in.done)) return;
       if (in.done < sizeof(Header)) continue;
       if (!HeaderFits(member)) return;
     } else {
       const uint64_t of_leg = in.done - sizeof(Header);
-      if (!ReceivePart(&in, socket, leg->bytes + of_leg, leg->count - of_leg)) return;
+      if (!ReceivePart(&in, socket, leg->bytes + of_leg, Room(member) - of_leg)) return;
     }
     if (in.done < sizeof(Header) + leg->count) continue;
     in.done = 0;
@@ -205,12 +222,20 @@ void ExchangeThread::EndThoseComplete() {
       complete = members_[member].out.number > oldest_ && members_[member].in.number > oldest_;
     }
     if (!complete) break;
+    Sum(in_work_.front());
     in_work_.pop_front();
     complete_.store(oldest_++, std::memory_order_release);
     moved_ns_ = clock_.NowNs();
     ended = true;
   }
   if (ended) eventfd_write(changed_.get(), 1);
+}
+
+void ExchangeThread::Sum(const Exchange& exchange) const {
+  const BlockView& block = exchange.summed;
+  if (block.data == nullptr || block.shard_elements == 0) return;
+  std::byte* const own = static_cast<std::byte*>(block.data) + rank_ * block.shard_bytes();
+  SumInRankOrder(block.data, static_cast<uint32_t>(members_.size()), block.shard_elements, block.dtype, own);
 }
 
 // A rank may leave that no exchange in work needs, or only a later one than the oldest.

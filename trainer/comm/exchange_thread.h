@@ -20,6 +20,7 @@
 #include "base/event_queue.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "trainer/comm/collective.h"
 
 namespace tidepool::trainer {
 
@@ -33,6 +34,9 @@ struct Exchange {
   const char* name = "";       // for people; static
   uint32_t kind = 0;           // compared between ranks, as the length of each leg is
   std::vector<Leg> out, in{};  // by rank of the group; this rank's own are not used
+  // Where `data` is not null: a block whose shards are both legs. What comes from a rank takes the place of what went to it, byte by byte
+  // behind it, and needs no memory of its own; when all of it is there, this rank's shard becomes the sum of all shards (rank_sum.h).
+  BlockView summed = {};
 };
 
 class ExchangeThread {
@@ -82,6 +86,10 @@ class ExchangeThread {
   const Leg* Current(size_t member, bool outward);
   void Send(size_t member);
   void Receive(size_t member);
+  // How many bytes of the leg that comes from the member have a place already.
+  uint64_t Room(size_t member);
+  bool MayReceive(size_t member);
+  void Sum(const Exchange& exchange) const;
   bool ReceivePart(Direction* in, int socket, std::byte* to, uint64_t bytes);
   bool HeaderFits(size_t member);
   void EndThoseComplete();

@@ -1,21 +1,15 @@
 #include "trainer/comm/socket_collective.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "trainer/comm/rank_sum.h"
 
 namespace tidepool::trainer {
 namespace {
 
 enum Kind : uint32_t { kAllGather = 1, kReduceScatter, kBarrier, kBroadcast };
 constexpr int kAskMs = 250;  // whether an operation can still end well
-
-uint64_t ShardBytes(const BlockView& block) {
-  return block.shard_elements * BytesOf(block.dtype);
-}
 
 }  // namespace
 
@@ -29,43 +23,34 @@ Exchange SocketCollective::NewExchange(const char* name, uint32_t kind) const {
   return {.name = name, .kind = kind, .out = std::vector<Leg>(world_), .in = std::vector<Leg>(world_)};
 }
 
-Collective::Ticket SocketCollective::StartOperation(Exchange exchange, Operation operation) {
+Collective::Ticket SocketCollective::StartOperation(Exchange exchange) {
   const Ticket ticket = thread_.Start(std::move(exchange));
-  in_flight_.emplace(ticket, std::move(operation));
+  in_flight_.insert(ticket);
   return ticket;
-}
-
-std::unique_ptr<std::byte[]> SocketCollective::TakeParts(uint64_t bytes) {
-  auto& free_list = free_parts_[bytes];
-  if (free_list.empty()) return std::make_unique_for_overwrite<std::byte[]>(bytes);
-  auto parts = std::move(free_list.back());
-  free_list.pop_back();
-  return parts;
 }
 
 Collective::Ticket SocketCollective::StartAllGather(const BlockView& block) {
   Exchange exchange = NewExchange("all-gather", kAllGather);
   auto* const data = static_cast<std::byte*>(block.data);
-  const uint64_t bytes = ShardBytes(block);
+  const uint64_t bytes = block.shard_bytes();
   for (uint32_t rank = 0; rank < world_; ++rank) {
     if (rank == rank_) continue;
     exchange.out[rank] = {data + rank_ * bytes, bytes, true};
     exchange.in[rank] = {data + rank * bytes, bytes, true};
   }
-  return StartOperation(std::move(exchange), {block, nullptr});
+  return StartOperation(std::move(exchange));
 }
 
 Collective::Ticket SocketCollective::StartReduceScatter(const BlockView& block) {
   Exchange exchange = NewExchange("reduce-scatter", kReduceScatter);
   auto* const data = static_cast<std::byte*>(block.data);
-  const uint64_t bytes = ShardBytes(block);
-  Operation operation{block, TakeParts(world_ * bytes)};
+  const uint64_t bytes = block.shard_bytes();
   for (uint32_t rank = 0; rank < world_; ++rank) {
     if (rank == rank_) continue;
-    exchange.out[rank] = {data + rank * bytes, bytes, true};
-    exchange.in[rank] = {operation.parts.get() + rank * bytes, bytes, true};
+    exchange.out[rank] = exchange.in[rank] = {data + rank * bytes, bytes, true};
   }
-  return StartOperation(std::move(exchange), std::move(operation));
+  exchange.summed = block;
+  return StartOperation(std::move(exchange));
 }
 
 bool SocketCollective::Test(Ticket ticket) {
@@ -74,27 +59,12 @@ bool SocketCollective::Test(Ticket ticket) {
 }
 
 Status SocketCollective::Wait(Ticket ticket) {
-  const auto found = in_flight_.find(ticket);
-  TP_CHECK(found != in_flight_.end(), "each ticket is waited for once");
+  TP_CHECK(in_flight_.erase(ticket) == 1, "each ticket is waited for once");
   while (!thread_.Ended(ticket)) {
     if (thread_.AwaitChange(kAskMs) || !doomed_) continue;
     if (const Status why = doomed_(); !why.ok()) thread_.GiveUp(why);
   }
-
-  // Nobody but us touches its memory any more.
-  Operation operation = std::move(found->second);
-  in_flight_.erase(found);
-  const Status status = thread_.ResultOf(ticket);
-  if (operation.parts == nullptr) return status;
-  const BlockView& block = operation.block;
-  const uint64_t bytes = ShardBytes(block);
-  if (status.ok() && bytes > 0) {
-    std::byte* const own = static_cast<std::byte*>(block.data) + rank_ * bytes;
-    std::memcpy(operation.parts.get() + rank_ * bytes, own, bytes);
-    SumInRankOrder(operation.parts.get(), world_, block.shard_elements, block.dtype, own);
-  }
-  free_parts_[world_ * bytes].push_back(std::move(operation.parts));
-  return status;
+  return thread_.ResultOf(ticket);
 }
 
 Status SocketCollective::Barrier() {
@@ -102,7 +72,7 @@ Status SocketCollective::Barrier() {
   for (uint32_t rank = 0; rank < world_; ++rank) {
     if (rank != rank_) exchange.out[rank].used = exchange.in[rank].used = true;
   }
-  return Wait(StartOperation(std::move(exchange), {}));
+  return Wait(StartOperation(std::move(exchange)));
 }
 
 Status SocketCollective::SumDoubles(double* values, uint64_t count) {
@@ -126,7 +96,7 @@ Status SocketCollective::Broadcast(void* bytes, uint64_t size) {
     if (rank_ == 0) exchange.out[rank] = leg;
   }
   if (rank_ != 0) exchange.in[0] = leg;
-  return Wait(StartOperation(std::move(exchange), {}));
+  return Wait(StartOperation(std::move(exchange)));
 }
 
 }  // namespace tidepool::trainer

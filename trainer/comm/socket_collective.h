@@ -1,16 +1,17 @@
 // SocketCollective: a group of ranks on one machine that exchange over Unix sockets: the host's collectives without a port.
 //
 // One thread (the trainer's main thread) calls all methods; a thread of the group moves the bytes (exchange_thread.h), so
-// operations go on while the caller computes. Made by LocalMeeting::MakeGroup.
-// Arithmetic: a reduce-scatter moves each addend once and adds in rank order in fp32 (rank_sum.h) within Wait: the bits are those
-// of GlooCollective. An operation never hangs on a peer that has died, and can always be given up.
+// operations go on while the caller computes, their sums included. Made by LocalMeeting::MakeGroup.
+// Memory: an operation needs none beside the caller's block. A reduce-scatter receives each rank's addends over those that went to that
+// rank.
+// Arithmetic: a reduce-scatter moves each addend once and adds in rank order in fp32 (rank_sum.h): the bits are those of GlooCollective.
+// An operation never hangs on a peer that has died, and can always be given up.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,20 +48,13 @@ class SocketCollective final : public Collective {
   Status Broadcast(void* bytes, uint64_t size) override;
 
  private:
-  struct Operation {
-    BlockView block;
-    std::unique_ptr<std::byte[]> parts;  // [world][shard], of a reduce-scatter: this rank's shard of every rank's addends
-  };
-
   Exchange NewExchange(const char* name, uint32_t kind) const;
-  Ticket StartOperation(Exchange exchange, Operation operation);
-  std::unique_ptr<std::byte[]> TakeParts(uint64_t bytes);
+  Ticket StartOperation(Exchange exchange);
 
   const uint32_t rank_, world_;
   const std::function<Status()> doomed_;
-  std::map<uint64_t, std::vector<std::unique_ptr<std::byte[]>>> free_parts_;  // by bytes; reused, never shrunk
-  std::map<Ticket, Operation> in_flight_;
-  ExchangeThread thread_;  // ends before the memory above
+  std::set<Ticket> in_flight_;
+  ExchangeThread thread_;
 };
 
 }  // namespace tidepool::trainer

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -113,6 +114,61 @@ TEST(SocketGroup, BlocksLargerThanAllBuffersPass) {
     ASSERT_TRUE(group->Wait(first).ok());
     for (uint64_t i = 0; i < gathered.size(); ++i) ASSERT_EQ(gathered[i], static_cast<float>(i / kShard + 1)) << i;
     for (uint64_t i = 0; i < kShard; ++i) ASSERT_EQ(scattered[group->rank() * kShard + i], 6.F) << i;
+  });
+}
+
+// Rank 1, which the test plays, sends all that it has and reads nothing until rank 0 takes nothing more.
+TEST(SocketGroup, AddendsComeOnlyIntoPlacesOfWhatHasGone) {
+  constexpr uint64_t kShard = 1'000'000;
+  struct Header {  // as of ExchangeThread
+    uint64_t magic = 0x4C45475F4C4F4F50, number = 1, bytes = kShard * sizeof(float);
+    uint32_t kind = 2, rank = 1;
+  };
+  Wired wired(2);
+  const UniqueFd one = std::move(wired.End(1, 0));
+  auto zero = wired.Make(0);
+  std::vector<float> block(2 * kShard), theirs(kShard);
+  std::iota(block.begin(), block.end(), 0.F);
+  std::iota(theirs.begin(), theirs.end(), 0.5F);
+  const auto ticket = zero->StartReduceScatter(ViewOf(&block, 2));
+
+  const Header header;
+  std::vector<std::byte> out(sizeof header + header.bytes), in(out.size());
+  std::memcpy(out.data(), &header, sizeof header);
+  std::memcpy(out.data() + sizeof header, theirs.data(), header.bytes);
+  uint64_t sent = 0, got = 0;
+  for (bool reads = false; sent < out.size() || got < in.size();) {
+    const auto wanted = static_cast<int16_t>((sent < out.size() ? POLLOUT : 0) | (reads ? POLLIN : 0));
+    pollfd polled{.fd = one.get(), .events = wanted, .revents = 0};
+    const int ready = sent == out.size() && !reads ? 0 : poll(&polled, 1, reads ? 60'000 : 200);
+    ASSERT_TRUE(ready == 1 || !reads);
+    reads = reads || ready == 0;
+    if ((polled.revents & POLLOUT) != 0) {
+      const ssize_t n = send(one.get(), out.data() + sent, out.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n > 0) sent += static_cast<uint64_t>(n);
+    }
+    if ((polled.revents & POLLIN) != 0) {
+      const ssize_t n = recv(one.get(), in.data() + got, in.size() - got, MSG_DONTWAIT);
+      ASSERT_GT(n, 0);
+      got += static_cast<uint64_t>(n);
+    }
+  }
+  ASSERT_TRUE(zero->Wait(ticket).ok());
+  const auto* gone = reinterpret_cast<const float*>(in.data() + sizeof header);
+  for (uint64_t i = 0; i < kShard; ++i) {
+    ASSERT_EQ(gone[i], static_cast<float>(kShard + i)) << "what went to rank 1 was written over before";
+    ASSERT_EQ(block[i], static_cast<float>(i) + theirs[i]);
+  }
+}
+
+TEST(SocketGroup, SumsAreThereWhenAnOperationHasEnded) {
+  RunGroup(3, "sums", [](std::unique_ptr<Collective> group) {
+    std::vector<float> block(3 * 1000, static_cast<float>(group->rank() + 1));
+    const auto ticket = group->StartReduceScatter(ViewOf(&block, 3));
+    SteadyClock clock;
+    while (!group->Test(ticket)) clock.SleepNs(kNsPerMs);
+    for (uint64_t i = 0; i < 1000; ++i) ASSERT_EQ(block[group->rank() * 1000 + i], 6.F) << "before anybody waited";
+    EXPECT_TRUE(group->Wait(ticket).ok());
   });
 }
 
