@@ -7,6 +7,8 @@
 #include "base/json_writer.h"
 #include "base/units.h"
 #include "optim/adam_stream.h"
+#include "trainer/comm/operation_thread.h"
+#include "trainer/comm/staged_collective.h"
 #include "trainer/model_config.h"
 
 namespace tidepool::trainer {
@@ -92,8 +94,11 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   }
   TP_ASSIGN_OR_RETURN(plan.rcache, PlanRcache(plan.layout, rank, options.rcache));
   plan.spec = MakeJobSpec(plan.layout, options, plan.rcache, job);
-  plan.memory = EstimateMemory(
-      plan.layout, {.micro_batches = options.micro_batches, .rcache_bytes = plan.rcache.bytes, .optimizer = plan.spec.optimizer});
+  plan.memory = EstimateMemory(plan.layout, {.micro_batches = options.micro_batches,
+                                             .rcache_bytes = plan.rcache.bytes,
+                                             .optimizer = plan.spec.optimizer,
+                                             .parts_at_once = kPartsAtOnce,
+                                             .staged_at_once = kStagedAtOnce});
   return plan;
 }
 
@@ -147,6 +152,10 @@ std::string DescribePlan(const RunPlan& plan) {
                      " blocks = " + Percent(plan.rcache.fraction()) + " of the non-resident parameters, beside " +
                      FormatBytes(plan.rcache.resident_bytes) + " always resident (" + Percent(m.resident_share) + " of all)");
   if (plan.choice) text += DescribeChoice(*plan.choice);
+  if (plan.layout.world > 1) {
+    line("exchange", "none beside the rCache between ranks of one machine; over several machines " + FormatBytes(m.parts_bytes) +
+                         " of host memory a rank, and where GPUs exchange through host memory " + FormatBytes(m.staging_bytes) + " more");
+  }
   line("optimizer", std::string(NameOf(plan.spec.optimizer.rule)) + ", states " + NameOf(plan.spec.optimizer.states) + ": " +
                         PerParameter(states, m.trained_parameters) + " bytes of the pool a parameter");
   line("host", FormatBytes(states.total()) + " of the pool: master " + FormatBytes(states.master) + ", moments " +
@@ -191,6 +200,10 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   json.Key("rcache").BeginObject().Field("bytes", plan.rcache.bytes).Field("blocks", plan.rcache.blocks);
   json.Field("block_bytes", plan.rcache.block_bytes).Field("resident_bytes", plan.rcache.resident_bytes);
   json.Field("fraction", plan.rcache.fraction()).Field("resident_share", m.resident_share).EndObject();
+  if (plan.layout.world > 1) {
+    json.Key("exchange").BeginObject().Field("several_machines_bytes", m.parts_bytes);
+    json.Field("through_host_bytes", m.staging_bytes).EndObject();
+  }
   if (plan.choice) {
     json.Key("choice");
     WriteChoice(*plan.choice, &json);

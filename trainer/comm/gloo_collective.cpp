@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <map>
+#include <set>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -20,15 +20,14 @@
 #include "base/check.h"
 #include "base/content_hash.h"
 #include "base/unique_fd.h"
+#include "trainer/comm/first_line.h"
 #include "trainer/comm/meeting_port.h"
+#include "trainer/comm/operation_thread.h"
 #include "trainer/comm/rank_sum.h"
 #include "trainer/comm/solo_collective.h"
-#include "trainer/comm/first_line.h"
 
 namespace tidepool::trainer {
 namespace {
-
-using WorkList = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 // Runs `body`, which may throw anything of c10, c10d or Gloo; `doing` says what failed.
 template <typename Body>
@@ -73,84 +72,66 @@ at::Tensor ByteTensor(void* data, uint64_t size) {
   return at::from_blob(data, {static_cast<int64_t>(size)}, at::TensorOptions().dtype(at::kByte));
 }
 
-bool AllEnded(const WorkList& works) {
-  return std::all_of(works.begin(), works.end(), [](const auto& work) { return work->isCompleted(); });
-}
-
 }  // namespace
-
-// One started operation until its Wait.
-struct Operation {
-  Operation(const char* operation_name, const BlockView& view) : name(operation_name), block(view) {}
-
-  const char* name;
-  BlockView block;
-  WorkList works;
-  std::unique_ptr<std::byte[]> parts;  // [world][shard_elements], reduce-scatter only: this rank's shard of every rank's addends
-  Status started;                      // not ok: it could not even be started
-};
 
 struct GlooCollective::State {
   std::string group;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;
   uint32_t rank = 0, world = 1;
-  Ticket last = 0;
   std::function<Status()> doomed;
   std::function<void(const Status&)> stuck;
-  std::map<Ticket, Operation> in_flight;
-  std::map<uint64_t, std::vector<std::unique_ptr<std::byte[]>>> free_parts;  // by size in bytes; reused, never shrunk
+  std::set<Ticket> in_flight;
+  OperationThread thread;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;  // its threads tell the one above
 
   std::string Doing(const char* name) const {
     return std::string(name) + " in group '" + group + "' failed on its rank " + std::to_string(rank) + " of " + std::to_string(world);
   }
 
-  std::unique_ptr<std::byte[]> TakeParts(uint64_t size) {
-    auto& free_list = free_parts[size];
-    if (free_list.empty()) return std::make_unique_for_overwrite<std::byte[]>(size);
-    auto parts = std::move(free_list.back());
-    free_list.pop_back();
-    return parts;
-  }
-
-  uint64_t ShardBytes(const BlockView& block) const { return block.shard_elements * BytesOf(block.dtype); }
-
   std::byte* ShardOf(const BlockView& block, uint32_t of_rank) const {
-    return static_cast<std::byte*>(block.data) + of_rank * ShardBytes(block);
+    return static_cast<std::byte*>(block.data) + of_rank * block.shard_bytes();
   }
 
-  void EnqueueBroadcast(void* data, uint64_t size, uint32_t root, WorkList* works) {
+  c10::intrusive_ptr<c10d::Work> Broadcast(void* data, uint64_t size, uint32_t root) {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     std::vector<at::Tensor> tensors{ByteTensor(data, size)};
-    works->push_back(process_group->broadcast(tensors, options));
+    return process_group->broadcast(tensors, options);
+  }
+
+  using Pieces = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+  // `start` makes the pieces, on the thread; c10d's order of them is that of the tickets. After an error all are waited for: none may
+  // touch the caller's memory afterwards. (They end at once, because Gloo closes a group's connections at its first error.)
+  Ticket Start(const char* name, std::function<void(std::byte*, Pieces*)> start, uint64_t part_bytes = 0,
+               std::function<void(std::byte*)> finish = {}) {
+    const auto begin = [this, name, start = std::move(start)](uint64_t number, std::byte* parts) {
+      Pieces pieces;
+      ThreadOperation::Begun begun;
+      begun.status = Guarded(Doing(name), [&] { start(parts, &pieces); });
+      begun.pieces = static_cast<uint32_t>(pieces.size());
+      for (const auto& piece : pieces) {
+        piece->getFuture()->addCallback([this, name, number](c10::ivalue::Future& ended) {
+          thread.PieceEnded(number, Guarded(Doing(name), [&] {
+                              if (ended.hasError()) std::rethrow_exception(ended.exception_ptr());
+                            }));
+        });
+      }
+      return begun;
+    };
+    const Ticket ticket = thread.Start({.part_bytes = part_bytes, .begin = begin, .finish = std::move(finish)});
+    in_flight.insert(ticket);
+    return ticket;
   }
 
   // Waits in slices, so that the end of the run is heard that Gloo does not see.
-  Status WaitForOne(c10d::Work* work, const std::string& doing) const {
-    constexpr std::chrono::milliseconds kSlice(250);
+  void AwaitEnd(Ticket ticket) {
+    constexpr int kSliceMs = 250;
     constexpr int kSlicesToLeave = 8;
-    for (int doomed_slices = 0;;) {
-      const Status ended = Guarded(doing, [&] { work->wait(kSlice); });
-      if (ended.ok() || work->isCompleted()) return ended;
+    for (int doomed_slices = 0; !thread.Ended(ticket);) {
+      if (thread.AwaitChange(kSliceMs)) continue;
       const Status why = doomed ? doomed() : Status();
       if (!why.ok() && ++doomed_slices >= kSlicesToLeave && stuck) stuck(why);
     }
-  }
-
-  // The first error of them. Also after an error all others are waited for: none may touch the caller's memory afterwards. (They end at
-  // once, because Gloo closes a group's connections at its first error.)
-  Status WaitForAll(const WorkList& works, const std::string& doing) const {
-    Status first;
-    for (const auto& work : works) {
-      Status status = WaitForOne(work.get(), doing);
-      if (first.ok()) first = std::move(status);
-    }
-    return first;
-  }
-
-  Ticket Keep(Operation operation) {
-    in_flight.emplace(++last, std::move(operation));
-    return last;
   }
 };
 
@@ -158,7 +139,7 @@ GlooCollective::GlooCollective(std::unique_ptr<State> state) : state_(std::move(
 
 GlooCollective::~GlooCollective() {
   // A failure here has nobody left to be told to.
-  for (auto& [ticket, operation] : state_->in_flight) static_cast<void>(state_->WaitForAll(operation.works, operation.name));
+  state_->AwaitEnd(state_->thread.started());
 }
 
 uint32_t GlooCollective::rank() const {
@@ -169,61 +150,48 @@ uint32_t GlooCollective::world() const {
   return state_->world;
 }
 
+uint64_t GlooCollective::part_bytes() const {
+  return state_->thread.part_bytes();
+}
+
 Collective::Ticket GlooCollective::StartAllGather(const BlockView& block) {
-  Operation operation("all-gather", block);
-  operation.started = Guarded(state_->Doing(operation.name), [&] {
+  return state_->Start("all-gather", [state = state_.get(), block](std::byte*, State::Pieces* pieces) {
     if (block.shard_elements == 0) return;
-    for (uint32_t root = 0; root < state_->world; ++root) {
-      state_->EnqueueBroadcast(state_->ShardOf(block, root), state_->ShardBytes(block), root, &operation.works);
+    for (uint32_t root = 0; root < state->world; ++root) {
+      pieces->push_back(state->Broadcast(state->ShardOf(block, root), block.shard_bytes(), root));
     }
   });
-  return state_->Keep(std::move(operation));
 }
 
 Collective::Ticket GlooCollective::StartReduceScatter(const BlockView& block) {
-  Operation operation("reduce-scatter", block);
-  operation.started = Guarded(state_->Doing(operation.name), [&] {
-    const uint64_t size = state_->world * state_->ShardBytes(block);
+  const uint64_t size = state_->world * block.shard_bytes();
+  const auto start = [state = state_.get(), block, size](std::byte* parts, State::Pieces* pieces) {
     if (size == 0) return;
-    operation.parts = state_->TakeParts(size);
-    at::Tensor input = ByteTensor(block.data, size), output = ByteTensor(operation.parts.get(), size);
+    at::Tensor input = ByteTensor(block.data, size), output = ByteTensor(parts, size);
     std::vector<int64_t> equal_counts;
-    operation.works.push_back(state_->process_group->alltoall_base(output, input, equal_counts, equal_counts));
-  });
-  return state_->Keep(std::move(operation));
+    pieces->push_back(state->process_group->alltoall_base(output, input, equal_counts, equal_counts));
+  };
+  const auto finish = [state = state_.get(), block](std::byte* parts) {
+    if (parts == nullptr) return;
+    SumInRankOrder(parts, state->world, block.shard_elements, block.dtype, state->ShardOf(block, state->rank));
+  };
+  return state_->Start("reduce-scatter", start, size, finish);
 }
 
 bool GlooCollective::Test(Ticket ticket) {
-  TP_CHECK(ticket >= 1 && ticket <= state_->last, "a ticket that this group gave out");
-  // Gloo runs two operations at a time; earlier ones are asked too, so that the order of completion is the order of starting.
-  for (const auto& [number, operation] : state_->in_flight) {
-    if (number > ticket) break;
-    if (!AllEnded(operation.works)) return false;
-  }
-  return true;
+  TP_CHECK(ticket >= 1 && ticket <= state_->thread.started(), "a ticket that this group gave out");
+  return state_->thread.Ended(ticket);
 }
 
 Status GlooCollective::Wait(Ticket ticket) {
-  const auto found = state_->in_flight.find(ticket);
-  TP_CHECK(found != state_->in_flight.end(), "each ticket is waited for once");
-  Operation operation = std::move(found->second);
-  state_->in_flight.erase(found);
-  TP_RETURN_IF_ERROR(operation.started);
-  const Status status = state_->WaitForAll(operation.works, state_->Doing(operation.name));
-  if (operation.parts != nullptr) {
-    const BlockView& block = operation.block;
-    if (status.ok()) {
-      SumInRankOrder(operation.parts.get(), state_->world, block.shard_elements, block.dtype, state_->ShardOf(block, state_->rank));
-    }
-    state_->free_parts[state_->world * state_->ShardBytes(block)].push_back(std::move(operation.parts));
-  }
-  return status;
+  TP_CHECK(state_->in_flight.erase(ticket) == 1, "each ticket is waited for once");
+  state_->AwaitEnd(ticket);
+  return state_->thread.ResultOf(ticket);
 }
 
 Status GlooCollective::Barrier() {
-  WorkList works;
-  TP_RETURN_IF_ERROR(Guarded(state_->Doing("barrier"), [&] { works.push_back(state_->process_group->barrier()); }));
-  return state_->WaitForAll(works, state_->Doing("barrier"));
+  return Wait(state_->Start(
+      "barrier", [state = state_.get()](std::byte*, State::Pieces* pieces) { pieces->push_back(state->process_group->barrier()); }));
 }
 
 Status GlooCollective::SumDoubles(double* values, uint64_t count) {
@@ -242,9 +210,9 @@ Status GlooCollective::SumDoubles(double* values, uint64_t count) {
 
 Status GlooCollective::Broadcast(void* bytes, uint64_t size) {
   if (size == 0) return {};
-  WorkList works;
-  TP_RETURN_IF_ERROR(Guarded(state_->Doing("broadcast"), [&] { state_->EnqueueBroadcast(bytes, size, 0, &works); }));
-  return state_->WaitForAll(works, state_->Doing("broadcast"));
+  return Wait(state_->Start("broadcast", [state = state_.get(), bytes, size](std::byte*, State::Pieces* pieces) {
+    pieces->push_back(state->Broadcast(bytes, size, 0));
+  }));
 }
 
 struct RendezvousStore::State {

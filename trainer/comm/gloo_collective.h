@@ -1,8 +1,9 @@
 // RendezvousStore and GlooCollective: groups of ranks on several machines that talk over TCP through Gloo, the CPU back end of torch's
 // c10d. The ports know no user: see docs/security.md. Ranks of one machine meet elsewhere (local_meeting.h).
 //
-// One thread (the trainer's main thread) calls all methods; Gloo's own threads move the bytes. The store must outlive nothing: each group
-// holds what it needs of it.
+// One thread (the trainer's main thread) calls all methods; Gloo's own threads move the bytes, and one of the group (operation_thread.h)
+// begins operations and forms sums. The store must outlive nothing: each group holds what it needs of it.
+// Memory: a reduce-scatter needs a buffer as large as its block; a group has kPartsAtOnce of them at most (operation_thread.h).
 // Arithmetic: a reduce-scatter moves each addend once (all-to-all) and adds in rank order in fp32 (trainer/comm/rank_sum.h), because Gloo's
 // own form is an all-reduce into a copy of the block. An all-gather is one broadcast per rank straight into the block, without Gloo's
 // copies.
@@ -66,6 +67,9 @@ class GlooCollective final : public Collective {
   // The sum is formed in rank order on every rank: all ranks see the same bits.
   Status SumDoubles(double* values, uint64_t count) override;
   Status Broadcast(void* bytes, uint64_t size) override;
+
+  // Bytes of the buffers for parts that this group has taken so far.
+  uint64_t part_bytes() const;
 
  private:
   std::unique_ptr<State> state_;

@@ -1,9 +1,9 @@
 #include "trainer/comm/staged_collective.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
-#include "base/units.h"
 
 namespace tidepool::trainer {
 
@@ -15,68 +15,124 @@ Result<std::unique_ptr<StagedCollective>> StagedCollective::Open(std::unique_ptr
 StagedCollective::~StagedCollective() {
   // Their memory may not go before; a failure has nobody left to be told to.
   for (auto& [ticket, operation] : in_flight_) {
-    if (operation.started.ok()) static_cast<void>(host_->Wait(operation.at_host));
+    if (operation.stage == Operation::Stage::kAtHost) static_cast<void>(host_->Wait(operation.at_host));
   }
 }
 
-Result<RegisteredHost> StagedCollective::TakeStaging(uint64_t bytes) {
-  auto& kept = free_[RoundUp(bytes, kPageBytes)];
-  if (kept.empty()) return RegisteredHost::Create(device_, bytes);
-  RegisteredHost staging = std::move(kept.back());
-  kept.pop_back();
-  return staging;
+uint64_t StagedCollective::staging_bytes() const {
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers_) bytes += buffer.bytes();
+  return bytes;
+}
+
+Result<StagedCollective::Buffer*> StagedCollective::LendBuffer(uint64_t bytes) {
+  const auto is_free = [](const Buffer& buffer) { return !buffer.lent; };
+  const auto free = std::find_if(buffers_.begin(), buffers_.end(), is_free);
+  if (free == buffers_.end()) return static_cast<Buffer*>(nullptr);
+  const auto fits = std::find_if(free, buffers_.end(), [&](const Buffer& one) { return is_free(one) && one.bytes() >= bytes; });
+  Buffer& buffer = fits != buffers_.end() ? *fits : *free;
+  if (buffer.bytes() < bytes) {
+    buffer.memory.reset();  // so that there is never more than is counted
+    TP_ASSIGN_OR_RETURN(buffer.memory, RegisteredHost::Create(device_, bytes));
+  }
+  buffer.lent = true;
+  return &buffer;
 }
 
 Status StagedCollective::Copy(const Operation& operation, bool out, uint64_t offset, uint64_t bytes) {
   if (bytes == 0) return {};
   std::byte* const at_device = static_cast<std::byte*>(operation.block.data) + offset;
-  std::byte* const at_host = operation.staging.data() + offset;
+  std::byte* const at_host = operation.buffer->data() + offset;
   stream_->Copy(out ? at_host : at_device, out ? at_device : at_host, bytes);
   stream_->Synchronize(stream_->Record());
   return stream_->status();
 }
 
 Collective::Ticket StagedCollective::Start(const BlockView& block, bool gather) {
-  const uint64_t shard_bytes = block.shard_elements * BytesOf(block.dtype), bytes = world() * shard_bytes;
-  Operation operation{.block = block, .gather = gather, .staging = {}, .at_host = 0, .started = {}};
-  Result<RegisteredHost> staging = TakeStaging(bytes);
-  operation.started = staging.status();
-  if (staging.ok()) {
-    operation.staging = std::move(staging).value();
-    operation.started = gather ? Copy(operation, /*out=*/true, rank() * shard_bytes, shard_bytes) : Copy(operation, /*out=*/true, 0, bytes);
-  }
-  if (operation.started.ok()) {
-    const BlockView view{operation.staging.data(), block.shard_elements, block.dtype};
-    operation.at_host = gather ? host_->StartAllGather(view) : host_->StartReduceScatter(view);
-  }
-  in_flight_.emplace(++last_, std::move(operation));
+  in_flight_.emplace(++last_, Operation{.block = block, .gather = gather});
+  BeginThoseInTurn();
   return last_;
 }
 
+void StagedCollective::BeginThoseInTurn() {
+  for (; next_begun_ <= last_; ++next_begun_) {
+    Operation& operation = in_flight_.at(next_begun_);
+    Result<Buffer*> buffer = LendBuffer(world() * operation.block.shard_bytes());
+    if (buffer.ok() && buffer.value() == nullptr) {
+      Operation* const oldest = OldestAtHost();
+      if (!host_->Test(oldest->at_host)) return;
+      Finish(oldest);
+      buffer = LendBuffer(world() * operation.block.shard_bytes());
+    }
+    if (buffer.ok()) {
+      Begin(&operation, buffer.value());
+    } else {
+      operation.stage = Operation::Stage::kEnded;
+      operation.status = buffer.status();
+    }
+  }
+}
+
+void StagedCollective::Begin(Operation* operation, Buffer* buffer) {
+  operation->buffer = buffer;
+  const uint64_t shard_bytes = operation->block.shard_bytes();
+  operation->status = operation->gather ? Copy(*operation, /*out=*/true, rank() * shard_bytes, shard_bytes)
+                                        : Copy(*operation, /*out=*/true, 0, world() * shard_bytes);
+  if (!operation->status.ok()) {
+    buffer->lent = false;
+    operation->stage = Operation::Stage::kEnded;
+    return;
+  }
+  const BlockView view{buffer->data(), operation->block.shard_elements, operation->block.dtype};
+  operation->at_host = operation->gather ? host_->StartAllGather(view) : host_->StartReduceScatter(view);
+  operation->stage = Operation::Stage::kAtHost;
+}
+
+StagedCollective::Operation* StagedCollective::OldestAtHost() {
+  for (auto& [ticket, operation] : in_flight_) {
+    if (operation.stage == Operation::Stage::kAtHost) return &operation;
+  }
+  return nullptr;
+}
+
+void StagedCollective::Finish(Operation* operation) {
+  const uint64_t shard_bytes = operation->block.shard_bytes();
+  const uint64_t own = rank() * shard_bytes, end = world() * shard_bytes;
+  Status status = host_->Wait(operation->at_host);
+  if (status.ok() && operation->gather) {
+    // Its own shard is there.
+    status = Copy(*operation, /*out=*/false, 0, own);
+    if (status.ok()) status = Copy(*operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes);
+  } else if (status.ok()) {
+    status = Copy(*operation, /*out=*/false, own, shard_bytes);
+  }
+  operation->status = std::move(status);
+  operation->stage = Operation::Stage::kEnded;
+  operation->buffer->lent = false;
+}
+
 bool StagedCollective::Test(Ticket ticket) {
+  BeginThoseInTurn();
   const auto found = in_flight_.find(ticket);
   TP_CHECK(found != in_flight_.end(), "a ticket that this group gave out and that was not waited for");
-  return !found->second.started.ok() || host_->Test(found->second.at_host);
+  const Operation& operation = found->second;
+  return operation.stage == Operation::Stage::kEnded || (operation.stage == Operation::Stage::kAtHost && host_->Test(operation.at_host));
 }
 
 Status StagedCollective::Wait(Ticket ticket) {
   const auto found = in_flight_.find(ticket);
   TP_CHECK(found != in_flight_.end(), "each ticket is waited for once");
-  Operation operation = std::move(found->second);
-  in_flight_.erase(found);
-  TP_RETURN_IF_ERROR(operation.started);
-  TP_RETURN_IF_ERROR(host_->Wait(operation.at_host));
-  const uint64_t shard_bytes = operation.block.shard_elements * BytesOf(operation.block.dtype);
-  const uint64_t own = rank() * shard_bytes, end = world() * shard_bytes;
-  if (operation.gather) {
-    // Its own shard is there.
-    TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, 0, own));
-    TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, own + shard_bytes, end - own - shard_bytes));
-  } else {
-    TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, own, shard_bytes));
+  Operation& operation = found->second;
+  // All buffers are lent while it waits for one.
+  while (operation.stage == Operation::Stage::kWaits) {
+    Finish(OldestAtHost());
+    BeginThoseInTurn();
   }
-  free_[operation.staging.bytes()].push_back(std::move(operation.staging));
-  return {};
+  if (operation.stage == Operation::Stage::kAtHost) Finish(&operation);
+  Status status = std::move(operation.status);
+  in_flight_.erase(found);
+  BeginThoseInTurn();
+  return status;
 }
 
 }  // namespace tidepool::trainer

@@ -3,18 +3,23 @@
 //
 // One thread (the trainer's main thread). It has no stream of the caller's order: the caller sees to it that a block is written by nobody
 // when an operation starts (TransferPipeline does), and finds the result when Wait has returned. Start blocks for the copy out, Wait for
-// the copy back. Bits are those of the host's group. Staging memory is kept: as many blocks of each size as were in flight at once.
+// the copy back. Bits are those of the host's group.
+// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block. An operation that finds none begins behind the
+// oldest one, in a later call of any kind; no call waits for a peer but Wait.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <vector>
+#include <optional>
 
 #include "trainer/comm/collective.h"
 #include "trainer/comm/registered_host.h"
 
 namespace tidepool::trainer {
+
+inline constexpr uint32_t kStagedAtOnce = 4;
 
 class StagedCollective final : public Collective {
  public:
@@ -34,20 +39,39 @@ class StagedCollective final : public Collective {
   Status SumDoubles(double* values, uint64_t count) override { return host_->SumDoubles(values, count); }
   Status Broadcast(void* bytes, uint64_t size) override { return host_->Broadcast(bytes, size); }
 
+  // Bytes of the staging memory that this group has taken so far.
+  uint64_t staging_bytes() const;
+
  private:
+  struct Buffer {
+    std::optional<RegisteredHost> memory{};
+    bool lent = false;
+    std::byte* data() const { return memory ? memory->data() : nullptr; }
+    uint64_t bytes() const { return memory ? memory->bytes() : 0; }
+  };
   struct Operation {
+    enum class Stage : uint8_t { kWaits, kAtHost, kEnded };
     BlockView block;
     bool gather;
-    RegisteredHost staging;
+    Stage stage = Stage::kWaits;
+    Buffer* buffer = nullptr;
     Ticket at_host = 0;
-    Status started;  // not ok: nothing was started at the host's group
+    Status status{};  // once it has ended
   };
 
   StagedCollective(std::unique_ptr<Collective> host, device::Device* device, std::unique_ptr<device::Stream> stream)
       : host_(std::move(host)), device_(device), stream_(std::move(stream)) {}
 
   Ticket Start(const BlockView& block, bool gather);
-  Result<RegisteredHost> TakeStaging(uint64_t bytes);
+  // Null: all are lent.
+  Result<Buffer*> LendBuffer(uint64_t bytes);
+  // Those that wait, in order, as far as there are buffers.
+  void BeginThoseInTurn();
+  void Begin(Operation* operation, Buffer* buffer);
+  // The outcome at the host, which is waited for, comes back to the block; the buffer is free.
+  void Finish(Operation* operation);
+  // Null: there is none.
+  Operation* OldestAtHost();
   // Copies `bytes` at `offset` of the block from or to its staging memory; blocks.
   Status Copy(const Operation& operation, bool out, uint64_t offset, uint64_t bytes);
 
@@ -55,8 +79,8 @@ class StagedCollective final : public Collective {
   device::Device* device_;
   std::unique_ptr<device::Stream> stream_;
   std::map<Ticket, Operation> in_flight_;
-  std::map<uint64_t, std::vector<RegisteredHost>> free_;  // by bytes
-  Ticket last_ = 0;
+  std::array<Buffer, kStagedAtOnce> buffers_;
+  Ticket next_begun_ = 1, last_ = 0;
 };
 
 }  // namespace tidepool::trainer

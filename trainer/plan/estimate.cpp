@@ -1,6 +1,7 @@
 #include "trainer/plan/estimate.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/plane_slack.h"
 #include "base/units.h"
@@ -29,6 +30,31 @@ void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEs
   estimate->pool_bytes_per_parameter = static_cast<double>(estimate->pool_bytes) / static_cast<double>(estimate->trained_parameters);
 }
 
+void AddExchange(const ChunkLayout& layout, const EstimateOptions& options, MemoryEstimate* estimate) {
+  struct Largest {
+    uint64_t reduced = 0, gathered = 0;
+  };
+  std::vector<Largest> largest(layout.data_groups.size());
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    if (layout.ShardCount(chunk) == 1) continue;
+    Largest& of_group = largest[layout.chunks[chunk].data_group];
+    of_group.gathered = std::max(of_group.gathered, layout.ChunkBytes(chunk));
+    if (!layout.chunks[chunk].frozen) of_group.reduced = std::max(of_group.reduced, layout.ChunkBytes(chunk));
+  }
+
+  for (Rank rank = 0; rank < layout.world; ++rank) {
+    uint64_t parts = 0, staging = 0;
+    for (size_t group = 0; group < largest.size(); ++group) {
+      const std::vector<Rank>& members = layout.data_groups[group];
+      if (!std::binary_search(members.begin(), members.end(), rank)) continue;
+      parts += options.parts_at_once * largest[group].reduced;
+      staging += options.staged_at_once * RoundUp(largest[group].gathered, kPageBytes);
+    }
+    estimate->parts_bytes = std::max(estimate->parts_bytes, parts);
+    estimate->staging_bytes = std::max(estimate->staging_bytes, staging);
+  }
+}
+
 }  // namespace
 
 MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& options) {
@@ -37,6 +63,7 @@ MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& 
   estimate.trained_parameters = layout.TrainedParameterCount();
   estimate.padding_bytes = (layout.TotalElements() - estimate.parameters) * BytesOf(layout.dtype);
   AddPool(layout, options, &estimate);
+  AddExchange(layout, options, &estimate);
   uint64_t evictable = 0;
   for (Rank rank = 0; rank < layout.world; ++rank) {
     estimate.resident_bytes = std::max(estimate.resident_bytes, layout.ResidentBytes(rank));

@@ -28,6 +28,10 @@ struct MemoryEstimate {
   uint64_t blocks = 0;
   double resident_share = 0;   // of all parameters' bytes
   double evictable_share = 0;  // of the evictable chunks that fit into the blocks at once
+  // Memory of each rank's own beside the rCache, in bytes, while ranks exchange blocks; the largest over the ranks. Between ranks of one
+  // machine none is needed.
+  uint64_t parts_bytes = 0;    // over several machines: buffers of reduce-scatters
+  uint64_t staging_bytes = 0;  // where GPUs exchange through host memory: blocks on their way, beside parts_bytes
   // The model.
   uint64_t parameters = 0;
   uint64_t trained_parameters = 0;  // of them
@@ -38,6 +42,8 @@ struct EstimateOptions {
   uint32_t micro_batches = 1;  // more than one: gradients are accumulated in fp32
   uint64_t rcache_bytes = 0;   // of each rank
   OptimizerSpec optimizer = {};
+  // Buffers that each data group has at most (trainer/comm/operation_thread.h, trainer/comm/staged_collective.h).
+  uint32_t parts_at_once = 0, staged_at_once = 0;
 };
 
 MemoryEstimate EstimateMemory(const ChunkLayout& layout, const EstimateOptions& options);

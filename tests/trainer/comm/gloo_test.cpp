@@ -10,7 +10,9 @@
 #include "base/clock.h"
 #include "device/host_device.h"
 #include "tests/trainer/comm/collective_contract.h"
+#include "tests/trainer/comm/counted_blocks.h"
 #include "trainer/comm/done_keys.h"
+#include "trainer/comm/operation_thread.h"
 #include "trainer/comm/staged_collective.h"
 
 namespace tidepool::trainer {
@@ -208,6 +210,38 @@ TEST(DoneKeys, SayThatAllRanksAreDoneWhenEachHasSetItsOwn) {
   EXPECT_FALSE(other_job.AllSet());
   one.Clear();
   EXPECT_FALSE(zero.AllSet());
+}
+
+// All chunks of a model at once, on rank 0 before rank 1 has started any.
+TEST(GlooMemory, IsWhatTheEstimateCounts) {
+  const ChunkLayout layout = LayoutOfSeveralSizes(2);
+  const MemoryEstimate counted = EstimateMemory(layout, {.parts_at_once = kPartsAtOnce});
+  std::atomic<bool> first_begun{false};
+  Ranks::Run(2, [&](RendezvousStore& store, const Rendezvous& meet) {
+    const auto made = store.MakeGroup(WholeRun(meet));
+    ASSERT_TRUE(made.ok()) << made.status().Format();
+    auto& group = dynamic_cast<GlooCollective&>(*made.value());
+    EXPECT_EQ(group.part_bytes(), 0U);
+    SteadyClock clock;
+    while (meet.rank == 1 && !first_begun) clock.SleepNs(kNsPerMs);
+
+    std::vector<std::vector<float>> blocks;
+    std::vector<Collective::Ticket> tickets;
+    for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) blocks.emplace_back(layout.chunks[chunk].elements, 1.F);
+    for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+      tickets.push_back(group.StartReduceScatter({blocks[chunk].data(), layout.ShardElements(chunk), DType::kF32}));
+    }
+    if (meet.rank == 0) {
+      for (int ms = 0; ms < 60'000 && group.part_bytes() < counted.parts_bytes; ++ms) clock.SleepNs(kNsPerMs);
+      EXPECT_EQ(group.part_bytes(), counted.parts_bytes);
+      first_begun = true;
+    }
+    for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+      ASSERT_TRUE(group.Wait(tickets[chunk]).ok());
+      EXPECT_EQ(blocks[chunk][meet.rank * layout.ShardElements(chunk)], 2.F);
+    }
+    EXPECT_LE(group.part_bytes(), counted.parts_bytes);
+  });
 }
 
 TEST(GlooErrors, APeerThatLeavesEndsTheOperation) {

@@ -7,6 +7,7 @@
 
 #include "device/host_device.h"
 #include "tests/fakes/thread_collective.h"
+#include "tests/trainer/comm/counted_blocks.h"
 
 namespace tidepool::trainer {
 namespace staged_collective_test {
@@ -45,6 +46,32 @@ TEST_F(StagedCollectiveTest, GathersAndReducesInPlaceSeveralAtATime) {
     EXPECT_EQ(gathered[rank], (std::vector<float>{1, 2, 3, 4}));
     const float* own = reduced[rank].data() + 3 * rank;
     EXPECT_EQ(std::vector<float>(own, own + 3), rank == 0 ? (std::vector<float>{11, 22, 33}) : (std::vector<float>{44, 55, 66}));
+  }
+}
+
+// More than there are buffers: the rest begins when the oldest have ended, whoever is asked about.
+TEST_F(StagedCollectiveTest, TakesTheMemoryThatTheEstimateCountsWhateverIsInFlight) {
+  const ChunkLayout layout = LayoutOfSeveralSizes(2);
+  const MemoryEstimate counted = EstimateMemory(layout, {.staged_at_once = kStagedAtOnce});
+  const uint64_t shard = layout.ShardElements(0);
+  constexpr size_t kOperations = 3 * kStagedAtOnce;
+  std::vector<std::vector<float>> blocks[2];
+  std::vector<Collective::Ticket> tickets[2];
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (size_t i = 0; i < kOperations; ++i) blocks[rank].emplace_back(2 * shard, static_cast<float>((rank + 1) * (i + 1)));
+    for (size_t i = 0; i < kOperations; ++i) {
+      tickets[rank].push_back(ranks_[rank]->StartReduceScatter({blocks[rank][i].data(), shard, DType::kF32}));
+    }
+    EXPECT_EQ(ranks_[rank]->staging_bytes(), counted.staging_bytes);
+  }
+  for (int turn = 0; turn < 100 && !ranks_[0]->Test(tickets[0].back()); ++turn) static_cast<void>(ranks_[1]->Test(tickets[1].back()));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(ranks_[rank]->Test(tickets[rank].back()));
+    for (size_t i = kOperations; i-- > 0;) {
+      ASSERT_TRUE(ranks_[rank]->Wait(tickets[rank][i]).ok());
+      ASSERT_EQ(blocks[rank][i][rank * shard + 7], static_cast<float>(3 * (i + 1))) << i;
+    }
+    EXPECT_EQ(ranks_[rank]->staging_bytes(), counted.staging_bytes);
   }
 }
 

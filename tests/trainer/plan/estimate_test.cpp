@@ -1,8 +1,11 @@
 // EstimateMemory on models whose sums can be done by hand.
 #include "trainer/plan/estimate.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
+#include "base/units.h"
 #include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
@@ -42,6 +45,24 @@ TEST(EstimateMemory, BlocksAreWhatTheRcacheHasBesideResidentChunks) {
   EXPECT_EQ(estimate.blocks, 5u);
   EXPECT_DOUBLE_EQ(estimate.evictable_share, 5.0 / 16);
   EXPECT_EQ(EstimateMemory(layout, {1, 0}).rcache_bytes, estimate.resident_bytes);
+}
+
+TEST(EstimateMemory, ExchangesNeedTheLargestBlockOfEachGroupOnTheRankThatIsInMost) {
+  std::vector<ParameterNote> notes{{"dense", {64, 64}, 0, 0, false}, {"experts", {32, 64}, 1, 0, false}, {"own", {256, 64}, 2, 0, false}};
+  LayoutOptions options;
+  options.world = 3;
+  options.data_groups = {{0, 1, 2}, {1, 2}, {0}};
+  options.chunk_bytes = 256 * 64 * sizeof(float);
+  const ChunkLayout layout = BuildLayout(notes, options).value();
+  uint64_t largest[3] = {};
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    uint64_t& of_group = largest[layout.chunks[chunk].data_group];
+    of_group = std::max(of_group, layout.ChunkBytes(chunk));
+  }
+  const MemoryEstimate estimate = EstimateMemory(layout, {.parts_at_once = 2, .staged_at_once = 4});
+  EXPECT_EQ(estimate.parts_bytes, 2 * (largest[0] + largest[1])) << "a group of one rank exchanges nothing";
+  EXPECT_EQ(estimate.staging_bytes, 4 * (RoundUp(largest[0], kPageBytes) + RoundUp(largest[1], kPageBytes)));
+  EXPECT_EQ(EstimateMemory(Model(DType::kF32, 1), {.parts_at_once = 2, .staged_at_once = 4}).parts_bytes, 0u);
 }
 
 }  // namespace estimate_test
