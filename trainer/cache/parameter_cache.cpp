@@ -209,7 +209,7 @@ Status ParameterCache::Enter(MomentKind kind, ChunkId subject) {
   moment_.chunks = pinned_;
   follower_.Enter(moment_);
   while (const PlanStep* step = follower_.TakeDueStep()) RunStep(*step, /*ahead=*/false);
-  return Progress();
+  return status_;
 }
 
 void ParameterCache::RunStep(const PlanStep& step, bool ahead) {
@@ -292,7 +292,7 @@ Status ParameterCache::Demand(ChunkId chunk) {
   StartFetch(chunk, 0);
   entries_[chunk].demanded = true;
   ++counters_.misses;
-  return Progress();
+  return {};
 }
 
 Status ParameterCache::HandOut(ChunkId chunk) {

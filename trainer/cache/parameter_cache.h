@@ -181,7 +181,7 @@ class ParameterCache {
   Status NotInPass(const char* call);
   Status TooSmall(const std::string& reason);
   uint64_t BlocksNeeded() const { return std::max(dry_blocks_, follower_.BlocksNeeded()); }
-  // The order has come to a moment; carries out what the plan wants there.
+  // The order has come to a moment; carries out what the plan wants there. Transfers are moved on by the call that ends what began here.
   Status Enter(MomentKind kind, ChunkId subject);
   void RunStep(const PlanStep& step, bool ahead);
   void PrefetchAhead(uint64_t horizon);

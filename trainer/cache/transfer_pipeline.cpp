@@ -157,6 +157,8 @@ Status TransferPipeline::WaitFor(OpId id) {
 }
 
 Status TransferPipeline::Wait(OpId id, bool prefetched) {
+  if (Done(id)) return status_;
+  TP_RETURN_IF_ERROR(Progress());  // it may have come since anybody looked
   if (Done(id)) return {};
   late_ += prefetched;
   const int64_t before = setup_.clock->NowNs();

@@ -18,23 +18,19 @@ std::atomic<uint64_t> stray_operators{0};
 
 }  // namespace
 
-struct OperatorHook::Hold final : at::ObserverContext {
-  std::vector<ParameterId> parameters;
-  std::vector<ChunkId> chunks;
-};
-
 struct OperatorCallbacks {
   static std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& function) {
     OperatorHook* hook = installed;
     if (hook == nullptr) stray_operators.fetch_add(1, std::memory_order_relaxed);
     if (hook == nullptr || !hook->status_.ok()) return nullptr;
     ++hook->operators_seen_;
-    std::vector<ParameterId> touched = ParametersRead(*hook->binding_, function);
-    return touched.empty() ? nullptr : hook->Before(function.name(), std::move(touched));
+    FindParametersRead(*hook->binding_, function, &hook->touched_);
+    if (!hook->touched_.empty()) hook->Before(&function, function.name());
+    return nullptr;
   }
 
-  static void End(const at::RecordFunction&, at::ObserverContext* context) {
-    if (installed != nullptr && context != nullptr) installed->After(static_cast<OperatorHook::Hold&>(*context));
+  static void End(const at::RecordFunction& function, at::ObserverContext*) {
+    if (installed != nullptr) installed->After(&function);
   }
 };
 
@@ -66,27 +62,33 @@ void OperatorHook::CheckThreads() {
             .Fix("do not start threads, and do not switch multithreaded backward on, inside the model"));
 }
 
-std::unique_ptr<OperatorHook::Hold> OperatorHook::Before(const char* name, std::vector<ParameterId> touched) {
-  if (std::all_of(touched.begin(), touched.end(), [this](ParameterId parameter) { return uses_[parameter] > 0; })) return nullptr;
-  auto hold = std::make_unique<Hold>();
-  hold->parameters = std::move(touched);
-  for (const ParameterId parameter : hold->parameters) {
+void OperatorHook::Before(const void* function, const char* name) {
+  if (std::all_of(touched_.begin(), touched_.end(), [this](ParameterId parameter) { return uses_[parameter] > 0; })) return;
+  if (holding_ == holds_.size()) holds_.emplace_back();
+  Hold& hold = holds_[holding_];
+  hold.function = function;
+  hold.parameters.swap(touched_);
+  hold.chunks.clear();
+  for (const ParameterId parameter : hold.parameters) {
     const ChunkId chunk = binding_->ChunkOf(parameter);
-    if (std::find(hold->chunks.begin(), hold->chunks.end(), chunk) == hold->chunks.end()) hold->chunks.push_back(chunk);
+    if (std::find(hold.chunks.begin(), hold.chunks.end(), chunk) == hold.chunks.end()) hold.chunks.push_back(chunk);
   }
-  Status begun = cache_->Acquire(hold->chunks);
-  if (begun.ok()) begun = cache_->BeginUse(hold->parameters);
+
+  Status begun = cache_->Acquire(hold.chunks);
+  if (begun.ok()) begun = cache_->BeginUse(hold.parameters);
   ApplyMoves();
   if (!begun.ok()) {
     const bool illegal = begun.id() == ErrorId::kTensorStateIllegal;
-    Latch(illegal ? std::move(begun).Where(std::string("operator ") + name) : std::move(begun));
-    return nullptr;
+    return Latch(illegal ? std::move(begun).Where(std::string("operator ") + name) : std::move(begun));
   }
-  for (const ParameterId parameter : hold->parameters) ++uses_[parameter];
-  return hold;
+  for (const ParameterId parameter : hold.parameters) ++uses_[parameter];
+  ++holding_;
 }
 
-void OperatorHook::After(const Hold& hold) {
+void OperatorHook::After(const void* function) {
+  // An operator within another one ends before it.
+  if (holding_ == 0 || holds_[holding_ - 1].function != function) return;
+  const Hold& hold = holds_[--holding_];
   for (const ParameterId parameter : hold.parameters) --uses_[parameter];
   if (!status_.ok()) return;
   Status ended = cache_->EndUse(hold.parameters);

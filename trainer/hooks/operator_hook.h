@@ -10,12 +10,12 @@
 //     too: operators run on for the order's sake;
 //  2. an operator whose parameters are all used by an enclosing operator adds nothing, and one whose chunks are all held adds no moment to
 //     the recorded order;
-//  3. an operator that would read a gradient as a parameter fails (trainer/layout/tensor_state.h).
+//  3. an operator whose chunks are in the rCache allocates nothing, once an operator with as many parameters was watched;
+//  4. an operator that would read a gradient as a parameter fails (trainer/layout/tensor_state.h).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "base/status.h"
@@ -52,16 +52,24 @@ class OperatorHook {
  private:
   friend struct OperatorCallbacks;  // the two plain functions that LibTorch calls
 
-  struct Hold;  // what one operator has
-  // Null when all that it touches is used by an enclosing operator, and after a failure.
-  std::unique_ptr<Hold> Before(const char* name, std::vector<ParameterId> touched);
-  void After(const Hold& hold);
+  struct Hold {            // what one operator has
+    const void* function;  // LibTorch's note of it, which ends with it
+    std::vector<ParameterId> parameters{};
+    std::vector<ChunkId> chunks{};
+  };
+  // With what it touches in touched_. It holds nothing when all of that is used by an enclosing operator, and after a failure.
+  void Before(const void* function, const char* name);
+  void After(const void* function);
   void PlaceAllSpare();
 
   ParameterCache* cache_;
   StorageBinding* binding_;
   std::vector<uint32_t> uses_;  // by ParameterId: operators in flight that use it
-  std::vector<Move> moves_;     // reused
+  // Reused, so that an operator whose chunks are there allocates nothing.
+  std::vector<ParameterId> touched_;
+  std::vector<Hold> holds_;  // of operators in flight, the outer ones first; behind them empty ones
+  size_t holding_ = 0;       // of holds_
+  std::vector<Move> moves_;
   Status status_;
   bool all_spare_ = false;
   std::atomic<bool> elsewhere_ = false;

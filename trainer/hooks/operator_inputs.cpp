@@ -30,29 +30,35 @@ template <typename Find>
 void Collect(const Find& find, const c10::IValue& value, std::vector<ParameterId>* parameters) {
   if (value.isTensor()) {
     Collect(find, value.toTensor(), parameters);
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) Collect(find, tensor, parameters);
   } else if (value.isList()) {
+    // Also a list of tensors: they lie in it as values, and are not copied out.
     for (const c10::IValue& item : value.toListRef()) Collect(find, item, parameters);
   }
 }
 
 template <typename Find>
-std::vector<ParameterId> Read(const Find& find, const at::RecordFunction& function) {
-  std::vector<ParameterId> parameters;
-  for (const c10::IValue& value : function.inputs()) Collect(find, value, &parameters);
-  if (!parameters.empty() && IsView(function.name())) parameters.clear();
-  return parameters;
+void Read(const Find& find, const at::RecordFunction& function, std::vector<ParameterId>* parameters) {
+  parameters->clear();
+  for (const c10::IValue& value : function.inputs()) Collect(find, value, parameters);
+  if (!parameters->empty() && IsView(function.name())) parameters->clear();
 }
 
 }  // namespace
 
+void FindParametersRead(const StorageBinding& binding, const at::RecordFunction& function, std::vector<ParameterId>* parameters) {
+  Read([&binding](const at::Tensor& tensor) { return binding.ParameterOf(tensor); }, function, parameters);
+}
+
 std::vector<ParameterId> ParametersRead(const StorageBinding& binding, const at::RecordFunction& function) {
-  return Read([&binding](const at::Tensor& tensor) { return binding.ParameterOf(tensor); }, function);
+  std::vector<ParameterId> parameters;
+  FindParametersRead(binding, function, &parameters);
+  return parameters;
 }
 
 std::vector<ParameterId> ParametersRead(const FindParameter& find, const at::RecordFunction& function) {
-  return Read(find, function);
+  std::vector<ParameterId> parameters;
+  Read(find, function, &parameters);
+  return parameters;
 }
 
 }  // namespace tidepool::trainer
