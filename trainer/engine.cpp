@@ -6,7 +6,6 @@
 #include <c10/core/AutogradState.h>
 #include <torch/utils.h>
 
-#include "base/planted.h"
 #include "base/point.h"
 #include "trainer/cache/weight_put.h"
 #include "trainer/torch_errors.h"
@@ -174,7 +173,7 @@ Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& los
     return TraceTraining(loss);
   }
   TP_ASSIGN_OR_RETURN(const std::vector<double> values, TakeLosses());
-  if (!TP_PLANTED("engine.evaluation_left_in_flight")) TP_RETURN_IF_ERROR(cache_->AwaitTransfers());
+  TP_RETURN_IF_ERROR(cache_->AwaitTransfers());
   return values.front();
 }
 

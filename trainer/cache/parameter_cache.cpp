@@ -188,6 +188,11 @@ Status ParameterCache::Progress() {
   return status_.ok() ? Latch(pipeline_.Progress()) : status_;
 }
 
+Status ParameterCache::AwaitTransfers() {
+  if (!status_.ok() || TP_PLANTED("cache.prefetches_left_in_flight")) return status_;
+  return Latch(pipeline_.WaitAll());
+}
+
 void ParameterCache::TakeMoves(std::vector<Move>* out) {
   out->insert(out->end(), moves_.begin(), moves_.end());
   moves_.clear();

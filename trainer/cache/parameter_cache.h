@@ -129,7 +129,7 @@ class ParameterCache {
   Status AwaitOperators() { return status_.ok() ? Latch(pipeline_.AwaitOperators()) : status_; }
   // Waits until no transfer is in flight, prefetches included: behind it a pass has nothing under way until its next call. Errors: as
   // latched.
-  Status AwaitTransfers() { return status_.ok() ? Latch(pipeline_.WaitAll()) : status_; }
+  Status AwaitTransfers();
 
   // A parameter's gradient has come: where to copy it, over the parameter in the chunk's block (Elixir v2, section 4.1); null when the
   // chunk is in separate mode: the caller keeps the gradient, adds to it, and hands it in through BorrowBlock. May wait. Errors:

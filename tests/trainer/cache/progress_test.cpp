@@ -1,4 +1,4 @@
-// How often the rCache looks after transfers in flight: once an operator.
+// How often the rCache looks after transfers in flight: once an operator; and that it can wait for all of them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -54,6 +54,8 @@ TEST(Progress, TransfersAreLookedAfterOnceAnOperator) {
   for (int i = 0; i < 10; ++i) use(0);
   EXPECT_EQ(service.tests, 10u);
   EXPECT_EQ(service.in_flight(), 1u);
+  ASSERT_TRUE(cache->AwaitTransfers().ok());
+  EXPECT_EQ(service.in_flight(), 0u) << "what was fetched ahead has come, though no operator needs it";
 }
 
 }  // namespace progress_test
