@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/unique_fd.h"
 
 namespace tidepool {

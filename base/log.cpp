@@ -14,9 +14,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "base/log_queue.h"
-#include "base/nonblocking_stderr.h"
+#include "base/system/nonblocking_stderr.h"
 
 namespace tidepool {
 namespace {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/units.h"
-#include "bench/chunk_kernels.h"
-#include "bench/rounds.h"
-#include "bench/row.h"
-#include "bench/served_job.h"
-#include "bench/server_process.h"
+#include "bench/gpu/chunk_kernels.h"
+#include "bench/harness/rounds.h"
+#include "bench/harness/row.h"
+#include "bench/harness/served_job.h"
+#include "bench/harness/server_process.h"
 
 namespace tidepool::bench {
 namespace {

@@ -13,11 +13,11 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "base/unique_fd.h"
-#include "bench/row.h"
-#include "bench/served_job.h"
-#include "bench/server_process.h"
-#include "client/memctl/send_http.h"
-#include "client/memctl/views.h"
+#include "bench/harness/row.h"
+#include "bench/harness/served_job.h"
+#include "bench/harness/server_process.h"
+#include "client/admin/send_http.h"
+#include "client/admin/views.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::bench {

@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "bench/crew.h"
-#include "bench/ping_pong.h"
-#include "bench/row.h"
+#include "bench/harness/crew.h"
+#include "bench/harness/ping_pong.h"
+#include "bench/harness/row.h"
 #include "memserver/update/worker_team.h"
-#include "optim/float_mode.h"
+#include "optim/kernels/float_mode.h"
 
 namespace tidepool::bench {
 namespace {

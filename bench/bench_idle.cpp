@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/crew.h"
-#include "bench/ping_pong.h"
-#include "bench/row.h"
-#include "bench/served_job.h"
-#include "bench/server_process.h"
-#include "bench/wake_echo.h"
+#include "bench/harness/crew.h"
+#include "bench/harness/ping_pong.h"
+#include "bench/harness/row.h"
+#include "bench/harness/served_job.h"
+#include "bench/harness/server_process.h"
+#include "bench/harness/wake_echo.h"
 
 namespace tidepool::bench {
 namespace {

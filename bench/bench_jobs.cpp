@@ -23,9 +23,9 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "bench/row.h"
-#include "bench/served_job.h"
-#include "bench/server_process.h"
+#include "bench/harness/row.h"
+#include "bench/harness/served_job.h"
+#include "bench/harness/server_process.h"
 
 namespace tidepool::bench {
 namespace {

@@ -21,13 +21,13 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "bench/drive_load.h"
-#include "bench/hostile.h"
-#include "bench/rounds.h"
-#include "bench/row.h"
-#include "bench/served_job.h"
-#include "bench/server_process.h"
-#include "client/memctl/send_http.h"
+#include "bench/drive/drive_load.h"
+#include "bench/harness/hostile.h"
+#include "bench/harness/rounds.h"
+#include "bench/harness/row.h"
+#include "bench/harness/served_job.h"
+#include "bench/harness/server_process.h"
+#include "client/admin/send_http.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::bench {

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <memory>
 
-#include "base/system_memory.h"
+#include "base/system/system_memory.h"
 #include "base/unique_fd.h"
-#include "bench/rounds.h"
-#include "bench/row.h"
-#include "memserver/residency/host_pool.h"
+#include "bench/harness/rounds.h"
+#include "bench/harness/row.h"
+#include "memserver/residency/pool/host_pool.h"
 
 namespace tidepool::bench {
 namespace {

@@ -15,11 +15,11 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "bench/crew.h"
-#include "bench/ping_pong.h"
+#include "bench/harness/crew.h"
+#include "bench/harness/ping_pong.h"
 #include "bench/ring_throughput.h"
-#include "bench/rounds.h"
-#include "bench/row.h"
+#include "bench/harness/rounds.h"
+#include "bench/harness/row.h"
 #include "shm/messages.h"
 #include "shm/port.h"
 

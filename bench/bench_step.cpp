@@ -18,15 +18,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "bench/drive_peer.h"
-#include "bench/row.h"
-#include "bench/server_process.h"
-#include "shm/spill.h"
-#include "trainer/engine.h"
+#include "bench/drive/drive_peer.h"
+#include "bench/harness/row.h"
+#include "bench/harness/server_process.h"
+#include "shm/spec/state_footprint.h"
+#include "trainer/engine/engine.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/gpt_init.h"
-#include "trainer/run_plan.h"
-#include "trainer/run_session.h"
+#include "trainer/run/run_plan.h"
+#include "trainer/run/run_session.h"
 
 namespace tidepool::bench {
 namespace {

@@ -6,14 +6,14 @@
 #include <cstring>
 #include <vector>
 
-#include "base/json_writer.h"
-#include "base/system_memory.h"
-#include "bench/crew.h"
-#include "bench/memory_loops.h"
-#include "bench/ping_pong.h"
-#include "bench/rounds.h"
-#include "bench/row.h"
-#include "memserver/residency/host_pool.h"
+#include "base/text/json_writer.h"
+#include "base/system/system_memory.h"
+#include "bench/harness/crew.h"
+#include "bench/loops/memory_loops.h"
+#include "bench/harness/ping_pong.h"
+#include "bench/harness/rounds.h"
+#include "bench/harness/row.h"
+#include "memserver/residency/pool/host_pool.h"
 
 namespace tidepool::bench {
 namespace {

@@ -10,8 +10,8 @@
 #include <memory>
 #include <thread>
 
-#include "bench/crew.h"
-#include "bench/rounds.h"
+#include "bench/harness/crew.h"
+#include "bench/harness/rounds.h"
 #include "shm/messages.h"
 #include "shm/port.h"
 

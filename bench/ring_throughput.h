@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "bench/ping_pong.h"
-#include "bench/row.h"
+#include "bench/harness/ping_pong.h"
+#include "bench/harness/row.h"
 
 namespace tidepool::bench {
 

@@ -1,10 +1,10 @@
 // The job description, under the name by which a trainer knows it: a trainer includes client, never shm.
 #pragma once
 
-#include "shm/frozen.h"
-#include "shm/gpu_states.h"
-#include "shm/job_spec.h"
-#include "shm/spill.h"
+#include "shm/spec/frozen.h"
+#include "shm/spec/gpu_states.h"
+#include "shm/spec/job_spec.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::client {
 

@@ -29,7 +29,7 @@
 #include "client/reconnect.h"
 #include "client/request_log.h"
 #include "shm/flag_pages.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::client {
 

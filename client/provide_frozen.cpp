@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
-#include "shm/frozen.h"
+#include "shm/spec/frozen.h"
 
 namespace tidepool::client {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "client/mem_client.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::client {
 

@@ -17,7 +17,7 @@
 #include "client/client_options.h"
 #include "client/control_channel.h"
 #include "shm/frames.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 #include "shm/port.h"
 
 namespace tidepool::client {

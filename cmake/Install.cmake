@@ -47,7 +47,7 @@ install(FILES ${TIDEPOOL_PACKAGING}/memserver.toml DESTINATION /etc/tidepool COM
 install(TARGETS tidepool_client tidepool_shm tidepool_base ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 foreach(room base shm client)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tidepool COMPONENT dev FILES_MATCHING PATTERN "*.h"
-          PATTERN memctl EXCLUDE)
+          PATTERN memctl EXCLUDE PATTERN admin EXCLUDE)
 endforeach()
 # Relative, so that `cmake --install --prefix` and a moved tree work.
 file(RELATIVE_PATH TIDEPOOL_PC_TO_PREFIX /x/${CMAKE_INSTALL_LIBDIR}/pkgconfig /x)

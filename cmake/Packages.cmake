@@ -2,7 +2,7 @@
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Boost 1.81 REQUIRED COMPONENTS json url)
-# Asio asks operator new for memory, so that a lack of it ends as base/last_words.h says; its own allocator throws where nobody can catch.
+# Asio asks operator new for memory, so that a lack of it ends as base/system/last_words.h says; its own allocator throws where nobody can catch.
 # On the target, for all users alike: inline functions of files that differ in this would free what the other's allocator gave.
 set_property(TARGET Boost::headers APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS BOOST_ASIO_DISABLE_STD_ALIGNED_ALLOC BOOST_ASIO_DISABLE_BOOST_ALIGN)
 find_package(fmt REQUIRED)
@@ -15,7 +15,7 @@ find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 
 # The headers of CUDA and NCCL are used where the toolkit is found; nothing needs a GPU, or a driver, to build, start or pass the tests, and
-# nothing of the toolkit is linked: device/cuda_driver.h finds libcuda.so.1 when a GPU is first asked for, also in builds without the toolkit,
+# nothing of the toolkit is linked: device/cuda/cuda_driver.h finds libcuda.so.1 when a GPU is first asked for, also in builds without the toolkit,
 # and kernels are loaded by it (no runtime of ours beside LibTorch's libcudart.so.13).
 #   tidepool_nccl   the header alone, for the trainer's collectives: which libnccl.so.2 a process has is LibTorch's choice (trainer/comm).
 # It exists always and is empty where nothing was found; TIDEPOOL_HAS_CUDA and TIDEPOOL_HAS_NCCL say what was.

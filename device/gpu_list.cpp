@@ -4,7 +4,7 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "device/cuda_driver.h"
+#include "device/cuda/cuda_driver.h"
 
 namespace tidepool::device {
 namespace {

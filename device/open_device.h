@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 
 namespace tidepool::device {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/number_list.h"
+#include "base/text/number_list.h"
 #include "base/units.h"
 
 namespace tidepool::device {

@@ -17,12 +17,12 @@
 #include <iterator>
 #include <utility>
 
-#include "base/system_memory.h"
+#include "base/system/system_memory.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "memserver/gpu_source.h"
-#include "memserver/residency/pool_pages.h"
-#include "memserver/topology_report.h"
+#include "memserver/probe/gpu_source.h"
+#include "memserver/residency/pool/pool_pages.h"
+#include "memserver/probe/topology_report.h"
 #include "memserver/traffic/state_tier.h"
 #include "memserver/update/worker_team.h"
 #include "shm/socket_path.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "memserver/config.h"
+#include "memserver/config/config.h"
 #include "memserver/server.h"
 
 namespace tidepool::memserver {

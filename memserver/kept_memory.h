@@ -9,8 +9,8 @@
 
 #include "base/status.h"
 #include "memserver/keeper/kept_holder.h"
-#include "memserver/residency/host_pool.h"
-#include "memserver/residency/kept_index.h"
+#include "memserver/residency/pool/host_pool.h"
+#include "memserver/residency/kept/kept_index.h"
 
 namespace tidepool::memserver {
 

@@ -5,15 +5,15 @@
 #include <iostream>
 #include <string>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/log.h"
 #include "base/point.h"
 #include "base/units.h"
-#include "memserver/bench_copies.h"
-#include "memserver/bench_drive.h"
-#include "memserver/config.h"
-#include "memserver/flags.h"
-#include "memserver/gpu_load.h"
+#include "memserver/probe/bench_copies.h"
+#include "memserver/probe/bench_drive.h"
+#include "memserver/config/config.h"
+#include "memserver/config/flags.h"
+#include "memserver/probe/gpu_load.h"
 #include "memserver/host_check.h"
 #include "memserver/keeper/keeper.h"
 #include "memserver/run.h"

@@ -4,9 +4,9 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "memserver/gpu_source.h"
+#include "memserver/probe/gpu_source.h"
 #include "memserver/keeper/sd_notify.h"
-#include "optim/isa.h"
+#include "optim/kernels/isa.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {

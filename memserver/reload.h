@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "memserver/config.h"
-#include "memserver/jobs/mailbox.h"
+#include "memserver/config/config.h"
+#include "memserver/control/mailbox.h"
 
 namespace tidepool::memserver {
 

@@ -18,19 +18,19 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/log.h"
-#include "base/system_memory.h"
+#include "base/system/system_memory.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "memserver/admin/admin_api.h"
-#include "memserver/gpu_source.h"
+#include "memserver/probe/gpu_source.h"
 #include "memserver/keeper/sd_notify.h"
 #include "memserver/keeper/session_spawn.h"
-#include "memserver/limits.h"
+#include "memserver/jobs/limits.h"
 #include "memserver/ready_line.h"
 #include "memserver/reload.h"
-#include "memserver/topology_report.h"
+#include "memserver/probe/topology_report.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::memserver {

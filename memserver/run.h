@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "memserver/config.h"
+#include "memserver/config/config.h"
 #include "memserver/server.h"
 
 namespace tidepool::memserver {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "base/crc32c.h"
+#include "base/formats/crc32c.h"
 
 namespace tidepool::nvme {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "base/check.h"
-#include "base/crc32c.h"
+#include "base/formats/crc32c.h"
 #include "base/planted.h"
 
 namespace tidepool::nvme {

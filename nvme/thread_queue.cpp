@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/units.h"
 
 namespace tidepool::nvme {

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 
 namespace tidepool::nvme {
 

@@ -11,8 +11,8 @@
 
 #include <cstdint>
 
-#include "optim/both_sides.h"
-#include "optim/element_types.h"
+#include "optim/kernels/both_sides.h"
+#include "optim/kernels/element_types.h"
 #include "optim/rules/adam.h"
 
 namespace tidepool::optim {

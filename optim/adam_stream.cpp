@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "optim/adam_image.h"
 #include "optim/adam_share.h"
-#include "optim/float_mode.h"
+#include "optim/kernels/float_mode.h"
 #include "optim/rules.h"
 
 namespace tidepool::optim {

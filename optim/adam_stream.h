@@ -1,9 +1,9 @@
 // EnqueueAdam: one step of Adam or AdamW on a stream of any device, in its order: on a GPU one fused kernel, which reads gradient, master,
 // momentum and variance once and writes the states and the 16-bit copy; on a host stream the same loop.
 //
-// The thread of the stream (device/device.h). Numbers: the same contract as the host's kernels (optim/kernels.h): the bits of the scalar
-// reference in a thread with FlushDenormals, whatever mode the stream's own thread is in; all NaNs count as equal. One element moves 26
-// bytes with a 16-bit gradient (28 with its 16-bit copy), 28 with an fp32 one (30).
+// The thread of the stream (device/device.h). Numbers: the same contract as the host's kernels (optim/kernels/kernels.h): the bits of the
+// scalar reference in a thread with FlushDenormals, whatever mode the stream's own thread is in; all NaNs count as equal. One element moves
+// 26 bytes with a 16-bit gradient (28 with its 16-bit copy), 28 with an fp32 one (30).
 #pragma once
 
 #include "base/status.h"

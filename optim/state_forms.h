@@ -3,13 +3,13 @@
 //
 // Elementwise forms are one loop: read, step, store. Where every plane has 16 bits an element, the loop goes over words of two neighbours,
 // each of which is worked on in its own half: no lane of a vector ever moves to another one. The 8-bit form needs the largest moment of a
-// block before it can store any, so it steps 32 elements first and encodes them then. How numbers are encoded: base/split_float.h and
-// optim/state_scalar.h say it in plain code.
+// block before it can store any, so it steps 32 elements first and encodes them then. How numbers are encoded: base/formats/split_float.h
+// and optim/kernels/state_scalar.h say it in plain code.
 #pragma once
 
 #include <immintrin.h>
 
-#include "optim/element_types.h"
+#include "optim/kernels/element_types.h"
 #include "optim/rules.h"
 
 namespace tidepool::optim {

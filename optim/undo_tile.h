@@ -32,7 +32,7 @@
 #include <span>
 
 #include "base/dtype.h"
-#include "optim/kernels.h"
+#include "optim/kernels/kernels.h"
 #include "optim/update_rule.h"
 
 namespace tidepool::optim {

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "base/optimizer.h"
+#include "base/formats/optimizer.h"
 
 namespace tidepool::optim {
 

@@ -3,7 +3,7 @@
 
 usage: bench_report.py --repo DIR [--json FILE] [--probe FILE] [--load NUMBER] ROWS_FILE...
 
-A row may be followed by its spread over the rounds of the run, and by the regime of the machine meanwhile (bench/regime.h), each a line of
+A row may be followed by its spread over the rounds of the run, and by the regime of the machine meanwhile (bench/harness/regime.h), each a line of
 its own. --probe names what machine_probe printed, --load the
 load average before the first benchmark. Ends with 1 when a row is malformed, a target does not hold, or there is no row at all.
 """
@@ -20,7 +20,7 @@ import sys
 KEYS = ("bench", "row", "value", "unit", "against", "ratio", "target", "holds")
 SPREAD_KEYS = ("bench", "row", "spread", "samples")
 REGIME_KEYS = ("bench", "row", "round_trip_ns", "dropped")
-# As kRegimeFactor of bench/regime.h: between two CPUs a word goes so many times slower in another regime, at least.
+# As kRegimeFactor of bench/harness/regime.h: between two CPUs a word goes so many times slower in another regime, at least.
 REGIME_FACTOR = 1.6
 # Below this, the two CPUs are most likely threads of one core.
 ROUND_TRIP_MIN_NS = 150

@@ -4,7 +4,7 @@
 usage: gpu_training.py --bin DIR --rows FILE --probe FILE [--python PROGRAM] [--budget SECONDS] [--gpu-gib X --gpu-total-gib X]
                        [--points N] [--libraries PATHS]
 
-Prints rows as the benchmark programs do (bench/row.h). GPT-2 shapes in bf16, sequence 1024, every block checkpointed, on one GPU; what
+Prints rows as the benchmark programs do (bench/harness/row.h). GPT-2 shapes in bf16, sequence 1024, every block checkpointed, on one GPU; what
 matters most comes first, and what the budget leaves no time for is named on stderr. Each point is held against the lower bounds of an
 offloaded step,
 

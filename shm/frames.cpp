@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "shm/byte_codec.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 #include "shm/messages.h"
 
 namespace tidepool::shm {

@@ -1,8 +1,8 @@
 #include "base/error_catalog.h"
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/log.h"
-#include "trainer/flags.h"
-#include "trainer/run.h"
+#include "trainer/cli/flags.h"
+#include "trainer/cli/run.h"
 
 [[gnu::init_priority(101)]] static const tidepool::LastWords last_words("trainer");
 

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "base/clock.h"
-#include "client/memctl/changes.h"
-#include "client/memctl/commands.h"
-#include "client/memctl/flags.h"
-#include "client/memctl/page_server.h"
+#include "client/memctl/commands/changes.h"
+#include "client/memctl/commands/commands.h"
+#include "client/memctl/flags/flags.h"
+#include "client/memctl/page/page_server.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #include "memserver/admin/admin_answer.h"
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 
 namespace tidepool::memserver {
 namespace {

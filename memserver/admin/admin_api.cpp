@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <span>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "base/log.h"
 #include "memserver/admin/exposition.h"
 #include "memserver/admin/health_report.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "base/units.h"
 #include "memserver/admin/health_report.h"
 #include "memserver/admin/request_body.h"

@@ -12,7 +12,7 @@
 #include "base/event_queue.h"
 #include "memserver/admin/admin_answer.h"
 #include "memserver/admin/request_target.h"
-#include "memserver/jobs/mailbox.h"
+#include "memserver/control/mailbox.h"
 
 namespace tidepool::memserver {
 

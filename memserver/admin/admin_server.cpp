@@ -26,10 +26,10 @@
 #include <thread>
 
 #include "base/log.h"
-#include "base/loopback.h"
+#include "base/system/loopback.h"
 #include "base/planted.h"
 #include "base/unique_fd.h"
-#include "memserver/jobs/access.h"
+#include "memserver/control/access.h"
 
 namespace tidepool::memserver {
 namespace {

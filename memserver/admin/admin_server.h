@@ -2,7 +2,7 @@
 //
 // Start and the destructor belong to the thread that owns the daemon; everything between runs on one thread of its own, so a slow or
 // hostile reader delays other readers at most, never the control sockets or the serve loop.
-// Who may ask, and with which rights: memserver/jobs/access.h. The socket file is made with mode 0600; each peer is checked once more.
+// Who may ask, and with which rights: memserver/control/access.h. The socket file is made with mode 0600; each peer is checked once more.
 // The one door to Boost.Beast in the daemon is admin_server.cpp.
 #pragma once
 
@@ -32,8 +32,8 @@ struct AdminLimits {
 struct AdminDoors {
   std::string socket_path;  // a file of that name is replaced, so the caller must hold the socket directory's lock
   Access access = PrivateAccess();
-  // An address of the loopback (base/loopback.h) that answers GET /metrics of whoever on this machine asks, and nothing else; empty: none.
-  // Anybody may have the port for a while, so it is tried for again and again, and no start fails for it.
+  // An address of the loopback (base/system/loopback.h) that answers GET /metrics of whoever on this machine asks, and nothing else; empty:
+  // none. Anybody may have the port for a while, so it is tried for again and again, and no start fails for it.
   std::string metrics_listen = {};
 };
 

@@ -1,5 +1,5 @@
 // The answers of /v1/config and /v1/config/diff.
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "memserver/admin/report.h"
 
 namespace tidepool::memserver {

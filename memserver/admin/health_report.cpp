@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {

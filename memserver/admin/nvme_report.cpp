@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "memserver/admin/report.h"
 
 namespace tidepool::memserver {

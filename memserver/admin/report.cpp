@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 
 namespace tidepool::memserver {
 namespace {

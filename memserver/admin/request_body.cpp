@@ -6,7 +6,7 @@
 #include <boost/json/value.hpp>
 #include <span>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {

@@ -5,7 +5,7 @@
 #include <boost/url/url_view.hpp>
 #include <charconv>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 
 namespace tidepool::memserver {
 namespace {

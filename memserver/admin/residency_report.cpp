@@ -4,7 +4,7 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "memserver/admin/report.h"
 
 namespace tidepool::memserver {

@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/event_queue.h"
-#include "memserver/jobs/mailbox.h"
+#include "memserver/control/mailbox.h"
 #include "memserver/residency/snapshot.h"
 
 namespace tidepool::memserver {

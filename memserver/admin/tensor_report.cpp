@@ -1,5 +1,5 @@
 // The answer of /v1/tensors.
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "memserver/admin/report.h"
 
 namespace tidepool::memserver {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdio>
 
-#include "base/json_writer.h"
+#include "base/text/json_writer.h"
 #include "base/units.h"
 #include "memserver/admin/health_report.h"
 #include "memserver/admin/report.h"

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "memserver/checkpoint/apart_save.h"

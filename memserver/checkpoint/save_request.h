@@ -24,7 +24,7 @@ struct SavedTensor {
   std::vector<uint64_t> dims;   // row-major; empty for a scalar
   const float* data = nullptr;  // in the host pool; `count` values, the product of dims
   uint64_t count = 0;
-  // Instead of `data`, where the master is split (base/split_float.h).
+  // Instead of `data`, where the master is split (base/formats/split_float.h).
   const uint16_t* high = nullptr;
   const int16_t* rest = nullptr;
   // Instead of both, where the weights lie on NVMe: fills `values` with those from `first` on. Called by the checkpoint thread; may block.

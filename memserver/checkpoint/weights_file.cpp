@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/point.h"
-#include "base/safetensors.h"
-#include "base/split_float.h"
+#include "base/formats/safetensors.h"
+#include "base/formats/split_float.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {

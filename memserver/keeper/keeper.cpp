@@ -15,7 +15,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
-#include "shm/frozen.h"
+#include "shm/spec/frozen.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -21,12 +21,12 @@
 #include <span>
 #include <vector>
 
-#include "base/content_hash.h"
+#include "base/formats/content_hash.h"
 #include "base/ids.h"
 #include "base/status.h"
-#include "memserver/residency/host_pool.h"
-#include "memserver/residency/kept_records.h"
-#include "shm/job_spec.h"
+#include "memserver/residency/pool/host_pool.h"
+#include "memserver/residency/kept/kept_records.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
 

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/crc32c.h"
+#include "base/formats/crc32c.h"
 #include "base/planted.h"
 #include "base/units.h"
-#include "shm/gpu_states.h"
+#include "shm/spec/gpu_states.h"
 
 namespace tidepool::memserver {
 namespace {

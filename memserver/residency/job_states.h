@@ -27,15 +27,15 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "memserver/residency/frozen_table.h"
-#include "memserver/residency/host_pool.h"
-#include "memserver/residency/job_records.h"
-#include "memserver/residency/kept_records.h"
+#include "memserver/residency/pool/host_pool.h"
+#include "memserver/residency/kept/job_records.h"
+#include "memserver/residency/kept/kept_records.h"
 #include "memserver/residency/placement.h"
-#include "memserver/residency/plane_spacing.h"
+#include "memserver/residency/pool/plane_spacing.h"
 #include "memserver/residency/snapshot.h"
-#include "memserver/residency/stand_ins.h"
+#include "memserver/residency/pool/stand_ins.h"
 #include "memserver/residency/weight_window.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
 
@@ -47,7 +47,7 @@ struct ParameterRun {
   uint64_t rounding_seed = 0;  // RoundingSeedOf
 };
 
-// As the form of the job's states says (base/optimizer.h); null where the job has no such plane.
+// As the form of the job's states says (base/formats/optimizer.h); null where the job has no such plane.
 struct ChunkPlanes {
   std::byte* master = nullptr;  // fp32; the rest of a split master
   std::byte* momentum = nullptr;

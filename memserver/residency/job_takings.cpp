@@ -2,9 +2,9 @@
 #include <array>
 #include <vector>
 
-#include "base/plane_slack.h"
+#include "base/formats/plane_slack.h"
 #include "memserver/residency/job_states.h"
-#include "shm/gpu_states.h"
+#include "shm/spec/gpu_states.h"
 
 namespace tidepool::memserver {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/plane_slack.h"
+#include "base/formats/plane_slack.h"
 #include "base/units.h"
 
 namespace tidepool::memserver {

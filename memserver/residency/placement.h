@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 

@@ -9,9 +9,9 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
-#include "memserver/residency/lost_jobs.h"
+#include "memserver/residency/kept/lost_jobs.h"
 #include "memserver/residency/quota.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
 

@@ -22,7 +22,7 @@
 
 #include "base/ids.h"
 #include "memserver/residency/weight_uses.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 

@@ -22,7 +22,7 @@
 #include "device/device.h"
 #include "device/gpu_list.h"
 #include "device/places.h"
-#include "memserver/residency/host_pool.h"
+#include "memserver/residency/pool/host_pool.h"
 
 namespace tidepool::memserver {
 

@@ -22,7 +22,7 @@
 #include "device/device.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/traffic/gpu_streams.h"
-#include "shm/gpu_states.h"
+#include "shm/spec/gpu_states.h"
 
 namespace tidepool::memserver {
 

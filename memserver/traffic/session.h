@@ -2,9 +2,9 @@
 //
 // One thread (the serve loop). The lane is destroyed before the memory it copies to and from (order of the members).
 // Where the rank brought its rCache (brought.gpu), a copy begins only when its `ready` flag says so, the GPU's stream has room, and its
-// turn in the order of copies has come (memserver/copy_order.h): until then the request is *held*, and looked at in every turn. Invariant:
-// requests taken minus answers given is at most kOutstandingMax; an answer therefore always has a place in the ring, unless the client does
-// not take its completions, which ends the session.
+// turn in the order of copies has come (memserver/loop/copy_order.h): until then the request is *held*, and looked at in every turn.
+// Invariant: requests taken minus answers given is at most kOutstandingMax; an answer therefore always has a place in the ring, unless the
+// client does not take its completions, which ends the session.
 #pragma once
 
 #include <bitset>

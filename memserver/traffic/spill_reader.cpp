@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "base/split_float.h"
-#include "shm/spill.h"
+#include "base/formats/split_float.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 namespace {

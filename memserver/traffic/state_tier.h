@@ -16,7 +16,7 @@
 #include "memserver/residency/job_states.h"
 #include "memserver/traffic/staged_piece.h"
 #include "nvme/slot_store.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
-#include "base/split_float.h"
+#include "base/formats/split_float.h"
 #include "memserver/traffic/frozen_requests.h"
 
 namespace tidepool::memserver {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/planted.h"
 
 namespace tidepool::memserver {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "optim/float_mode.h"
+#include "optim/kernels/float_mode.h"
 
 namespace tidepool::memserver {
 namespace {

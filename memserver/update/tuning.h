@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "optim/isa.h"
+#include "optim/kernels/isa.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {

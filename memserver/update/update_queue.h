@@ -11,7 +11,7 @@
 
 #include "memserver/residency/job_states.h"
 #include "memserver/update/gpu_queue.h"
-#include "memserver/update/spill_queue.h"
+#include "memserver/update/staging/spill_queue.h"
 #include "memserver/update/work.h"
 #include "optim/update_rule.h"
 

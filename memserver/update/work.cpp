@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "base/optimizer.h"
+#include "base/formats/optimizer.h"
 #include "base/planted.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/content_hash.h"
+#include "base/formats/content_hash.h"
 #include "base/planted.h"
 
 namespace tidepool::memserver {

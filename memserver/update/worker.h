@@ -1,6 +1,6 @@
 // Worker: does one Work at a time; what a thread of the team, or the inline team, runs.
 //
-// One thread per object; it must be in flush-denormals mode (optim/float_mode.h), or bits would differ from worker to worker.
+// One thread per object; it must be in flush-denormals mode (optim/kernels/float_mode.h), or bits would differ from worker to worker.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "memserver/update/work.h"
-#include "optim/kernels.h"
+#include "optim/kernels/kernels.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {

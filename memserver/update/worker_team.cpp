@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/units.h"
-#include "optim/float_mode.h"
+#include "optim/kernels/float_mode.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -23,7 +23,7 @@
 #include "memserver/update/thread_nice.h"
 #include "memserver/update/work.h"
 #include "memserver/update/worker.h"
-#include "optim/isa.h"
+#include "optim/kernels/isa.h"
 
 namespace tidepool::memserver {
 

@@ -1,7 +1,7 @@
 // What a rule is made of: the states of one element, and a struct with the arithmetic.
 //
-// A rule is one file in this folder and one line in optim/rules.h (besides its name in base/optimizer.cpp): a struct in an unnamed
-// namespace, because every instruction set compiles its own copy (see optim/element_types.h), with
+// A rule is one file in this folder and one line in optim/rules.h (besides its name in base/formats/optimizer.cpp): a struct in an unnamed
+// namespace, because every instruction set compiles its own copy (see optim/kernels/element_types.h), with
 //   kMomentum, kVariance   the planes it reads and writes; it pays for no other
 //   Factors                plain floats, at most kFactorBytes, made once a step and parameter group
 //   Serves(spec)           whether a job of this specification is its business
@@ -14,8 +14,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/optimizer.h"
-#include "optim/both_sides.h"
+#include "base/formats/optimizer.h"
+#include "optim/kernels/both_sides.h"
 #include "optim/update_rule.h"
 
 #define TP_OPTIM_STEP TP_BOTH_SIDES __attribute__((always_inline)) static inline

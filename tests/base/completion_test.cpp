@@ -1,4 +1,4 @@
-#include "base/completion.h"
+#include "base/text/completion.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "base/content_hash.h"
+#include "base/formats/content_hash.h"
 
 #include <gtest/gtest.h>
 

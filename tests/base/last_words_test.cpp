@@ -1,4 +1,4 @@
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 
 #include <gtest/gtest.h>
 

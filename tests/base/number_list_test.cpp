@@ -1,4 +1,4 @@
-#include "base/number_list.h"
+#include "base/text/number_list.h"
 
 #include <gtest/gtest.h>
 

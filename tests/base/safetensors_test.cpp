@@ -1,4 +1,4 @@
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/system_memory.h"
+#include "base/system/system_memory.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "base/whole_file.h"
+#include "base/system/whole_file.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

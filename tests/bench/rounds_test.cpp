@@ -1,4 +1,4 @@
-#include "bench/rounds.h"
+#include "bench/harness/rounds.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/crew.h"
-#include "bench/regime.h"
+#include "bench/harness/crew.h"
+#include "bench/harness/regime.h"
 
 namespace tidepool::bench {
 namespace rounds_test {

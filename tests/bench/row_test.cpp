@@ -1,4 +1,4 @@
-#include "bench/row.h"
+#include "bench/harness/row.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

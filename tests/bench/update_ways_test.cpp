@@ -1,5 +1,5 @@
 // That the ways which are timed against each other do the same work.
-#include "bench/update_ways.h"
+#include "bench/loops/update_ways.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include "base/unique_fd.h"
 #include "shm/flag_pages.h"
 #include "shm/frames.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 #include "shm/messages.h"
 #include "shm/port.h"
 #include "shm/segment.h"

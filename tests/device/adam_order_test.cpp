@@ -7,8 +7,8 @@
 
 #include "base/units.h"
 #include "optim/adam_stream.h"
-#include "optim/float_mode.h"
-#include "optim/kernels.h"
+#include "optim/kernels/float_mode.h"
+#include "optim/kernels/kernels.h"
 #include "tests/device/form_test.h"
 #include "tests/optim/adam_planes.h"
 

@@ -1,4 +1,4 @@
-#include "device/copy_bytes.h"
+#include "device/host/copy_bytes.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "device/copy_team.h"
-#include "device/copy_tuning.h"
+#include "device/host/copy_team.h"
+#include "device/host/copy_tuning.h"
 
 namespace tidepool::device {
 namespace copy_bytes_test {

@@ -1,4 +1,4 @@
-#include "device/copy_team.h"
+#include "device/host/copy_team.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What CudaDevice promises beyond the contract of device/device.h, on the stand-in for its driver.
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "device/host_memory.h"
+#include "device/host/host_memory.h"
 #include "tests/device/device_forms.h"
 #include "tests/device/device_roles.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"

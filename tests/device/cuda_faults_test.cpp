@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/units.h"
-#include "device/cuda_device.h"
-#include "device/cuda_driver.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_driver.h"
 #include "optim/adam_stream.h"
 #include "tests/device/device_forms.h"
 #include "tests/device/device_roles.h"

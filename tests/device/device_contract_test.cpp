@@ -15,7 +15,7 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "device/device.h"
-#include "device/host_memory.h"
+#include "device/host/host_memory.h"
 #include "tests/device/device_roles.h"
 #include "tests/device/form_test.h"
 

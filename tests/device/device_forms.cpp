@@ -9,8 +9,8 @@
 #include <csignal>
 
 #include "base/units.h"
-#include "device/cuda_device.h"
-#include "device/host_device.h"
+#include "device/cuda/cuda_device.h"
+#include "device/host/host_device.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
 
 namespace tidepool::device {

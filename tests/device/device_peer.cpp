@@ -14,7 +14,7 @@
 
 #include "base/units.h"
 #include "device/gpu_list.h"
-#include "device/host_memory.h"
+#include "device/host/host_memory.h"
 #include "tests/device/device_forms.h"
 #include "tests/device/device_roles.h"
 

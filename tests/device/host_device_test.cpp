@@ -1,5 +1,5 @@
 // What HostDevice promises beyond the contract of device/device.h, in each of its forms.
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
 

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 #include "tests/fakes/memory_chunk_service.h"
 
 namespace tidepool::testing {

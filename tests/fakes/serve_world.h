@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "device/host_device.h"
-#include "memserver/serve_loop.h"
+#include "device/host/host_device.h"
+#include "memserver/loop/serve_loop.h"
 #include "memserver/traffic/gpu_states.h"
 #include "shm/port.h"
 #include "nvme/page_memory.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "device/operation_queue.h"
+#include "device/host/operation_queue.h"
 
 namespace tidepool::memserver {
 

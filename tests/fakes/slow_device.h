@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "device/copy_team.h"
+#include "device/host/copy_team.h"
 #include "device/device.h"
 #include "memserver/traffic/gpu.h"
 

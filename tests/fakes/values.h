@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "base/random.h"
-#include "optim/kernels.h"
+#include "optim/kernels/kernels.h"
 
 namespace tidepool::memserver {
 

@@ -3,7 +3,7 @@
 // Pure function of the input.
 #pragma once
 
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace tidepool::fuzz {

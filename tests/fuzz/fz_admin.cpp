@@ -22,7 +22,7 @@
 #include "memserver/admin/admin_server.h"
 #include "memserver/admin/request_body.h"
 #include "tests/fuzz/fuzz_input.h"
-#include "tests/memserver/admin_fixture.h"
+#include "tests/memserver/admin/admin_fixture.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/check.h"
 #include "base/unique_fd.h"
 #include "memserver/admin/request_target.h"
-#include "memserver/config.h"
-#include "memserver/flags.h"
+#include "memserver/config/config.h"
+#include "memserver/config/flags.h"
 #include "tests/fuzz/descriptor_watch.h"
 #include "tests/fuzz/fuzz_input.h"
 

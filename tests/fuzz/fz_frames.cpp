@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 #include "tests/fuzz/descriptor_watch.h"
 #include "tests/fuzz/fuzzed_spec.h"
 

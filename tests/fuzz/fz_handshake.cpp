@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "memserver/jobs/handshake.h"
+#include "memserver/control/handshake.h"
 #include "shm/messages.h"
 #include "tests/fuzz/descriptor_watch.h"
 #include "tests/fuzz/fuzzed_spec.h"

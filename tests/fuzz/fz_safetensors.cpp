@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace tidepool {

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include "base/crc32c.h"
-#include "memserver/residency/job_records.h"
+#include "base/formats/crc32c.h"
+#include "memserver/residency/kept/job_records.h"
 #include "optim/undo_tile.h"
 
 namespace tidepool::memserver {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "base/crc32c.h"
-#include "memserver/residency/job_records.h"
+#include "base/formats/crc32c.h"
+#include "memserver/residency/kept/job_records.h"
 #include "optim/undo_tile.h"
 #include "tests/fuzz/kept_server.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/point.h"
-#include "memserver/residency/job_records.h"
+#include "memserver/residency/kept/job_records.h"
 #include "tests/fakes/small_trainer.h"
 
 namespace tidepool::memserver {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "memserver/residency/kept_index.h"
-#include "shm/job_spec.h"
+#include "memserver/residency/kept/kept_index.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
 

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "device/host_device.h"
-#include "memserver/serve_loop.h"
+#include "device/host/host_device.h"
+#include "memserver/loop/serve_loop.h"
 #include "shm/segment.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/serve_world.h"

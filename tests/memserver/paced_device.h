@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 #include "memserver/traffic/gpu.h"
 #include "tests/fakes/serve_world.h"
 

@@ -1,5 +1,5 @@
 /* Gradient accumulation: memserver/update/gradient_intake.cpp (Accept, StartGradient, KeepStaged, EndWork, Drop, Recover, RecoverStaged),
- * memserver/dispatcher.cpp (IsApplied), optim/undo_tile.cpp (TileUpdate::Add). Two ranks with a shard each, two workers; the server is
+ * memserver/loop/dispatcher.cpp (IsApplied), optim/undo_tile.cpp (TileUpdate::Add). Two ranks with a shard each, two workers; the server is
  * killed at most CRASHES times, between any two stores, also in recovery; the open step is dropped at most once, as when a rank dies.
  *
  * As in commit.pml, a d_step is one store to kept memory or one decision, and a crash forgets what is not kept. The ranks outlive the server:

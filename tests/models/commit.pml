@@ -1,4 +1,4 @@
-/* The commit rule, undo tiles and redo: memserver/update/seal.cpp, memserver/update/update_queue.cpp, memserver/residency/kept_records.h,
+/* The commit rule, undo tiles and redo: memserver/update/seal.cpp, memserver/update/update_queue.cpp, memserver/residency/kept/kept_records.h,
  * optim/undo_tile.{h,cpp}. Two workers; the server is killed at most CRASHES times, between any two stores, also in recovery.
  *
  * Each d_step of the process below is one store to kept memory, or one decision that changes no kept memory; `worker_at` and `loop_at` say

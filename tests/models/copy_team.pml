@@ -1,4 +1,4 @@
-/* Copies that several threads make together: device/copy_team.cpp (Copy, Open, DoOne, Main). Two callers, copies of one and of three
+/* Copies that several threads make together: device/host/copy_team.cpp (Copy, Open, DoOne, Main). Two callers, copies of one and of three
  * pieces, two helpers that spin and sleep, and the end of the team.
  *
  * Memory is sequentially consistent: every store of the hand-over is published by the release of the ticket; what is searched is which of

@@ -1,4 +1,4 @@
-/* The hand-over through the two rings of one session: shm/channel_layout.h, shm/port.cpp, and ServeLoop::Sleep of memserver/serve_loop.cpp.
+/* The hand-over through the two rings of one session: shm/channel_layout.h, shm/port.cpp, and ServeLoop::Sleep of memserver/loop/serve_loop.cpp.
  *
  * Memory is that of x86 (total store order): relaxed and release stores go into the store buffer of their process and reach memory later, in
  * order; sequentially consistent stores and read-modify-writes wait until the buffer is empty. No time-out of the real code is here, so a

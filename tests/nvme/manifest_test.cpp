@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/crc32c.h"
+#include "base/formats/crc32c.h"
 #include "base/random.h"
 #include "nvme/manifest.h"
 

@@ -13,10 +13,10 @@
 
 #include "base/random.h"
 #include "base/units.h"
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "optim/adam_stream.h"
-#include "optim/float_mode.h"
-#include "optim/kernels.h"
+#include "optim/kernels/float_mode.h"
+#include "optim/kernels/kernels.h"
 #include "tests/optim/adam_planes.h"
 
 namespace tidepool::optim {

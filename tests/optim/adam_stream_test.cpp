@@ -4,10 +4,10 @@
 
 #include <cstring>
 
-#include "device/inline_stream.h"
+#include "device/host/inline_stream.h"
 #include "optim/adam_share.h"
-#include "optim/float_mode.h"
-#include "optim/kernels.h"
+#include "optim/kernels/float_mode.h"
+#include "optim/kernels/kernels.h"
 #include "optim/rules.h"
 #include "tests/optim/adam_planes.h"
 

@@ -5,9 +5,9 @@
 #include <limits>
 #include <vector>
 
-#include "optim/convert_scalar.h"
-#include "optim/float_mode.h"
-#include "optim/kernels.h"
+#include "optim/kernels/convert_scalar.h"
+#include "optim/kernels/float_mode.h"
+#include "optim/kernels/kernels.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

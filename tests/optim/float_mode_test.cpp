@@ -1,4 +1,4 @@
-#include "optim/float_mode.h"
+#include "optim/kernels/float_mode.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "optim/isa.h"
+#include "optim/kernels/isa.h"
 
 #include <gtest/gtest.h>
 
-#include "optim/kernels.h"
+#include "optim/kernels/kernels.h"
 
 namespace tidepool::optim {
 namespace isa_test {

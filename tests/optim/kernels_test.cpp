@@ -1,5 +1,5 @@
-#include "base/split_float.h"
-#include "optim/kernels.h"
+#include "base/formats/split_float.h"
+#include "optim/kernels/kernels.h"
 #include "optim/undo_tile.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "optim/float_mode.h"
+#include "optim/kernels/float_mode.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

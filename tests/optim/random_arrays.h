@@ -11,8 +11,8 @@
 
 #include "base/dtype.h"
 #include "base/random.h"
-#include "optim/convert_scalar.h"
-#include "optim/isa.h"
+#include "optim/kernels/convert_scalar.h"
+#include "optim/kernels/isa.h"
 
 namespace tidepool::optim {
 

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/split_float.h"
-#include "optim/float_mode.h"
-#include "optim/kernels.h"
-#include "optim/state_scalar.h"
+#include "base/formats/split_float.h"
+#include "optim/kernels/float_mode.h"
+#include "optim/kernels/kernels.h"
+#include "optim/kernels/state_scalar.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

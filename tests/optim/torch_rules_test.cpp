@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "optim/kernels.h"
+#include "optim/kernels/kernels.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

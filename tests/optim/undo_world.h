@@ -9,7 +9,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "base/split_float.h"
+#include "base/formats/split_float.h"
 #include "optim/undo_tile.h"
 #include "tests/optim/random_arrays.h"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "optim/kernels.h"
+#include "optim/kernels/kernels.h"
 #include "tests/optim/random_arrays.h"
 
 namespace tidepool::optim {

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
-#include "tests/process/sweep.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
+#include "tests/process/rig/sweep.h"
 
 namespace tidepool::testing {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "base/clock.h"
 #include "base/error_catalog.h"
-#include "base/loopback.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
+#include "base/system/loopback.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace adoption_test {

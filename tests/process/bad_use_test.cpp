@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/error_catalog.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace bad_use_test {

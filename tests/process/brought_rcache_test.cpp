@@ -13,9 +13,9 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "client/mem_client.h"
-#include "device/host_device.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/thin_job.h"
+#include "device/host/host_device.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace brought_rcache_test {

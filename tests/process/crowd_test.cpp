@@ -11,9 +11,9 @@
 
 #include "base/unique_fd.h"
 #include "client/mem_client.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
-#include "tests/process/thin_job.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace crowd_test {

@@ -11,12 +11,12 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 #include "tests/nvme/scratch_directory.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
-#include "tests/process/thin_job.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace demotion_test {

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "shm/fd_socket.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace descriptor_store_test {

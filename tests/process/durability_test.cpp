@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "shm/socket_path.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace durability_test {

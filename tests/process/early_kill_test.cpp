@@ -8,11 +8,11 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 #include "tests/nvme/many_times.h"
 #include "tests/nvme/scratch_directory.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/thin_job.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace early_kill_test {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "shm/socket_path.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace external_keeper_test {

@@ -6,8 +6,8 @@
 //   failure_sweep --victim memserver --call mmap --at 3    one of them, with the outputs
 // What every run must show: nobody hangs (10 s) and nobody is ended by a signal; who ends, ends with a documented exit code and an error of
 // the catalogue; a job that goes on has the bits of the undisturbed one; the job after it runs; everything held returns to zero; memserver
-// ends in order and leaves no file. A memserver that lacks a few bytes for itself says so and ends (base/last_words.h): its keeper must
-// have started it again.
+// ends in order and leaves no file. A memserver that lacks a few bytes for itself says so and ends (base/system/last_words.h): its keeper
+// must have started it again.
 #include <array>
 #include <csignal>
 #include <filesystem>
@@ -19,9 +19,9 @@
 
 #include "base/clock.h"
 #include "shm/socket_path.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
-#include "tests/process/sweep.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
+#include "tests/process/rig/sweep.h"
 
 namespace tidepool::testing {
 namespace {

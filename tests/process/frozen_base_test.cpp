@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "shm/frozen.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
-#include "tests/process/thin_job.h"
+#include "shm/spec/frozen.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace frozen_base_test {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/durable_daemon.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/durable_daemon.h"
 
 namespace tidepool::testing {
 namespace gpu_start_test {

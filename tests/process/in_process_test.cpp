@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/thin_job.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace in_process_test {

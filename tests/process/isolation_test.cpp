@@ -24,10 +24,10 @@
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
 #include "shm/socket_path.h"
-#include "tests/process/child_process.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
-#include "tests/process/thin_job.h"
+#include "tests/process/rig/child_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace isolation_test {

@@ -19,7 +19,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "tests/process/campaign.h"
+#include "tests/process/rig/campaign.h"
 
 namespace tidepool::testing {
 namespace {

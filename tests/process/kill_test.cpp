@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "tests/process/daemon_fixture.h"
+#include "tests/process/rig/daemon_fixture.h"
 
 namespace tidepool::testing {
 namespace kill_test {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace long_running_test {

@@ -16,8 +16,8 @@
 #include "base/random.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/lying_client.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/lying_client.h"
 
 namespace tidepool::testing {
 namespace lying_handshake_test {

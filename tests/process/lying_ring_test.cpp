@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/lying_client.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/lying_client.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace lying_ring_test {

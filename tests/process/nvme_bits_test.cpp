@@ -7,13 +7,13 @@
 #include <string>
 
 #include "base/units.h"
-#include "memserver/bench_drive.h"
-#include "memserver/nvme_tier.h"
+#include "memserver/probe/bench_drive.h"
+#include "memserver/traffic/nvme_tier.h"
 #include "nvme/drive_profile.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 #include "tests/nvme/scratch_directory.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/thin_job.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace nvme_bits_test {

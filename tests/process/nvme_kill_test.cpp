@@ -22,7 +22,7 @@
 #include "tests/nvme/deny_io_uring.h"
 #include "tests/nvme/many_times.h"
 #include "tests/nvme/scratch_directory.h"
-#include "tests/process/durable_daemon.h"
+#include "tests/process/rig/durable_daemon.h"
 
 namespace tidepool::testing {
 namespace nvme_kill_test {

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "shm/socket_path.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace odd_start_test {

@@ -18,16 +18,16 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "memserver/jobs/peer_memory.h"
+#include "memserver/control/bounds/peer_memory.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
 #include "shm/messages.h"
 #include "shm/socket_path.h"
 #include "tests/not_run.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memory_cgroup.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memory_cgroup.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace peer_cost_test {

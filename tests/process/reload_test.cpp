@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error_catalog.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace reload_test {

@@ -13,10 +13,10 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
-#include "tests/process/thin_job.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
+#include "tests/process/rig/thin_job.h"
 
 namespace tidepool::testing {
 namespace shared_pool_test {

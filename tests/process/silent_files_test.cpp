@@ -19,8 +19,8 @@
 #include "shm/socket_path.h"
 #include "tests/fakes/silent_files.h"
 #include "tests/not_run.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace silent_files_test {

@@ -25,10 +25,10 @@
 #include "base/random.h"
 #include "shm/fd_socket.h"
 #include "shm/socket_path.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/lying_client.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/lying_client.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace stall_test {

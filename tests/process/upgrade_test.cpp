@@ -10,11 +10,11 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "memserver/residency/kept_index.h"
+#include "memserver/residency/kept/kept_index.h"
 #include "shm/messages.h"
 #include "shm/protocol.h"
-#include "tests/process/durable_daemon.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/durable_daemon.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace upgrade_test {

@@ -18,9 +18,9 @@
 #include "shm/socket_path.h"
 #include "tests/fakes/slow_device.h"
 #include "tests/fakes/small_trainer.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/lying_client.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/lying_client.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace museum_test {

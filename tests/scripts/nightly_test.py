@@ -135,7 +135,7 @@ class Nightly(unittest.TestCase):
         made = set()
         for path in (ROOT / "tests").rglob("CMakeLists.txt"):
             made.update(re.findall(r"tidepool_(?:test|program)\((\w+)", path.read_text()))
-        made.update("bench_" + name for name in re.findall(r"bench_(\w+)\.cpp", " ".join(os.listdir(ROOT / "bench"))))
+        made.update("bench_" + name for name in re.findall(r"bench_(\w+)\.cpp", " ".join(path.name for path in (ROOT / "bench").rglob("bench_*.cpp"))))
         for name in STARTED:
             self.assertTrue(os.access(ROOT / name, os.X_OK) or (name.startswith("build/") and pathlib.Path(name).name in made), name)
 

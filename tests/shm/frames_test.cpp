@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 #include "shm/flag_pages.h"
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 #include "shm/messages.h"
 
 namespace tidepool::shm {

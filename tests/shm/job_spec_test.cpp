@@ -1,4 +1,4 @@
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/units.h"
-#include "shm/frozen.h"
-#include "shm/gpu_states.h"
-#include "shm/spill.h"
+#include "shm/spec/frozen.h"
+#include "shm/spec/gpu_states.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::shm {
 namespace job_spec_test {

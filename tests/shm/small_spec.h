@@ -1,7 +1,7 @@
 // The smallest description of a job that is valid: one rank, one chunk, one parameter.
 #pragma once
 
-#include "shm/job_spec.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::testing {
 

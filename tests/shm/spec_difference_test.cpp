@@ -1,4 +1,4 @@
-#include "shm/spec_difference.h"
+#include "shm/spec/spec_difference.h"
 
 #include <gtest/gtest.h>
 

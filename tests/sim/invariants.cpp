@@ -9,11 +9,11 @@
 
 #include "base/check.h"
 #include "base/units.h"
-#include "memserver/residency/job_records.h"
-#include "memserver/snapshot_builder.h"
+#include "memserver/residency/kept/job_records.h"
+#include "memserver/jobs/snapshot_builder.h"
 #include "memserver/update/work.h"
 #include "nvme/piece.h"
-#include "shm/spill.h"
+#include "shm/spec/state_footprint.h"
 
 namespace tidepool::memserver {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/split_float.h"
-#include "optim/float_mode.h"
+#include "base/formats/split_float.h"
+#include "optim/kernels/float_mode.h"
 #include "optim/gradient_norm.h"
 #include "optim/update_rule.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "optim/kernels.h"
-#include "shm/job_spec.h"
+#include "optim/kernels/kernels.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::memserver {
 

@@ -13,8 +13,8 @@
 
 #include "base/random.h"
 #include "base/units.h"
-#include "memserver/job.h"
-#include "shm/job_spec.h"
+#include "memserver/jobs/job.h"
+#include "shm/spec/job_spec.h"
 #include "tests/sim/fault_plan.h"
 #include "tests/sim/job_twin.h"
 

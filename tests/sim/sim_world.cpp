@@ -7,7 +7,7 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
-#include "shm/frozen.h"
+#include "shm/spec/frozen.h"
 #include "tests/sim/invariants.h"
 
 namespace tidepool::memserver {

@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "base/units.h"
 #include "client/job_spec.h"
-#include "optim/convert_scalar.h"
-#include "trainer/frozen_base.h"
-#include "trainer/model_config.h"
-#include "trainer/run_plan.h"
+#include "optim/kernels/convert_scalar.h"
+#include "trainer/inputs/frozen_base.h"
+#include "trainer/inputs/model_config.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace base_weights_test {

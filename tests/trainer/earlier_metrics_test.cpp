@@ -1,5 +1,5 @@
 // Metrics of an earlier run are never overwritten.
-#include "trainer/earlier_metrics.h"
+#include "trainer/output/earlier_metrics.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "trainer/step_report.h"
+#include "trainer/output/step_report.h"
 
 namespace tidepool::trainer {
 namespace earlier_metrics_test {

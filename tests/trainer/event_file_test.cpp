@@ -1,4 +1,4 @@
-#include "trainer/event_file.h"
+#include "trainer/output/event_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "trainer/flags.h"
+#include "trainer/cli/flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

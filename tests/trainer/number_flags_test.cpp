@@ -1,5 +1,5 @@
 // Every flag that is a number, on every command line that has it, with values that somebody will type one day.
-#include "trainer/number_flags.h"
+#include "trainer/cli/number_flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/error_catalog.h"
-#include "trainer/flags.h"
+#include "trainer/cli/flags.h"
 
 namespace tidepool::trainer {
 namespace number_flags_test {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "trainer/step_report.h"
+#include "trainer/output/step_report.h"
 
 namespace tidepool::trainer {
 namespace report_stall_test {

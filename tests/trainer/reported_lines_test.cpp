@@ -1,4 +1,4 @@
-#include "trainer/reported_lines.h"
+#include "trainer/output/reported_lines.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "trainer/step_report.h"
+#include "trainer/output/step_report.h"
 
 namespace tidepool::trainer {
 namespace reported_lines_test {

@@ -1,4 +1,4 @@
-#include "trainer/step_report.h"
+#include "trainer/output/step_report.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

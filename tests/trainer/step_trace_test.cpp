@@ -1,11 +1,11 @@
 // A step's trace: lanes, times, and what the traced seams note.
-#include "trainer/step_trace.h"
+#include "trainer/output/step_trace.h"
 
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
 
 #include "tests/fakes/fake_clock.h"
-#include "trainer/traced_seams.h"
+#include "trainer/output/traced_seams.h"
 
 namespace tidepool::trainer {
 namespace step_trace_test {

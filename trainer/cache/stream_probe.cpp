@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "trainer/comm/registered_host.h"
+#include "trainer/comm/nccl/registered_host.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "client/chunk_service.h"
 #include "trainer/cache/cache_streams.h"
-#include "trainer/comm/registered_host.h"
+#include "trainer/comm/nccl/registered_host.h"
 #include "trainer/layout/chunk_layout.h"
 
 namespace tidepool::trainer {

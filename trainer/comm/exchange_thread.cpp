@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/planted.h"
 #include "base/units.h"
 #include "trainer/comm/rank_sum.h"

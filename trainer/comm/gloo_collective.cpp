@@ -18,10 +18,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/check.h"
-#include "base/content_hash.h"
+#include "base/formats/content_hash.h"
 #include "base/unique_fd.h"
-#include "trainer/comm/first_line.h"
-#include "trainer/comm/meeting_port.h"
+#include "trainer/comm/meeting/first_line.h"
+#include "trainer/comm/meeting/meeting_port.h"
 #include "trainer/comm/operation_thread.h"
 #include "trainer/comm/rank_sum.h"
 #include "trainer/comm/solo_collective.h"

@@ -15,7 +15,7 @@
 
 #include "trainer/comm/collective.h"
 #include "trainer/comm/group_spec.h"
-#include "trainer/comm/rendezvous.h"
+#include "trainer/comm/meeting/rendezvous.h"
 
 namespace tidepool::trainer {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/comm/rendezvous.h"
+#include "trainer/comm/meeting/rendezvous.h"
 
 namespace tidepool::trainer {
 

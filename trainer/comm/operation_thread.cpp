@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/last_words.h"
+#include "base/system/last_words.h"
 #include "base/planted.h"
 
 namespace tidepool::trainer {

@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "trainer/comm/collective.h"
-#include "trainer/comm/registered_host.h"
+#include "trainer/comm/nccl/registered_host.h"
 
 namespace tidepool::trainer {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/plane_slack.h"
+#include "base/formats/plane_slack.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {

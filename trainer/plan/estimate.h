@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/ids.h"
-#include "base/optimizer.h"
+#include "base/formats/optimizer.h"
 #include "trainer/layout/chunk_layout.h"
 
 namespace tidepool::trainer {

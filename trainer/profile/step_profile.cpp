@@ -65,7 +65,7 @@ struct GradientLeaves final : torch::autograd::PostAccumulateGradHook {
   bool stays;
 };
 
-// Backward on this thread, as in trainer/engine.cpp.
+// Backward on this thread, as in trainer/engine/engine.cpp.
 class OneThread {
  public:
   OneThread() : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {

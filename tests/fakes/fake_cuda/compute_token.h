@@ -43,7 +43,7 @@ class ComputeToken {
   int turns_ = 0;
 };
 
-// memserver's kernel that keeps a GPU busy for the time that it is given (memserver/gpu_load.h).
+// memserver's kernel that keeps a GPU busy for the time that it is given (memserver/probe/gpu_load.h).
 const FakeKernel& LoadKernel();
 
 }  // namespace tidepool::fake_cuda

@@ -1,4 +1,4 @@
-// The functions of libcuda.so.1 that device/cuda_driver.h names, on the host; and the levers for tests (fake_cuda.h).
+// The functions of libcuda.so.1 that device/cuda/cuda_driver.h names, on the host; and the levers for tests (fake_cuda.h).
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

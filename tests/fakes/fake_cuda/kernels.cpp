@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "optim/adam_share.h"
-#include "optim/float_mode.h"
+#include "optim/kernels/float_mode.h"
 #include "tests/fakes/fake_cuda/compute_token.h"
 #include "tests/fakes/fake_cuda/memory.h"
 

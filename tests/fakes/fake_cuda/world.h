@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda_driver.h"
+#include "device/cuda/cuda_driver.h"
 
 namespace tidepool::fake_cuda {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
 #include "tests/trainer/cache/toy_run.h"
 #include "trainer/plan/replay.h"

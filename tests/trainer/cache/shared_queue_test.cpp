@@ -7,13 +7,13 @@
 #include <string>
 #include <tuple>
 
-#include "device/cuda_device.h"
+#include "device/cuda/cuda_device.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
 #include "tests/fakes/flag_chunk_service.h"
 #include "tests/trainer/cache/toy_run.h"
 #include "trainer/cache/ahead_pipeline.h"
 #include "trainer/cache/stream_probe.h"
-#include "trainer/comm/registered_host.h"
+#include "trainer/comm/nccl/registered_host.h"
 
 // Functions of the leak checker; null where there is none.
 extern "C" {

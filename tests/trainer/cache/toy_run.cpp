@@ -16,7 +16,7 @@
 #include "tests/fakes/memory_chunk_service.h"
 #include "tests/fakes/thread_collective.h"
 #include "trainer/cache/weight_put.h"
-#include "trainer/comm/registered_host.h"
+#include "trainer/comm/nccl/registered_host.h"
 #include "trainer/plan/replay.h"
 
 namespace tidepool::trainer {

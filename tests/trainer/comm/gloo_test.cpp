@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 #include "tests/trainer/comm/collective_contract.h"
 #include "tests/trainer/comm/counted_blocks.h"
-#include "trainer/comm/done_keys.h"
+#include "trainer/comm/meeting/done_keys.h"
 #include "trainer/comm/operation_thread.h"
 #include "trainer/comm/staged_collective.h"
 

@@ -1,5 +1,5 @@
 // How the ranks of one machine meet: again and again, beside other runs, liars and other users.
-#include "trainer/comm/local_meeting.h"
+#include "trainer/comm/meeting/local_meeting.h"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -22,9 +22,9 @@
 #include "base/random.h"
 #include "tests/not_run.h"
 #include "tests/trainer/comm/local_ranks.h"
-#include "trainer/comm/meeting_host.h"
-#include "trainer/comm/meeting_packet.h"
-#include "trainer/comm/peer_socket.h"
+#include "trainer/comm/meeting/meeting_host.h"
+#include "trainer/comm/meeting/meeting_packet.h"
+#include "trainer/comm/meeting/peer_socket.h"
 
 namespace tidepool::trainer {
 namespace local_meeting_test {

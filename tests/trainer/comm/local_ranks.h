@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "trainer/comm/local_meeting.h"
+#include "trainer/comm/meeting/local_meeting.h"
 
 namespace tidepool::trainer {
 

@@ -1,5 +1,5 @@
 // NcclCollective over a table of functions of the test's own: what NCCL is asked for, and that each of its failures is told, in its words.
-#include "trainer/comm/nccl_collective.h"
+#include "trainer/comm/nccl/nccl_collective.h"
 
 #include <atomic>
 #include <memory>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 #include "tests/fakes/fake_clock.h"
 
 namespace tidepool::trainer {

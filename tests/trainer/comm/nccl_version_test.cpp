@@ -1,8 +1,8 @@
-#include "trainer/comm/nccl_version.h"
+#include "trainer/comm/nccl/nccl_version.h"
 
 #include <gtest/gtest.h>
 
-#include "trainer/comm/nccl_table.h"
+#include "trainer/comm/nccl/nccl_table.h"
 
 namespace tidepool::trainer {
 namespace nccl_version_test {

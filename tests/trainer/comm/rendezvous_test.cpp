@@ -1,4 +1,4 @@
-#include "trainer/comm/rendezvous.h"
+#include "trainer/comm/meeting/rendezvous.h"
 
 #include <cstdlib>
 #include <initializer_list>

@@ -14,10 +14,10 @@
 
 #include <gtest/gtest.h>
 
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 #include "tests/trainer/comm/collective_contract.h"
 #include "tests/trainer/comm/local_ranks.h"
-#include "trainer/comm/peer_socket.h"
+#include "trainer/comm/meeting/peer_socket.h"
 #include "trainer/comm/staged_collective.h"
 
 namespace tidepool::trainer {

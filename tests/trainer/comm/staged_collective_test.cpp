@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "device/host_device.h"
+#include "device/host/host_device.h"
 #include "tests/fakes/thread_collective.h"
 #include "tests/trainer/comm/counted_blocks.h"
 

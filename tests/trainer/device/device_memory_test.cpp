@@ -1,5 +1,5 @@
 // A GPU whose memory is used up: the error names the shares, and changes whose predictions add up.
-#include "trainer/device_memory.h"
+#include "trainer/advice/device_memory.h"
 
 #include <gtest/gtest.h>
 

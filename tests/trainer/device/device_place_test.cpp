@@ -1,5 +1,5 @@
 // --device: what it means for each rank of a node, and what is said when there is no such GPU.
-#include "trainer/device_place.h"
+#include "trainer/advice/device_place.h"
 
 #include <gtest/gtest.h>
 

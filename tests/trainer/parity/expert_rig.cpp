@@ -15,11 +15,11 @@
 #include "base/random.h"
 #include "base/unique_fd.h"
 #include "tests/trainer/parity/served_ranks.h"
-#include "trainer/engine.h"
-#include "trainer/job.h"
+#include "trainer/engine/engine.h"
+#include "trainer/run/job.h"
 #include "trainer/layout/build_layout.h"
 #include "trainer/model/gpt_shape.h"
-#include "trainer/run_session.h"
+#include "trainer/run/run_session.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "base/units.h"
 #include "tests/fakes/memory_chunk_service.h"
-#include "trainer/engine.h"
+#include "trainer/engine/engine.h"
 #include "trainer/layout/build_layout.h"
-#include "trainer/torch_errors.h"
+#include "trainer/engine/torch_errors.h"
 
 namespace tidepool::trainer {
 namespace failing_hook_test {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tests/trainer/parity/served_ranks.h"
-#include "trainer/run_plan.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace gpu_states_test {

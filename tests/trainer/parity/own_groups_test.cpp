@@ -5,7 +5,7 @@
 
 #include "tests/trainer/parity/rig.h"
 #include "tests/trainer/parity/served_ranks.h"
-#include "trainer/run_plan.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace own_groups_test {

@@ -9,7 +9,7 @@
 #include "tests/trainer/parity/rig.h"
 #include "tests/trainer/plan/exhaustive.h"
 #include "trainer/profile/step_profile.h"
-#include "trainer/run_plan.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace rcache_size_test {

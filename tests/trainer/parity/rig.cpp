@@ -16,18 +16,18 @@
 #include <torch/utils.h>
 
 #include "base/random.h"
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "client/job_spec.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "tests/trainer/parity/served_ranks.h"
 #include "trainer/data/corpus.h"
 #include "trainer/data/batch_cursor.h"
-#include "trainer/engine.h"
+#include "trainer/engine/engine.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/gpt_init.h"
-#include "trainer/run_plan.h"
-#include "trainer/run_session.h"
+#include "trainer/run/run_plan.h"
+#include "trainer/run/run_session.h"
 
 namespace tidepool::trainer {
 namespace {

@@ -10,7 +10,7 @@
 #include "memserver/server.h"
 #include "trainer/model/gpt_shape.h"
 #include "trainer/plan/replay.h"
-#include "trainer/run_options.h"
+#include "trainer/run/run_options.h"
 
 namespace tidepool::trainer {
 

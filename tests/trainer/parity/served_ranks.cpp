@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "memserver/server.h"
 #include "trainer/launch/rank_place.h"
-#include "trainer/run_session.h"
+#include "trainer/run/run_session.h"
 
 namespace tidepool::trainer {
 

@@ -6,7 +6,7 @@
 #include <torch/types.h>
 
 #include "tests/fakes/memory_chunk_service.h"
-#include "trainer/engine.h"
+#include "trainer/engine/engine.h"
 #include "trainer/hooks/use_order.h"
 #include "trainer/layout/build_layout.h"
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/units.h"
-#include "trainer/job.h"
+#include "trainer/run/job.h"
 #include "trainer/plan/estimate.h"
-#include "trainer/run_plan.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace admission_test {

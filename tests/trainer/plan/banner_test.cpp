@@ -1,4 +1,4 @@
-#include "trainer/banner.h"
+#include "trainer/run/banner.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How many chunks have their states on GPUs: by the server's own count of bytes, to the byte.
-#include "trainer/gpu_states.h"
+#include "trainer/advice/gpu_states.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/units.h"
-#include "trainer/device_memory.h"
-#include "trainer/run_plan.h"
+#include "trainer/advice/device_memory.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace gpu_states_test {

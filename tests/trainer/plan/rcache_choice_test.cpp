@@ -1,5 +1,5 @@
 // What --rcache auto decides and says, and the file of rates that it may read.
-#include "trainer/rcache_choice.h"
+#include "trainer/advice/rcache_choice.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "trainer/layout/build_layout.h"
 #include "trainer/plan/replay.h"
-#include "trainer/run_plan.h"
+#include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 namespace rcache_choice_test {

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/error_catalog.h"
 #include "tests/fakes/fake_cuda/fake_cuda.h"
-#include "tests/process/child_process.h"
+#include "tests/process/rig/child_process.h"
 
 namespace tidepool::testing {
 namespace bad_use_test {

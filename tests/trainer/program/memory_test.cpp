@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/memserver_process.h"
 
 namespace tidepool::testing {
 namespace memory_test {

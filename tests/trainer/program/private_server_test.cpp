@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error_catalog.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/memserver_process.h"
 #include "tests/trainer/program/trainer_runs.h"
 
 namespace tidepool::testing {

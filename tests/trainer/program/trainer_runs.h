@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "tests/process/child_process.h"
+#include "tests/process/rig/child_process.h"
 
 namespace tidepool::testing {
 

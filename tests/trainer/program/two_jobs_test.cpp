@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
 #include "tests/trainer/program/trainer_runs.h"
 
 namespace tidepool::testing {

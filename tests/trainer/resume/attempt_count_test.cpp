@@ -1,4 +1,4 @@
-#include "trainer/attempt_count.h"
+#include "trainer/run/attempt_count.h"
 
 #include <gtest/gtest.h>
 

@@ -18,7 +18,7 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "memserver/server.h"
-#include "trainer/training_run.h"
+#include "trainer/run/training_run.h"
 
 namespace tidepool::trainer {
 namespace continue_test {

@@ -1,5 +1,5 @@
 // The data and the places for output of a run are looked at before anything is contacted.
-#include "trainer/run_corpus.h"
+#include "trainer/inputs/run_corpus.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "tests/trainer/data/data_files.h"
-#include "trainer/run_files.h"
+#include "trainer/inputs/run_files.h"
 
 namespace tidepool::trainer {
 namespace run_corpus_test {

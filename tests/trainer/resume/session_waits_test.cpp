@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
-#include "trainer/run_session.h"
+#include "trainer/run/run_session.h"
 
 namespace tidepool::trainer {
 namespace session_waits_test {

@@ -28,8 +28,8 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "shm/socket_path.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
 #include "trainer/launch/done_marks.h"
 
 namespace tidepool::testing {

@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/error_catalog.h"
 #include "shm/socket_path.h"
-#include "tests/process/daemon_fixture.h"
-#include "tests/process/memserver_process.h"
+#include "tests/process/rig/daemon_fixture.h"
+#include "tests/process/rig/memserver_process.h"
 #include "tests/trainer/program/trainer_runs.h"
 #include "trainer/comm/gloo_collective.h"
 

@@ -1,4 +1,4 @@
-#include "trainer/cpu_share.h"
+#include "trainer/threads/cpu_share.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "trainer/short_waits.h"
+#include "trainer/threads/short_waits.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "trainer/cpu_watch.h"
+#include "trainer/threads/cpu_watch.h"
 
 namespace tidepool::trainer {
 namespace short_waits_test {

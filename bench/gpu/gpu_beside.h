@@ -1,0 +1,13 @@
+// What the host's memory is still good for while both copy engines of a GPU run: the rate at which an update could change it in place.
+//
+// One thread and one on each other CPU; any failure ends the program.
+#pragma once
+
+#include "bench/gpu/gpu_copies.h"
+#include "bench/harness/row.h"
+
+namespace tidepool::bench {
+
+void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer);
+
+}  // namespace tidepool::bench

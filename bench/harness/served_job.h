@@ -1,0 +1,56 @@
+// ServedJob: a job of equal chunks with all its ranks in this process, for benchmarks of the serve loop.
+//
+// One thread drives all ranks. The chunks hold zeros; each is one parameter, and shared by all ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/mem_client.h"
+#include "shm/spec/job_spec.h"
+
+namespace tidepool::bench {
+
+struct JobShape {
+  std::string name;
+  uint32_t chunks = 1;
+  uint64_t chunk_elements = 1024;  // fp32; a multiple of 16 x world
+  uint32_t world = 1;
+  uint64_t rcache_bytes = 64 * 1024;  // of a rank; at least one shard
+  // How long a waiting rank spins: benchmarks of requests do not wait for a client to wake up, those of steps leave it the CPU.
+  int64_t spin_ns = 10 * kNsPerSecond;
+};
+shm::JobSpec SpecOf(const JobShape& shape);
+// Of the server's pool that the job takes, in a form that --pool understands.
+std::string PoolFlagOf(const JobShape& shape);
+
+class ServedJob {
+ public:
+  // Attaches every rank and puts the weights. Ends the program on any error, as all calls do.
+  ServedJob(const JobShape& shape, const std::string& socket_dir);
+
+  uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
+  client::MemClient& rank(uint32_t rank) { return *ranks_[rank]; }
+  Version version() const { return version_; }
+  // Of the last Step: from its end's request until every chunk was updated.
+  double update_seconds() const { return update_seconds_; }
+  // One whole step of a job of one rank: fetches every chunk, hands every gradient in, ends the step, and waits until every chunk is
+  // updated.
+  void Step();
+  // The smallest request of all, once for each chunk: its first `elements` are fetched.
+  void FetchFirst(uint64_t elements);
+  void Detach();
+
+ private:
+  client::Range Shard(uint32_t chunk, uint32_t rank) const;
+
+  const JobShape shape_;
+  std::vector<std::unique_ptr<client::MemClient>> ranks_;
+  Version version_ = 0;
+  double update_seconds_ = 0;
+};
+
+}  // namespace tidepool::bench

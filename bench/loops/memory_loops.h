@@ -1,0 +1,42 @@
+// MemoryLoops: the plain loops that results are held against: what the memory can do (read, read-modify-write, copy), and the passes of
+// the optimizers of other systems. Compiled for AVX-512 and for AVX2; the product's own loops are in optim/ and device/.
+//
+// Any thread; no state. Ranges do not overlap. Written to be as fast as plain code gets, because a slow peer proves nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "optim/kernels/isa.h"
+
+namespace tidepool::bench {
+
+// Numbers of an Adam step with decoupled weight decay, as DeepSpeed's CPUAdam folds them.
+struct PeerAdam {
+  float beta1 = 0.9F, beta2 = 0.999F;
+  float step_size = 0;           // -lr / (1 - beta1^t)
+  float inverse_sqrt_bias2 = 0;  // 1 / sqrt(1 - beta2^t)
+  float eps = 1e-8F;
+  float weight_step = 0;  // -lr * weight decay
+};
+PeerAdam MakePeerAdam(double lr, double weight_decay, uint64_t step);
+
+struct MemoryLoops {
+  optim::IsaLevel isa;
+  // Sum of 64-bit words.
+  uint64_t (*read)(const std::byte* from, uint64_t bytes);
+  // Every word changed in place: the limit of an update. `ahead`: bytes of software prefetch, 0 for none.
+  void (*modify)(std::byte* data, uint64_t bytes, uint64_t ahead);
+  void (*copy_plain)(std::byte* to, const std::byte* from, uint64_t bytes);
+  // Around the caches; `to` at 64 B. `ahead` as above.
+  void (*copy_streaming)(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t ahead);
+  // One pass each of DeepSpeed's host path for ZeRO-3 offload: grad.mul_(1 / scale); the fp32 step; the bf16 copy of the parameters.
+  void (*scale)(float* values, float factor, uint64_t count);
+  void (*adam)(const PeerAdam& numbers, float* const* planes, const float* gradient, uint64_t count);  // master, momentum, variance
+  void (*narrow)(uint16_t* to, const float* from, uint64_t count);
+};
+
+// Of the best level that this CPU has; ends the program on a CPU without AVX2.
+const MemoryLoops& SelectLoops();
+
+}  // namespace tidepool::bench

@@ -1,0 +1,16 @@
+// ConfigCommands: memctl config show|diff|get|set: memserver's settings, and the file that they come from.
+//
+// One thread; blocks as commands.h says. The server takes no settings over its socket (docs/decisions/024): `set` changes the file, as an
+// editor would, and has it read again.
+#pragma once
+
+#include "client/memctl/commands/commands.h"
+#include "client/memctl/commands/previews.h"
+
+namespace tidepool::client {
+
+Result<Shown> RunConfig(const Invocation& invocation, const Style& style);
+// Of --dry-run. Errors: those of `config set` that can be known.
+Result<Preview> PreviewOfSet(const Invocation& invocation);
+
+}  // namespace tidepool::client

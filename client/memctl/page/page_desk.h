@@ -1,0 +1,56 @@
+// PageDesk: what `memctl page` answers a browser: the page's own files, a look at memserver, and a stream of looks.
+//
+// One thread. Nothing that a browser sends reaches memserver: a look is a fixed list of GETs, and it is the only thing that can be asked
+// for. Whoever asks for a look gives the key (Authorization: Bearer KEY): a port does not know who asks, and memserver shows each user its
+// own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/memctl/flags/flags.h"
+
+namespace tidepool::client {
+
+struct PageQuestion {
+  std::string_view method, target;
+  std::string_view host;           // of the header; other names than those of the loopback are refused (DNS rebinding)
+  std::string_view authorization;  // likewise
+};
+
+struct PageAnswer {
+  unsigned status = 200;
+  std::string content_type;
+  std::string body;
+  std::string allow = {};  // of 405
+  bool goes_on = false;    // a line for each Look follows, for as long as somebody reads
+};
+
+class PageDesk {
+ public:
+  static constexpr int64_t kLookAgeMax = 200 * kNsPerMs;  // however many browsers ask
+
+  // `look` gives a JSON object; `clock` must outlive the desk.
+  PageDesk(std::string key, std::function<std::string()> look, const Clock* clock);
+  PageAnswer Answer(const PageQuestion& question);
+  // What memserver says now, or said a moment ago.
+  const std::string& Look();
+
+ private:
+  const std::string key_;
+  const std::function<std::string()> look_;
+  const Clock* const clock_;
+  std::string last_look_;
+  int64_t looked_ns_ = 0;
+};
+
+// {"status":{...},"jobs":[...],...}: reports of memserver as they came, or {"problem":{...}} where it does not answer.
+std::string LookForPage(const Invocation& invocation);
+// 128 bits of getrandom, as text. Errors: kNotReady.
+Result<std::string> NewPageKey();
+
+}  // namespace tidepool::client

@@ -1,0 +1,45 @@
+// Render: views as lines of text for people.
+//
+// One thread; pure functions: the same view and style give the same lines, with a terminal or without.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/admin/views.h"
+
+namespace tidepool::client {
+
+struct Style {
+  size_t width = 100;  // columns of the terminal
+  bool header = true;
+  bool color = false;
+  bool wide = false;  // more columns, where there are some
+};
+
+using Lines = std::vector<std::string>;
+
+// "1 rank", "2 ranks".
+std::string Plural(uint64_t count, const std::string& noun);
+
+Lines RenderStatus(const StatusView& status, const Style& style);
+// Of a job: its state, or that it is suspended.
+std::string StateText(const JobView& job);
+// " until 13:05" of a job without ranks that is kept so long; else empty.
+std::string KeptText(const JobView& job);
+Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
+// Two tables: accounts, and the ranks that wait (where there are some).
+Lines RenderNvme(const NvmeView& nvme, const Style& style);
+Lines RenderQuotas(const QuotasView& quotas, const Style& style);
+Lines RenderChunks(const ChunksView& chunks, const Style& style);
+Lines RenderTensors(const TensorsView& tensors, const Style& style);
+// Times, levels and what happened, a line an event.
+Lines RenderEvents(const std::vector<EventView>& events);
+// Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and drives.
+Lines RenderTopology(const TopologyView& topology, const Style& style);
+// Settings with their origins, then quotas.
+Lines RenderConfig(const ConfigView& config, const Style& style);
+// The picture chunks x places: one column a chunk, folded where the terminal is too narrow.
+Lines RenderResidency(const ResidencyView& residency, const Style& style);
+
+}  // namespace tidepool::client

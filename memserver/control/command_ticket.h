@@ -1,0 +1,53 @@
+// CommandTicket: where the admin thread waits for the answer to a change that it mailed to the serve loop.
+//
+// Made and waited for by the admin thread (or by the main thread, for a reload), answered once by the control thread, or by the main thread
+// where that did the work; the loop only hands it through, so that it wakes nobody.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "memserver/control/access.h"
+
+namespace tidepool::memserver {
+
+// Who asks for a change, by the kernel's word.
+struct AdminCaller {
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  AdminLevel level = AdminLevel::kNone;
+  // Jobs of others are as if they were not there.
+  bool MaySee(uint32_t owner) const { return level >= AdminLevel::kOperator || owner == uid; }
+};
+
+class CommandTicket {
+ public:
+  // `changed` names what is another now, where that is not clear from the command.
+  void Answer(Status result, std::vector<std::string> changed = {}) { promise_.set_value({std::move(result), std::move(changed)}); }
+  // The answer, once; none when it did not come in time. It may still come: the change may be made or not.
+  std::optional<Status> Wait(int64_t timeout_ms) {
+    if (result_.wait_for(std::chrono::milliseconds(timeout_ms)) != std::future_status::ready) return std::nullopt;
+    Answered answered = result_.get();
+    changed_ = std::move(answered.changed);
+    return std::move(answered.result);
+  }
+  // Of the answer that Wait gave.
+  const std::vector<std::string>& changed() const { return changed_; }
+
+ private:
+  struct Answered {
+    Status result;
+    std::vector<std::string> changed;
+  };
+  std::promise<Answered> promise_;
+  std::future<Answered> result_ = promise_.get_future();
+  std::vector<std::string> changed_;
+};
+
+}  // namespace tidepool::memserver

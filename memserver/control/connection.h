@@ -1,0 +1,53 @@
+// Connection: one accepted socket of a client, and what the control thread knows of who is there.
+//
+// One thread (control). A part of control_server.cpp, which alone includes it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "base/unique_fd.h"
+#include "memserver/control/handshake.h"
+#include "memserver/control/peer_identity.h"
+
+namespace tidepool::memserver {
+
+namespace asio = boost::asio;
+using Descriptor = asio::posix::stream_descriptor;
+
+inline void GiveTo(Descriptor* owner, UniqueFd fd) {
+  owner->assign(fd.get());  // throws where the system cannot watch it; then it is still ours to close
+  fd.Release();
+}
+
+struct Connection {
+  Connection(asio::io_context& context, ConnectionId number, UniqueFd fd, PeerIdentity peer, SpecShelf* shelf)
+      : protocol(number, peer.user.uid, peer.user.pid, peer.process_start, shelf),
+        id(number),
+        uid(peer.user.uid),
+        pid(peer.user.pid),
+        socket(context),
+        death(context),
+        limit(context),
+        rest(context) {
+    GiveTo(&socket, std::move(fd));
+    if (peer.pidfd.valid()) GiveTo(&death, std::move(peer.pidfd));
+  }
+  ConnectionProtocol protocol;
+  ConnectionId id;
+  uint32_t uid;
+  int32_t pid;
+  Descriptor socket;
+  Descriptor death;               // the pidfd of the process that connected
+  asio::steady_timer limit;       // for a greeting to be complete, and for the door to take a packet
+  asio::steady_timer rest;        // until it is read again, when its user has had its share of the thread
+  bool at_door = false;           // the next packet is left to the DescriptorDoor: nothing is read meanwhile
+  std::vector<UniqueFd> granted;  // in the order of Welcome or Resumed; from the end of preparation until it is sent
+};
+
+}  // namespace tidepool::memserver

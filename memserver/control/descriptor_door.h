@@ -1,0 +1,101 @@
+// DescriptorDoor: how descriptors of clients come into memserver: through processes that nobody waits for.
+//
+// A descriptor is the sender's file: closing it may run a file system of the sender's own (FUSE, a dead server), in the process that closes
+// it, for as long as that likes; a process with such a call never ends, not by SIGKILL either, and keeps its locks, sockets and memory. So
+// memserver never installs a descriptor whose close may be stretched. A frame that calls for descriptors is left in its socket, and a
+// *lane*, a process with nothing in it, is asked to take it: what comes back are memfds, devices, and places (O_PATH) whose close asks
+// nobody. Other descriptors are refused by name and closed by the lane, however long that takes.
+//
+// A lane belongs to one user. One that is stuck in a close is left alone, and another one serves the user; a user whose kLanesPerUser lanes
+// are all stuck can send no descriptors until one of them comes back. Nobody else notices. Lanes hold nothing of memserver's: it ends, and
+// the next one starts, while they are still stuck. One thread (control); Open and the destructor may be another one's.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "memserver/control/descriptor_lane.h"
+#include "shm/fd_socket.h"
+
+namespace tidepool::memserver {
+
+class DescriptorDoor {
+ public:
+  static constexpr uint32_t kLanesPerUser = 4;  // so many descriptors of a user may be stuck; two with each Resume
+  static constexpr uint32_t kLanesMax = 64;
+  static constexpr int64_t kStuckNs = 200 * kNsPerMs;  // a lane that has not answered for so long is given nothing more
+
+  // Errors: kSocketFailed.
+  static Result<std::unique_ptr<DescriptorDoor>> Open();
+  // Waits for the process that makes lanes, which waits for nobody; not for lanes.
+  ~DescriptorDoor();
+  DescriptorDoor(const DescriptorDoor&) = delete;
+  DescriptorDoor& operator=(const DescriptorDoor&) = delete;
+
+  struct Ask {
+    ConnectionId connection = 0;
+    uint32_t uid = 0;
+    int socket = -1;  // stays the caller's, who reads nothing from it until the packet was taken
+    LaneTask task = LaneTask::kTakeMemory;
+    uint32_t fds_max = 0;
+  };
+  // Errors: kTooManySessions (so many descriptors of this user are stuck, or no lane can be made).
+  Status Take(const Ask& ask);
+
+  struct Taken {
+    ConnectionId connection = 0;
+    shm::SocketResult result = shm::SocketResult::kDone;  // as of ReceivePacket
+    Status refused;  // a descriptor of another kind came (kHandshakeBad, of a place kProtocolViolation)
+    shm::Packet packet;
+  };
+  // What was taken since the last call: one for each Take that was ok, unless its lane is stuck.
+  std::vector<Taken> TakeAll();
+  // For poll or epoll, level-triggered: readable while TakeAll has something to tell.
+  int event_fd() const { return epoll_.get(); }
+
+  // The places that this user sent over this connection are closed in memserver.
+  void Release(ConnectionId connection, uint32_t uid);
+  // The user has no connection any more: lanes that are not stuck end.
+  void Leave(uint32_t uid);
+  size_t lanes() const { return lanes_.size(); }
+
+ private:
+  struct Asked {
+    ConnectionId connection = 0;
+    LaneTask task = LaneTask::kTakeMemory;
+    int64_t since_ns = 0;
+    bool answered = false;  // its descriptors are not closed yet
+  };
+  struct Lane {
+    Lane(uint32_t user, UniqueFd end) : uid(user), channel(std::move(end)) {}
+    ~Lane();  // also where a forked process has a copy of the channel
+    uint32_t uid = 0;
+    UniqueFd channel;  // closing it takes it out of epoll_
+    std::deque<Asked> asked;
+    bool left = false;  // ends as soon as it is not stuck
+  };
+  DescriptorDoor() = default;
+  bool ForkMaker();
+  Lane* LaneFor(uint32_t uid);
+  Lane* MakeLane(uint32_t uid);
+  void Read(uint64_t number, Lane* lane, std::vector<Taken>* taken);
+  void OnReply(Lane* lane, shm::Packet packet, std::vector<Taken>* taken);
+
+  const SteadyClock clock_{};
+  UniqueFd epoll_, maker_;
+  int maker_pid_ = -1;
+  std::map<uint64_t, Lane> lanes_;  // by the number that epoll_ knows
+  std::set<ConnectionId> places_;   // some of theirs are kept open by lanes
+  uint64_t last_number_ = 0;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,117 @@
+// ConnectionProtocol: what a trainer may say on its control socket, in which order, and what it means to the serve loop.
+//
+// One thread (control). No sockets in here: frames go in, events for the loop or answers come out, so that every order of frames can be
+// tested. Numbers of frames are within their limits already (shm/frames.h); everything else is checked here.
+//
+//   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing -memory made-> kAttaching -Attached-> kOpen -Goodbye->
+//   kLeaving
+//   kHello -Resume-> kReserving, for a rank that comes back to another memserver
+// While the server works (kReserving to kAttaching) and after Goodbye the trainer has nothing to say: a frame ends the connection.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "memserver/control/mailbox.h"
+#include "memserver/control/spec_shelf.h"
+#include "shm/frames.h"
+#include "shm/spec/job_spec.h"
+
+namespace tidepool::memserver {
+
+enum class ConnectionState { kHello, kSpec, kReserving, kPreparing, kAttaching, kOpen, kLeaving };
+
+// Memory that a rank has: it comes back with it, or brings it.
+struct ReturnedMemory {
+  shm::RcacheKind kind;
+  UniqueFd rcache;  // of either; invalid for a rank that attaches anew and brings none
+  UniqueFd flags;   // of a rank that comes back and had brought its rCache
+  uint64_t flags_base = 0;
+};
+
+// What to do about a frame: pass an event to the loop, answer at once, or neither.
+struct FrameAction {
+  std::optional<ControlEvent> event;
+  std::optional<shm::Frame> answer;
+};
+
+// Descriptors that a packet may bring.
+struct DescriptorCall {
+  uint32_t most = 0;
+  bool places = false;  // they name places in a file system (O_PATH); else they are memory
+};
+
+class ConnectionProtocol {
+ public:
+  // `process_start` is that of `pid` (ReadProcessStart). The shelf counts what the trainer makes this process hold; null: nobody counts.
+  ConnectionProtocol(ConnectionId connection, uint32_t uid, int32_t pid, uint64_t process_start, SpecShelf* shelf = nullptr)
+      : connection_(connection), uid_(uid), pid_(pid), process_start_(process_start), shelf_(shelf) {
+    if (shelf_ != nullptr) held_ = shelf_->Open(uid_);
+  }
+
+  // `fds` are exactly as many as the frame must bring. An error ends the connection; its text is for the trainer and the log.
+  // Errors: kHandshakeBad, kAbiMismatch, kJobSpecBad, kProtocolViolation, kNotReady (no memory for what it sends now: to be tried again).
+  Result<FrameAction> OnFrame(shm::Frame frame, std::vector<UniqueFd> fds);
+
+  // What may come with a packet that begins so, in this state: nothing, but where state and frame call for it.
+  DescriptorCall CalledFor(std::span<const std::byte> head) const;
+
+  ConnectionState state() const { return state_; }
+  // The version of the protocol that this session has, once the trainer has greeted.
+  uint32_t agreed() const { return agreed_; }
+  // The rank that comes back as which it was known before; nothing for a rank that attaches anew.
+  const std::optional<shm::ResumeFrame>& resume() const { return resume_; }
+  // What came with Hello or Resume, once; nothing about the descriptors is checked yet.
+  ReturnedMemory TakeMemory() { return std::move(memory_); }
+  // What the trainer hears when its connection is ended: Ended for an open session, else Refused.
+  shm::Frame LastWords(const Status& why) const;
+  // What the trainer hears when it is attached: Welcome or Resumed.
+  shm::Frame AnswerTo(const Attached& attached) const;
+  // The loop's and the preparer's progress.
+  void SetState(ConnectionState state) { state_ = state; }
+  void SaveEnded() { save_in_flight_ = false; }
+  // True until the job description is complete: the part of the handshake that a time limit guards.
+  bool HalfOpen() const { return state_ == ConnectionState::kHello || state_ == ConnectionState::kSpec; }
+
+ private:
+  Result<FrameAction> On(shm::HelloFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::ResumeFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::SpecPartFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::SchedulePartFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::SaveFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::GoodbyeFrame frame, std::vector<UniqueFd> fds);
+  template <typename Other>
+  Result<FrameAction> On(Other frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> CompleteSpec();
+  Result<std::shared_ptr<const shm::JobSpec>> Decoded(std::span<const std::byte> bytes);
+  Status Unexpected(const shm::Frame& frame) const;
+
+  ConnectionId connection_;
+  uint32_t uid_;
+  int32_t pid_;
+  uint64_t process_start_;
+  SpecShelf* shelf_;
+  PeerMemory::Share held_;  // the parts of a description or a schedule that have come
+  ConnectionState state_ = ConnectionState::kHello;
+  uint32_t agreed_ = 0;
+  shm::HelloFrame hello_;
+  std::vector<std::byte> spec_bytes_;
+  std::shared_ptr<const shm::JobSpec> spec_;  // null for a rank that comes back
+  std::optional<shm::ResumeFrame> resume_;
+  ReturnedMemory memory_;
+  std::vector<ChunkId> schedule_;
+  bool save_in_flight_ = false;
+};
+
+// As many descriptors as the frame must bring. Errors: kHandshakeBad.
+Status CheckDescriptors(const shm::Frame& frame, size_t count);
+
+// The directory descriptor of a Save frame must be opened with O_PATH (so that it gives no right to read or write by itself).
+// Errors: kProtocolViolation (not such a descriptor), kSaveFailed (a directory of another user; root may name any).
+Status CheckSaveDirectory(int fd, uint32_t uid);
+
+}  // namespace tidepool::memserver

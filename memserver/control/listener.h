@@ -1,0 +1,48 @@
+// Listener: the data socket's waiting clients, taken at their pace: after a burst of those that never greet, and where no descriptor is
+// left, more slowly.
+//
+// One thread (control). A part of control_server.cpp, which alone uses it.
+#pragma once
+
+#include <functional>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "memserver/control/bounds/accept_pace.h"
+#include "memserver/control/acceptor.h"
+#include "memserver/control/bounds/log_limiter.h"
+
+namespace tidepool::memserver {
+
+class Listener {
+ public:
+  Listener(boost::asio::io_context* context, UniqueFd listening, std::function<void(UniqueFd)> on_client)
+      : acceptor_(listening.get()), socket_(*context, listening.Release()), pause_(*context), on_client_(std::move(on_client)) {}
+
+  // From now on clients are taken.
+  void Start() { Watch(); }
+  // A client left without a whole greeting, or was refused.
+  void NoteBroken() { pace_.NoteBroken(clock_.NowNs()); }
+  // One line an interval.
+  void LogRefusal(const Status& why);
+
+ private:
+  void Watch();
+  void Pause(int64_t ns);
+  void AcceptWaiting();
+
+  SteadyClock clock_;
+  Acceptor acceptor_;
+  AcceptPace pace_;
+  boost::asio::posix::stream_descriptor socket_;
+  boost::asio::steady_timer pause_;
+  LogLimiter refusals_{60 * kNsPerSecond};
+  std::function<void(UniqueFd)> on_client_;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,273 @@
+// The two queues between the control thread (sockets, memory preparation) and the serve loop (all state).
+//
+// control thread -> loop: ControlEvent; loop -> control thread: ControlReply. Neither side ever waits for the other.
+// A connection is one accepted socket, numbered by the control thread from 1 and never reused; it carries at most one session.
+// A rank that comes back after a restart of the server: ResumeSession instead of ReserveJob, then the same way; nothing is zeroed for it.
+// Life of a session:  ReserveJob -> (Queued ->) ReserveGranted | Refused -> (control makes and zeroes memory) -> AttachSession -> Attached
+// | Refused
+//   -> ... -> Goodbye or ConnectionLost (every connection ends with exactly one of the two, also when it never attached).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "device/device.h"
+#include "memserver/control/command_ticket.h"
+#include "memserver/residency/placement.h"
+#include "memserver/residency/quota.h"
+#include "memserver/residency/snapshot.h"
+#include "memserver/traffic/gpu.h"
+#include "shm/spec/job_spec.h"
+#include "shm/port.h"
+
+namespace tidepool::memserver {
+
+using tidepool::ConnectionId;
+
+struct ReserveJob {
+  ConnectionId connection = 0;
+  std::shared_ptr<const shm::JobSpec> spec;  // decoded and valid
+  uint64_t fingerprint = 0;                  // of the encoded spec without rank-specific parts
+  Rank rank = 0;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  uint64_t nonce = 0;          // of this incarnation of the rank
+  uint64_t process_start = 0;  // of pid; see ReadProcessStart in peer_identity.h
+  bool may_wait = false;       // for room, in the loop's queue
+  bool brings_rcache = false;  // memory of a GPU: none of the server's is used for it
+  std::string note = {};       // what the run is known by, as shm::HelloFrame has it
+};
+struct ResumeSession {
+  ConnectionId connection = 0;
+  Rank rank = 0;
+  uint64_t job_nonce = 0, nonce = 0;
+  uint64_t rcache_bytes = 0;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  bool brings_rcache = false;
+};
+// The process of a rank that AwaitRank named has ended, or ended before it could be watched.
+struct AwaitedRankLost {
+  JobId job = 0;
+  Rank rank = 0;
+  uint64_t nonce = 0;
+};
+struct AttachSession {
+  ConnectionId connection = 0;
+  std::unique_ptr<shm::ServerPort> port;
+  std::unique_ptr<device::Memory> rcache;  // of spec->rcache_bytes: host memory, or that of brought.gpu
+  BroughtParts brought = {};
+};
+struct Goodbye {
+  ConnectionId connection = 0;
+};
+struct ConnectionLost {
+  ConnectionId connection = 0;
+  std::string cause;
+  bool ours = false;  // this server lacked something for it; the rank lives, and may try again
+};
+struct DeclareSchedule {
+  ConnectionId connection = 0;
+  std::vector<ChunkId> order;
+};
+struct SaveWeights {
+  ConnectionId connection = 0;
+  UniqueFd directory;
+  std::string name;
+  Version version = 0;
+};
+struct SnapshotWanted {};
+// The share of a rank in the memory of a GPU that the server before this one left is mapped; or it is lost.
+struct StatesImported {
+  JobId job = 0;
+  Rank rank = 0;
+  Status result;
+  GpuStateMemory states = {};
+};
+// KeepStates was done: the keeper has the share's memory, or has let go of it.
+struct StatesKept {
+  JobId job = 0;
+  Rank rank = 0;
+  bool let_go = false;
+};
+
+// Settings that may change while memserver runs.
+struct LiveSettings {
+  LogLevel log_level = LogLevel::kInfo;
+  StatesOn states_on = StatesOn::kAuto;  // of new jobs
+  uint32_t jobs_max = 0;
+  Quota quota_fallback = {};  // of users without a rule
+  friend bool operator==(const LiveSettings&, const LiveSettings&) = default;
+};
+
+// A change that somebody asked for through the admin socket. Answered with CommandDone.
+struct SetJobQuota {
+  std::string job;  // number or name
+  QuotaChange change;
+};
+// A suspended job is not served: its ranks wait, its update stands still, and where an operator asks it is kept beyond its lease.
+struct SuspendJob {
+  std::string job;
+  bool suspended = true;
+};
+// Gives back all that a job holds. Its ranks, if it has some, are ended with `force` only.
+struct ReleaseJob {
+  std::string job;
+  bool force = false;
+};
+// The states of a job without ranks go to NVMe now, as if others needed their room (decision 023).
+struct EvictJob {
+  std::string job;
+};
+// No new jobs from now on; those that are there go on, restarts of their ranks included.
+struct DrainJobs {
+  bool draining = true;
+};
+// The level of the log; the configured one comes back after `for_ns`, where that is not 0.
+struct ChangeLogLevel {
+  LogLevel level = LogLevel::kInfo;
+  int64_t for_ns = 0;
+};
+// A check of health counts for nothing in the whole for `for_ns`; 0: from now on it counts again.
+struct MuteCheck {
+  std::string code;
+  int64_t for_ns = 0;
+};
+// All states on NVMe are to be read and checked.
+struct StartScrub {};
+// What the configuration says now of what may change while memserver runs. All of it holds from then on, or nothing of it.
+struct ApplySettings {
+  LiveSettings live;
+  std::vector<QuotaRule> quotas;
+  std::shared_ptr<const ConfigRows> config;
+  std::vector<std::string> changed;  // keys, for the log
+};
+struct AdminCommand {
+  AdminCaller caller;
+  std::shared_ptr<CommandTicket> ticket;
+  std::variant<SetJobQuota, SuspendJob, ReleaseJob, EvictJob, DrainJobs, ChangeLogLevel, MuteCheck, StartScrub, ApplySettings> what;
+};
+
+// For the main thread.
+struct MainCommand {
+  enum class What : uint8_t {
+    kReload,      // read the configuration again
+    kPlanReload,  // say what that would change
+    kHandOver,    // end, as SIGTERM does: the keeper holds the jobs for the next memserver
+    kEnd,         // end, and all jobs with it
+  };
+  AdminCaller caller;
+  std::shared_ptr<CommandTicket> ticket;
+  What what = What::kReload;
+};
+
+// For the main thread: memory of a share for the keeper to hold in `slot`, or, where there is none, a slot that it is to let go of.
+// Answered with StatesKept.
+struct KeepStates {
+  JobId job = 0;
+  Rank rank = 0;
+  uint32_t slot = 0;
+  UniqueFd exported = {};
+};
+
+// Take no new ranks, then the loop returns. Jobs and sessions end, unless another server is to take them over: then they stay as they are
+// in kept memory, and only the work in hand is finished.
+struct StopServing {
+  bool hand_over = false;
+};
+
+using ControlEvent = std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost, DeclareSchedule,
+                                  SaveWeights, SnapshotWanted, StatesImported, StatesKept, AdminCommand, StopServing>;
+
+struct ReserveGranted {
+  ConnectionId connection = 0;
+  JobId job = 0;
+  SessionId session = 0;
+  uint64_t rcache_bytes = 0;
+  // Pool memory that the control side must zero before AttachSession (no byte of a former job is ever seen); only for a job's first rank.
+  std::vector<std::span<std::byte>> to_zero;
+  uint64_t gpu_state_bytes = 0;  // memory of the rank's GPU that is to be made for states of the job; 0: none
+};
+// Memory of a GPU that the keeper gave back is to be mapped; answered with StatesImported.
+struct ImportStates {
+  JobId job = 0;
+  Rank rank = 0;
+  device::GpuUuid gpu = {};
+  UniqueFd exported;
+  uint64_t bytes = 0;
+};
+// A rank of a job found in kept memory: watch its process until it comes back; AwaitedRankLost when it ends.
+struct AwaitRank {
+  JobId job = 0;
+  Rank rank = 0;
+  uint64_t nonce = 0;
+  int32_t pid = 0;
+  uint64_t process_start = 0;  // the pid may belong to another process by now
+};
+struct Refused {
+  ConnectionId connection = 0;
+  Status why;
+};
+// No room now: the rank waits, and is granted or refused later.
+struct Queued {
+  ConnectionId connection = 0;
+  uint32_t place = 0;  // 1: the next one
+  Status why;
+};
+struct Attached {
+  ConnectionId connection = 0;
+  SessionId session = 0;
+  JobId job = 0;
+  bool weights_ready = false;
+  Version sealed_version = 0;
+  uint64_t data_cursor = 0;
+  float loss_scale = 1;
+  uint32_t scaler_steps = 0;
+  uint64_t random_state = 0;
+  uint64_t pool_bytes = 0;
+  uint64_t job_nonce = 0;
+  bool last_skipped = false;
+  std::string note = {};  // of the job
+  uint32_t attempt = 0;   // at the open step
+};
+// Tell the client, then close. Also the answer to Goodbye (with an ok status) once the session's memory is free: the client waits for it.
+struct SessionOver {
+  ConnectionId connection = 0;
+  Status why;
+};
+struct PeerGone {
+  ConnectionId connection = 0;
+  Rank rank = 0;
+};  // tell the client that another rank died
+struct SaveDone {
+  ConnectionId connection = 0;
+  Status result;
+};
+struct CommandDone {
+  std::shared_ptr<CommandTicket> ticket;
+  Status result;
+};
+struct SnapshotReady {
+  std::shared_ptr<const Snapshot> snapshot;
+};
+// A session's memory, for the control thread to destroy: unmapping costs about 14 ms a GiB, which no turn of the loop may spend. It comes
+// before the SessionOver of the same session.
+struct Discard {
+  std::unique_ptr<shm::ServerPort> port;
+  std::unique_ptr<device::Memory> rcache;
+  BroughtParts brought = {};
+};
+struct Stopped {};
+
+using ControlReply = std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver, PeerGone, SaveDone, CommandDone,
+                                  SnapshotReady, Discard, ImportStates, Stopped>;
+
+}  // namespace tidepool::memserver

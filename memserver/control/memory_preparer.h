@@ -1,0 +1,80 @@
+// MemoryPreparer: a thread that makes a session's memory: zeroes the job's pool memory, makes the rCache and the rings. For a rank that
+// comes back it maps the rCache memory that the rank still has, which a memserver before this one made. For a rank that brings its rCache
+// it opens that GPU, imports the memory, and makes the pages of flags; what is refused is refused before anything is zeroed.
+//
+// Start and Take... belong to the control thread. One thread does all tasks in the order in which they were given; so the pool memory of
+// a job is zero before any rank of that job attaches, because its first rank's task comes first.
+// Touching and zeroing cost 0.1 to 3 s a GiB, which neither the serve loop nor the control thread may spend.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/event_queue.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "device/device.h"
+#include "memserver/control/handshake.h"
+#include "memserver/control/mailbox.h"
+#include "shm/port.h"
+
+namespace tidepool::memserver {
+
+struct PreparedMemory {
+  ConnectionId connection = 0;
+  Status result;  // the rest is incomplete unless ok
+  std::unique_ptr<shm::ServerPort> port;
+  std::unique_ptr<device::Memory> rcache;
+  BroughtParts brought;
+  std::optional<StatesImported> imported = {};  // of ImportStates: this alone
+  UniqueFd rcache_fd;  // to be sent to the client, or that of the flag pages in its place; invalid where it was the client's already
+};
+
+// The descriptors that go to the client, in the order of Welcome, or of Resumed for a rank that comes back. Errors: kTooManySessions.
+Result<std::vector<UniqueFd>> DescriptorsFor(PreparedMemory* memory, bool comes_back);
+
+class MemoryPreparer {
+ public:
+  // `gpus` may be null: there are none.
+  MemoryPreparer(device::Device* device, GpuTable* gpus);
+  // Gives up the task in work at its next piece; waits for the thread.
+  ~MemoryPreparer();
+  MemoryPreparer(const MemoryPreparer&) = delete;
+  MemoryPreparer& operator=(const MemoryPreparer&) = delete;
+
+  struct Task {
+    ReserveGranted grant;
+    ReturnedMemory memory;                    // that the rank has
+    uint32_t protocol = 0;                    // of the session
+    std::optional<ImportStates> import = {};  // instead of all that
+  };
+  void Start(Task task) { tasks_.Push(std::move(task)); }
+  // Results come out here, one for every Start.
+  EventQueue<PreparedMemory>& results() { return results_; }
+
+ private:
+  void Run();
+  PreparedMemory Prepare(const Task& task);
+  // The session's rCache: mapped when it was returned or brought, else new, with its descriptor in `exported`.
+  Result<std::unique_ptr<device::Memory>> RcacheOf(const Task& task, UniqueFd* exported);
+  // The GPU and the flags of a rank that brought its rCache; `exported` as above, of new flag pages.
+  Result<BroughtParts> BroughtOf(const Task& task, UniqueFd* exported);
+  StatesImported Import(const ImportStates& asked);
+  Status MakeMemory(const Task& task, PreparedMemory* prepared);
+  void Zero(const ReserveGranted& grant) const;
+
+  device::Device* device_;
+  GpuTable* gpus_;
+  EventQueue<Task> tasks_;
+  EventQueue<PreparedMemory> results_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace tidepool::memserver

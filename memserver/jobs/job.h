@@ -1,0 +1,187 @@
+// Job and Seat: one training job with everything the serve loop knows of it, and one rank's place in it.
+//
+// One thread (the serve loop). Plain structs: the rooms' classes inside them guard their own invariants; these hold besides:
+//  1. seats[rank] is the seat whose rank it is, or null;
+//  2. a *run* is one set of ranks from the first seat to the last; once a rank has left, the run is broken: its open step can never be
+//     sealed, and no new rank may join before all have left. A rank is *awaited* when it belonged to the run of the server before this one
+//     and has not come back: it has a nonce in kept memory, but no seat;
+//  3. a job in kRemoving gets no work and goes away when nothing of it is at the workers or at the checkpoint thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/unique_fd.h"
+#include "device/device.h"
+#include "memserver/jobs/fair_share.h"
+#include "memserver/residency/job_states.h"
+#include "memserver/residency/quota.h"
+#include "memserver/traffic/session.h"
+#include "memserver/update/gpu_queue.h"
+#include "memserver/update/gradient_intake.h"
+#include "memserver/update/step_tracker.h"
+#include "memserver/update/update_queue.h"
+#include "memserver/update/staging/weight_fill.h"
+#include "shm/spec/job_spec.h"
+#include "shm/port.h"
+
+namespace tidepool::memserver {
+
+struct Job;
+
+// Why a seat is left.
+enum class Leaving {
+  kGoodbye,   // the rank said so
+  kLost,      // its connection ended
+  kExpelled,  // the server ends it and tells the control thread
+};
+
+struct Seat {
+  ConnectionId connection = 0;
+  SessionId session_id = 0;
+  Job* job = nullptr;
+  Rank rank = 0;
+  int32_t pid = 0;
+  uint64_t nonce = 0;  // of this incarnation of the rank
+  uint64_t process_start = 0;
+  uint64_t rcache_bytes = 0;  // granted
+  bool brings_rcache = false;
+  // An attach that waits until the job's memory is zeroed.
+  std::unique_ptr<shm::ServerPort> held_port;
+  std::unique_ptr<device::Memory> held_rcache;
+  BroughtParts held_brought;
+  std::unique_ptr<Session> session;  // null until attached
+  bool watched = false;              // its descriptors are in the loop's epoll set
+  const char* violation = nullptr;   // set: the session ends at the next opportunity of this turn
+  // Set: it is left as soon as its copies on a GPU have ended; nothing more is begun for it.
+  struct Departure {
+    Leaving how = Leaving::kLost;
+    Status why;
+  };
+  std::optional<Departure> leaving;
+};
+
+enum class JobPhase {
+  kZeroing,   // the control side zeroes the memory for the first rank
+  kOpen,      // ranks may attach; detached when there is no seat
+  kRemoving,  // the memory goes back as soon as nobody uses it
+};
+
+struct WaitingSave {
+  ConnectionId connection = 0;
+  UniqueFd directory;
+  std::string name;
+  uint64_t number = 0;                         // in the order in which they were asked for
+  std::optional<int64_t> waits_since_ns = {};  // for a lane (save_lanes.h)
+};
+
+// What came out of the pool for one step, for all ranks.
+struct StepTraffic {
+  uint64_t fetches = 0;
+  uint64_t fetches_waited = 0;  // of them: for the update of their chunk
+  uint64_t bytes = 0;           // of all of them
+};
+
+struct NarrowTask {  // a shard of weights whose 16-bit form is to be made
+  ChunkId chunk = 0;
+  Rank rank = 0;
+};
+
+struct Job {
+  // `tier` may be null where the job spills nothing.
+  Job(JobId job_id, std::unique_ptr<JobStates> job_states, HostPool* pool, StateTier* tier = nullptr);
+
+  // Fixed.
+  const JobId id;
+  uint64_t nonce = 0;
+  uint64_t fingerprint = 0;
+  uint32_t uid = 0;
+  std::string note;         // what the run is known by, as the job's first rank said
+  uint32_t index_slot = 0;  // in the kept index, while recorded
+  std::string account;      // whose quota it uses; with the quota, see SetQuota
+  Quota quota;
+  Share worker_share, copy_share;                         // of the optimizer workers and of copies on the host, in bytes of memory traffic
+  Share drive_share;                                      // of the NVMe directories, in bytes read and written
+  Share gpu_share;                                        // of updates on GPUs, in bytes over the host's link
+  std::vector<std::array<Share, kLaneWays>> root_shares;  // of copies of GPUs; see RootShare
+  size_t next_seat = 0;                                   // whose turn it is among the job's ranks, where jobs share the copies
+  // The rooms' parts.
+  const std::unique_ptr<JobStates> states;
+  GradientIntake intake;
+  StepTracker step;
+  SpillQueue spills;
+  GpuQueue gpus;  // chunks whose states lie there
+  UpdateQueue updates;
+  WeightFill fill;
+  FixedRing<NarrowTask> narrows;
+  // Life.
+  JobPhase phase = JobPhase::kZeroing;
+  bool suspended = false;              // by an admin
+  bool suspended_by_operator = false;  // or by more: then its lease does not run
+  bool brings_rcache = false;          // the ranks of its run do, all of them
+  ConnectionId zeroing_connection = 0;
+  bool being_zeroed = false;            // the control side writes to the job's memory: it cannot go back yet
+  bool zeroed = false;                  // and may open as soon as its ranges on NVMe have reached the disk
+  std::vector<Seat*> seats;             // by rank
+  int64_t awaiting_since_ns = 0;        // when this server found the job in kept memory
+  std::vector<ConnectionId> farewells;  // ranks that said goodbye and wait for the answer
+  int64_t detached_ns = 0;              // when the last seat was left
+  int64_t demotable_ns = 0;             // not before; after a demotion that failed
+  Status demotion_failure;              // the last
+  uint32_t work_at_team = 0;
+  uint64_t bytes_at_team = 0;  // that it touches
+  std::vector<WaitingSave> waiting_saves;
+  std::vector<ConnectionId> running_saves;  // each holds `updates`
+  size_t next_filled = 0;                   // whose request for weights on NVMe goes first, among the job's ranks
+  uint64_t ahead_seen = 0;                  // of WeightDesk: when there was nothing to read ahead
+  uint64_t changes = 0;                     // grows when a parked request may go on; see Changes
+  // Figures for the snapshot.
+  int64_t last_seal_ns = 0;
+  double step_seconds = 0;
+  uint64_t steps_skipped = 0;
+  StepTraffic open_traffic, sealed_traffic;  // of the open step so far; of the last sealed one
+  uint64_t parameters_updated = 0;
+
+  const shm::JobSpec& spec() const { return states->spec(); }
+  // Something of it is in a transfer or at a worker, as its NVMe goes.
+  bool IsMoving() const { return spills.moving() || fill.moving() || gpus.moving(); }
+  // The 16-bit copy of the weights is made by workers, of the master plane.
+  bool HasNarrows() const { return spec().dtype != DType::kF32 && !states->is_split(); }
+  bool HasSeats() const;
+  bool IsRecorded() const { return phase == JobPhase::kOpen; }  // its records in kept memory are valid
+  // Nothing of it changes until a rank comes: every chunk is at the sealed version, and nobody has work of it.
+  bool AtRest() const;
+  bool IsAwaited(Rank rank) const { return IsRecorded() && seats[rank] == nullptr && NonceOf(rank) != 0; }
+  // Any rank with a seat, or awaited.
+  bool HasRanks() const;
+  void SetQuota(std::string account_name, const Quota& new_quota);
+  // Its account of copies behind a root complex, one way.
+  Share& RootShare(size_t root, LaneWay way);
+  bool run_broken() const { return run() != RunState::kWhole; }
+  // Every rank of the run said goodbye. Requires IsRecorded().
+  bool AllLeftWell() const;
+  // The first rank that is neither here nor expected back; 0 where there is none.
+  Rank FirstMissing() const;
+  // Kept; the run is whole while the job is not recorded.
+  RunState run() const;
+  void SetRun(RunState state);
+  uint64_t NonceOf(Rank rank) const;
+  uint64_t Changes() const { return changes + intake.changes() + states->frozen_changes(); }
+};
+
+// The weights of one rank's shard are in, and converted: the chunk may be complete with it.
+void CountLoadedShard(Job* job, ChunkId chunk);
+// Shares of states on GPUs that have no slot at the keeper yet get one each. There are enough (AdmitGpuStates).
+void GiveShareSlots(std::span<const std::unique_ptr<Job>> jobs);
+// The open step can never be sealed: its gradients are forgotten and the ranks that ended it are answered with kPeerLost.
+void AbandonOpenStep(Job* job);
+// Puts an answer into the seat's ring, or notes the violation.
+void Answer(Seat* seat, const shm::Completion& completion);
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,174 @@
+// Tables: all state of the daemon: jobs, seats, limits and counters. The serve loop's thread owns it; nobody else sees it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/event_queue.h"
+#include "base/log.h"
+#include "device/device.h"
+#include "memserver/checkpoint/save_request.h"
+#include "memserver/jobs/job.h"
+#include "memserver/control/mailbox.h"
+#include "memserver/jobs/limits.h"
+#include "memserver/residency/frozen_table.h"
+#include "memserver/residency/kept/kept_index.h"
+#include "memserver/residency/kept/lost_jobs.h"
+#include "memserver/residency/quota.h"
+#include "memserver/jobs/save_lanes.h"
+#include "memserver/traffic/gpu_streams.h"
+#include "memserver/traffic/state_tier.h"
+#include "memserver/update/staging/demotion.h"
+#include "memserver/update/staging/scrub.h"
+#include "memserver/update/worker_team.h"
+#include "memserver/jobs/wake_set.h"
+
+namespace tidepool::memserver {
+
+struct LoopOptions {
+  int64_t lease_ns = 0;  // how long a job without ranks is kept; 0: not at all
+  // Ranks of the server before this one are waited for as long as the lease, but at least and at most so long.
+  int64_t await_ns_min = 0, await_ns_max = INT64_MAX;
+  uint64_t rcache_limit = 0;  // bytes of host-device rCaches of all sessions
+  uint32_t jobs_max = kJobsMaxDefault;
+  uint32_t sessions_max = kSessionsMaxDefault;
+  uint32_t user_sessions_max = UINT32_MAX;  // of one user, but for root and the owner
+  uint32_t user_jobs_max = UINT32_MAX;      // likewise; 0: half of jobs_max
+  uint32_t owner = 0;                       // uid that memserver runs as
+  int64_t spin_ns = -1;                     // idle time before the loop sleeps; negative: by the number of CPUs
+  StatesOn states_on = StatesOn::kAuto;
+  LogLevel log_level = LogLevel::kInfo;           // as configured
+  std::vector<QuotaRule> quotas = {};             // as configured
+  Quota quota_fallback = {};                      // of users without a rule
+  std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
+  uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: by who copies
+  uint64_t gpu_copy_bytes = kGpuBytesInFlight;    // behind a root complex, in flight
+  bool random_tokens = false;                     // of jobs; a simulator has the same in every run
+  bool run_inline_work = true;                    // an inline team's work is done in Turn; a simulator does it itself
+};
+
+// The loop's neighbours; all outlive it.
+struct Parts {
+  Clock* clock = nullptr;
+  device::Device* device = nullptr;
+  HostPool* pool = nullptr;
+  KeptIndex* index = nullptr;
+  WorkerTeam* team = nullptr;
+  EventQueue<ControlEvent>* events = nullptr;   // from the control thread
+  EventQueue<ControlReply>* replies = nullptr;  // to it
+  EventQueue<SaveRequest>* saves = nullptr;     // to the checkpoint thread
+  EventQueue<SaveResult>* saved = nullptr;      // from it
+  StateTier* tier = nullptr;                    // null: no NVMe directory was given
+  std::vector<Status> nvme_absent = {};         // by directory: why it is not there; none: all are
+  EventQueue<KeepStates>* keeps = nullptr;      // to the main thread; null: nobody keeps anything
+};
+
+struct Counters {
+  uint64_t turns = 0;
+  uint64_t long_turns = 0;                // of more than kLongTurnNs
+  int64_t longest_turn_ns = 0;            // of those
+  uint64_t bytes_h2d = 0, bytes_d2h = 0;  // of sessions that are gone
+  uint64_t parameters_updated = 0;
+  uint64_t sessions_ended_badly = 0;
+  uint64_t states_unwritten = 0;                                        // writes of states that failed behind their repetitions
+  uint64_t demotions = 0, demotions_failed = 0, demotions_dropped = 0;  // dropped: a rank came back, or nobody needed the room any more
+  uint64_t demoted_bytes = 0;                                           // that the pool got back
+};
+
+// A rank whose job waits for room.
+struct WaitingRank {
+  ReserveJob event;
+  std::string account;
+  Priority priority = Priority::kNormal;
+  int64_t since_ns = 0;
+  Status why;
+  bool comes_again = false;              // for room that its own job's last run held, which is being given back
+  bool lacks_room = false;               // it had its turn; else it only stands behind others
+  std::vector<uint32_t> passed_by = {};  // users, for each job of theirs that passed it (queue_passing.h)
+};
+
+// A job in kept memory that waits for a server with all of its NVMe directories: nothing of it is used, and nothing given up.
+struct SetAside {
+  std::unique_ptr<JobStates> states;  // whose places in the pool nobody else gets
+  uint64_t nonce = 0;
+  uint32_t uid = 0;
+  Status why;  // what its ranks are told
+};
+
+// A check of health that an admin has muted.
+struct Mute {
+  std::string code;
+  int64_t until_ns = 0;
+};
+
+struct Tables {
+  std::unique_ptr<FrozenTable> frozen;              // outlives the jobs, which hold what is in it
+  std::vector<std::unique_ptr<RootComplex>> roots;  // of the GPUs
+  std::vector<std::unique_ptr<GpuStreams>> gpus;    // outlive the sessions on them
+  std::vector<std::unique_ptr<Job>> jobs;
+  std::vector<SetAside> set_aside;
+  std::vector<std::unique_ptr<Seat>> seats;  // in order of arrival
+  std::vector<WaitingRank> waiting;          // by priority, then in order of arrival
+  uint64_t room_changes = 0;                 // grows when a waiting rank may be served
+  QuotaBook quotas;
+  LiveSettings live;                         // as configured, now; `options` of the loop say how it began
+  std::shared_ptr<const ConfigRows> config;  // for people
+  Scrub scrub;
+  Demotion demotion;
+  ConnectionId demotion_for = 0;  // the waiting rank that needs its room
+  bool demotion_asked = false;    // an admin has asked for it: nobody has to wait
+  JobId to_demote = 0;            // is to be demoted as soon as it is at rest; 0: none
+  JobId last_job = 0;
+  SessionId last_session = 0;
+  SaveLanes save_lanes;
+  uint64_t last_save = 0;  // its number
+  bool draining = false;
+  bool closed = false;             // by an admin: no new jobs
+  std::vector<Mute> mutes;         // one a check at most; those whose time is over count for nothing
+  int64_t log_level_until_ns = 0;  // when the configured level comes back; 0: it holds
+  bool restarting = false;         // draining, and another server is to follow: who comes now is told to wait for it
+  bool handing_over = false;       // that server takes the jobs: nothing new is begun
+  bool stopped = false;
+  int64_t started_ns = 0;
+  Counters counters;
+  LostJobs lost;
+  WakeSet wake_set;
+
+  Seat* FindSeat(ConnectionId connection) const {
+    for (const auto& seat : seats) {
+      if (seat->connection == connection) return seat.get();
+    }
+    return nullptr;
+  }
+  Job* FindJob(JobId id) const {
+    for (const auto& job : jobs) {
+      if (job->id == id) return job.get();
+    }
+    return nullptr;
+  }
+  Job* FindJobByNonce(uint64_t nonce) const {
+    for (const auto& job : jobs) {
+      if (job->phase == JobPhase::kOpen && job->nonce == nonce) return job.get();
+    }
+    return nullptr;
+  }
+  // Ok where no such job is set aside; else what its ranks are told.
+  Status WhySetAside(const std::string& name, uint64_t nonce) const {
+    for (const SetAside& job : set_aside) {
+      if (job.states->spec().name == name || job.nonce == nonce) return job.why;
+    }
+    return Status();
+  }
+  // The job of this name that ranks may still join.
+  Job* FindJob(const std::string& name) const {
+    for (const auto& job : jobs) {
+      if (job->phase != JobPhase::kRemoving && job->spec().name == name) return job.get();
+    }
+    return nullptr;
+  }
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,79 @@
+// ServeLoop: the one thread that owns all state of the daemon, and the order in which it looks at everything.
+//
+// Turn and Run belong to one thread; everybody else talks to it through the queues in Parts. A turn does a bounded amount of everything,
+// never blocks, and allocates nothing on the data path (control events may). A test or the simulator calls Turn itself.
+// Order of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then for each session (a different one first
+// each time) ended copies, parked and new requests and a piece of copying, then complete steps, work for the workers, violators, jobs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "memserver/loop/copy_order.h"
+#include "memserver/loop/dispatcher.h"
+#include "memserver/jobs/job_desk.h"
+#include "memserver/keeper/keeper_messages.h"
+#include "memserver/loop/spin_budget.h"
+#include "memserver/loop/step_desk.h"
+#include "memserver/jobs/tables.h"
+
+namespace tidepool::memserver {
+
+class ServeLoop {
+ public:
+  ServeLoop(const Parts& parts, const LoopOptions& options);
+
+  // Before the first turn, and before the workers have work: takes up the jobs that another server has left in kept memory.
+  // `states`: memory of GPUs that the keeper holds for them. Errors: kNvmeDirectoryMissing.
+  Status Recover(const IndexContents& contents, std::span<const HeldMemory> states = {});
+  // One pass over everything; true when something was done. Those that take long are counted.
+  bool Turn();
+  // Turns until StopServing was handled and the last job is gone; spins for a bounded time when idle, then sleeps.
+  void Run();
+  bool stopped() const { return tables_.stopped; }
+
+  // For tests and the simulator, between turns.
+  const Tables& tables() const { return tables_; }
+
+ private:
+  bool DoTurn();
+  bool TakeControlEvents();
+  bool TakeSaved();
+  bool ServeSeats();
+  // The requests of a rank that has not to share anything where they are taken.
+  bool TakeAll(Seat* seat);
+  // The part of ServeSeats for ranks of several jobs: they begin copies by their jobs' shares.
+  bool ServeInShares();
+  bool ServeOutOfTurn();
+  uint64_t ServeOneSeat(Job* job);
+  bool JobsCompete() const;
+  bool ProgressCopies(Seat* seat);
+  bool RunInlineWork();
+  void WakeAnswered();
+  void Sleep();
+  bool AnswerAndSleep();
+  void SaySleeping(bool sleeping);
+  void ClearEvents();
+  bool WatchNewSeats();
+  bool CanSleep() const;
+  bool MustPoll() const;
+
+  const Parts parts_;
+  const LoopOptions options_;
+  SpinBudget spin_;
+  Tables tables_;
+  JobDesk desk_;
+  Dispatcher dispatcher_;
+  StepDesk steps_;
+  std::vector<ControlEvent> events_;  // taken from the queue; handled up to next_event_
+  size_t next_event_ = 0;
+  std::vector<SaveResult> saved_;
+  size_t first_seat_ = 0;
+  int64_t idle_since_ns_ = 0;  // when nothing was found to do for the first time, or the last silence ended
+  FairShare copies_;           // on the host
+  CopyOrder gpu_copies_;
+};
+
+}  // namespace tidepool::memserver

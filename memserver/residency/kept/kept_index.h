@@ -1,0 +1,71 @@
+// KeptIndex: the table of contents of kept memory: the geometry of the host pool, and where each job's records lie in it.
+//
+// Lies in a memfd of its own, beside the pool's, which the keeper holds too. One writer (the serve loop); read once, at the start of the
+// next server. Nothing of it is ever shared with a client. A job is in the index exactly while a restart may go on with it: its slot is
+// published by one 64-bit store when the job's records are complete, and cleared by one when the job's removal begins.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "memserver/residency/pool/host_pool.h"
+#include "shm/segment.h"
+
+namespace tidepool::memserver {
+
+// Layout of the index and of all kept records. A server goes on with kept memory of its own layout or of one down to kKeptLayoutMin, whose
+// jobs it carries over unchanged; it refuses any other. Variables, so that a test can build the next release.
+extern const uint32_t kKeptLayout;
+extern const uint32_t kKeptLayoutMin;
+
+inline constexpr uint32_t kIndexMagic = 0x49445054;  // "TPDI"
+inline constexpr uint32_t kIndexSlots = 1024;        // the largest jobs_max
+inline constexpr uint64_t kIndexBytes = 4096 + uint64_t{kIndexSlots} * 64;
+
+struct IndexedJob {
+  uint32_t slot = 0;
+  JobId job = 0;
+  uint64_t nonce = 0;
+  uint64_t records_offset = 0, records_bytes = 0;  // in the pool
+};
+
+struct IndexContents {
+  uint32_t layout = 0;
+  uint64_t pool_nonce = 0;
+  JobId last_job = 0;  // the highest number that a job has had; of a damaged index any number
+  PoolGeometry geometry;
+  std::vector<IndexedJob> jobs;
+  uint32_t damaged_slots = 0;  // claimed by a job, but their check does not fit
+};
+
+// What a server may trust of `bytes`. Errors: kKeptLayoutUnknown (both layouts named), kKeptMemoryBad.
+Result<IndexContents> ReadIndex(std::span<const std::byte> bytes);
+
+class KeptIndex {
+ public:
+  // Errors: kMemoryMapFailed.
+  static Result<std::unique_ptr<KeptIndex>> Create(const PoolGeometry& geometry, uint64_t pool_nonce);
+  // Of a server that has ended; slots that cannot be trusted are cleared, the layout becomes ours. Errors: those of ReadIndex,
+  // kKeptMemoryBad (the descriptor is something else), kMemoryMapFailed.
+  static Result<std::unique_ptr<KeptIndex>> Adopt(UniqueFd fd, IndexContents* contents);
+
+  // Returns the slot. `records` is complete: its magic is stored. Requires a free slot (jobs_max is at most kIndexSlots).
+  uint32_t Add(JobId job, uint64_t nonce, const Extent& records);
+  void Remove(uint32_t slot);
+
+  // A name for job `job` that no other job of this pool ever had.
+  uint64_t NonceOf(JobId job) const;
+  int fd() const { return segment_->fd(); }
+
+ private:
+  explicit KeptIndex(std::unique_ptr<shm::Segment> segment) : segment_(std::move(segment)) {}
+  std::unique_ptr<shm::Segment> segment_;
+};
+
+}  // namespace tidepool::memserver

@@ -1,0 +1,33 @@
+// Frozen: the frozen chunks of a job in its specification, and what they take of the host pool.
+//
+// Pure functions, any thread. One copy of a frozen chunk lies in the pool for all jobs of one user that list it, behind a page that names
+// it (memserver/residency/frozen_table.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/units.h"
+#include "shm/byte_codec.h"
+#include "shm/spec/job_spec.h"
+
+namespace tidepool::shm {
+
+// Bytes of its content.
+inline uint64_t FrozenBytes(const JobSpec& spec, const FrozenChunkSpec& chunk) {
+  return chunk.elements * BytesOf(spec.dtype);
+}
+// Of the pool, for a chunk of so many bytes.
+inline uint64_t FrozenExtentBytes(uint64_t bytes) {
+  return kPageBytes + RoundUp(bytes, kPageBytes);
+}
+// Of the pool, for all frozen chunks of the job; those that it lists more than once count once.
+uint64_t FrozenPoolBytes(const JobSpec& spec);
+
+// The rules for frozen chunks alone. Errors: kJobSpecBad.
+Status CheckFrozen(const JobSpec& spec);
+void PutFrozen(const std::vector<FrozenChunkSpec>& frozen, ByteWriter* out);
+// False: cut off, or more than there may be.
+bool GetFrozen(ByteReader* in, std::vector<FrozenChunkSpec>* frozen);
+
+}  // namespace tidepool::shm

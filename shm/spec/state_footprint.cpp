@@ -1,0 +1,138 @@
+#include "shm/spec/state_footprint.h"
+
+#include <algorithm>
+
+#include "base/formats/plane_slack.h"
+#include "base/point.h"
+#include "base/units.h"
+#include "shm/spec/gpu_states.h"
+#include "shm/spec/spec_sums.h"
+
+namespace tidepool::shm {
+namespace {
+
+constexpr uint64_t kPlaneAlignment = 64;  // the loops are fastest there
+
+}  // namespace
+
+bool MaySpill(const JobSpec& spec) {
+  return spec.dtype != DType::kF32 || NeedsMomentum(spec.optimizer) || NeedsVariance(spec.optimizer);
+}
+
+SpilledPiece SpilledPieceOf(const JobSpec& spec, uint64_t elements) {
+  const StateForm form = spec.optimizer.states;
+  SpilledPiece piece;
+  uint64_t end = MasterBytes(form, elements);
+  const auto add = [&end](uint64_t bytes) {
+    const uint64_t begin = RoundUp(end, kPlaneAlignment);
+    end = begin + bytes;
+    return begin;
+  };
+  if (IsSplit(form)) piece.high = add(elements * BytesOf(spec.dtype));
+  if (NeedsMomentum(spec.optimizer)) piece.momentum = add(MomentBytes(form, elements));
+  if (NeedsVariance(spec.optimizer)) piece.variance = add(MomentBytes(form, elements));
+  piece.bytes = RoundUp(end, kPageBytes);
+  return piece;
+}
+
+uint64_t PieceOffset(const JobSpec& spec, uint32_t piece) {
+  return piece * (kPageBytes + SpilledPieceBytes(spec, kPieceElements));
+}
+
+uint64_t SlotBytes(const JobSpec& spec, ChunkId chunk) {
+  const uint64_t elements = spec.chunks[chunk].elements;
+  const auto whole = static_cast<uint32_t>(elements / kPieceElements);
+  const uint64_t rest = elements % kPieceElements;
+  return PieceOffset(spec, whole) + (rest == 0 ? 0 : kPageBytes + SpilledPieceBytes(spec, rest));
+}
+
+PlaneBytes HostPlaneBytesOf(const JobSpec& spec, ChunkId chunk, bool spilled) {
+  PlaneBytes bytes = PlaneBytesOf(spec, chunk);
+  if (!spilled && !IsOnGpu(spec, chunk)) return bytes;
+  if (spec.dtype != DType::kF32) bytes.master = 0;
+  bytes.momentum = bytes.variance = 0;
+  return bytes;
+}
+
+uint64_t WeightSlotBytes(const JobSpec& spec, ChunkId first) {
+  uint64_t largest = 0;
+  for (uint64_t id = first; id < spec.chunks.size(); ++id) {
+    largest = std::max(largest, RoundUp(spec.chunks[id].elements * BytesOf(spec.dtype), kPageBytes));
+  }
+  return largest;
+}
+
+StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights) {
+  TP_POINT("shm.spec_summed");
+  StateBytes sum = StateBytesOf(spec);
+  for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
+    if (chunk < first_spilled && !IsOnGpu(spec, chunk)) continue;
+    const PlaneBytes all = PlaneBytesOf(spec, chunk), host = HostPlaneBytesOf(spec, chunk, true);
+    sum.master -= PooledBytes(all.master) - RoundUp(host.master, kPageBytes);
+    sum.momentum -= PooledBytes(all.momentum);
+    sum.variance -= PooledBytes(all.variance);
+    // What stays is not gone through side by side.
+    sum.param16 -= SlackOf(all.param16);
+    sum.gradient -= SlackOf(all.gradient);
+  }
+  if (!weights.any()) return sum;
+  for (uint64_t id = weights.first; id < spec.chunks.size(); ++id) {
+    sum.param16 -= RoundUp(PlaneBytesOf(spec, static_cast<ChunkId>(id)).param16, kPageBytes);
+  }
+  sum.param16 += weights.areas * WeightAreaBytes(spec, weights.first);
+  return sum;
+}
+
+uint64_t BytesOffHost(const JobSpec& spec, ChunkId chunk) {
+  const PlaneBytes all = PlaneBytesOf(spec, chunk), host = HostPlaneBytesOf(spec, chunk, true);
+  const uint64_t moments = PooledBytes(all.momentum) + PooledBytes(all.variance);
+  return PooledBytes(all.master) - RoundUp(host.master, kPageBytes) + moments + SlackOf(all.param16) + SlackOf(all.gradient);
+}
+
+uint64_t HostBytesOf(const JobSpec& spec, ChunkId first_spilled, const WeightSpill& weights) {
+  const SpecSums* sums = spec.sums.made.get();
+  if (sums == nullptr) return HostStateBytesOf(spec, first_spilled, weights).total();
+  const uint64_t states = sums->states.total() - sums->off_host[std::min<uint64_t>(first_spilled, spec.chunks.size())];
+  if (!weights.any()) return states;
+  return states - sums->weights[weights.first] + weights.areas * WeightAreaBytes(spec, weights.first);
+}
+
+WeightSpill WeightsSpilledFor(const JobSpec& spec, ChunkId first_spilled, uint64_t pool_bytes) {
+  const auto chunks = static_cast<ChunkId>(spec.chunks.size());
+  const uint64_t all = HostBytesOf(spec, first_spilled);
+  const ChunkId from = std::max(first_spilled, spec.states_on_gpu);
+  if (from >= chunks || spec.dtype == DType::kF32 || all <= pool_bytes) return {};
+  WeightSpill least;
+  uint64_t least_bytes = all;
+  for (uint32_t areas = kWeightAreasMax; areas > 0; --areas) {
+    uint64_t host = all, slot = 0;  // without the window
+    for (ChunkId first = chunks; first > from;) {
+      const uint64_t plane = RoundUp(PlaneBytesOf(spec, --first).param16, kPageBytes);
+      host -= plane;
+      slot = std::max(slot, plane);
+      const uint64_t with_window = host + 2 * areas * slot;
+      if (chunks - first <= 2 * areas || with_window >= least_bytes) continue;
+      least = {.first = first, .areas = areas};
+      if (with_window <= pool_bytes) return least;
+      least_bytes = with_window;
+    }
+  }
+  return least;
+}
+
+uint64_t LeastHostBytesOf(const JobSpec& spec) {
+  if (!MaySpill(spec)) return HostBytesOf(spec, kNoSpill);
+  return HostBytesOf(spec, 0, WeightsSpilledFor(spec, 0, 0));
+}
+
+uint64_t NvmeBytesOf(const JobSpec& spec, ChunkId first_spilled) {
+  if (spec.sums.made != nullptr) return spec.sums.made->nvme[std::min<uint64_t>(first_spilled, spec.chunks.size())];
+  TP_POINT("shm.spec_summed");
+  uint64_t sum = 0;
+  for (uint64_t id = std::max(first_spilled, spec.states_on_gpu); id < spec.chunks.size(); ++id) {
+    sum += SpilledChunkBytes(spec, static_cast<ChunkId>(id));
+  }
+  return sum;
+}
+
+}  // namespace tidepool::shm

@@ -1,0 +1,102 @@
+// memctl's command line: what is understood, and what is said of what is not.
+#include "client/memctl/flags/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace tidepool::client {
+namespace memctl_flags_test {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+ParsedLine Parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "memctl");
+  return ParseCommandLine(static_cast<int>(words.size()), words.data());
+}
+
+TEST(MemctlFlags, HelpLeadsWithExamples) {
+  const ParsedLine line = Parse({"--help"});
+  EXPECT_EQ(line.exit_code, 0);
+  const size_t examples = line.text.find("Examples:"), usage = line.text.find("Usage:");
+  ASSERT_NE(examples, std::string::npos);
+  ASSERT_NE(usage, std::string::npos);
+  EXPECT_LT(examples, usage);
+  EXPECT_THAT(line.text, HasSubstr("residency"));
+  EXPECT_THAT(Parse({"chunks", "--help"}).text, HasSubstr("--cursor"));
+  EXPECT_THAT(Parse({"--version"}).text, StartsWith("memctl "));
+}
+
+TEST(MemctlFlags, WhatIsNotUnderstoodIsAUsageErrorWithAGuess) {
+  struct Case {
+    std::vector<const char*> words;
+    const char* text;
+  };
+  const Case cases[] = {{{"residncy"}, "did you mean \"residency\""},
+                        {{}, "no command"},
+                        {{"status", "--colour"}, "--colour"},
+                        {{"status", "ps", "extra"}, "extra"},
+                        {{"status", "ps"}, "'ps' is one word too many"},
+                        {{"chunks", "--colour", "nvme"}, "chunks: there is no flag --colour"},
+                        {{"drain", "--dryrun"}, "drain: there is no flag --dryrun here; did you mean \"--dry-run\""},
+                        {{"ps", "--jb=x"}, "did you mean \"--job\""},
+                        {{"job"}, "memctl job needs a word more: quota, suspend"},
+                        {{"job", "realease", "gpt"}, "did you mean \"release\""},
+                        {{"job", "pause", "gpt"}, "there is no command 'pause'; there are quota, suspend, resume"},
+                        {{"job", "quota"}, "memctl job quota --help"},
+                        {{"health", "mute"}, "check is required"},
+                        {{"report"}, "the file that is written is not named"},
+                        {{"report", "a", "-o", "b"}, "named twice: a and b"},
+                        {{"status", "-o", "xml"}, "'xml' is none of table, wide, json, jsonl, yaml"},
+                        {{"status", "-o", "svg"}, "only residency is shown as svg"},
+                        {{"status", "--dry-run"}, "status: it changes nothing; --dry-run is of job quota, job suspend"},
+                        {{"api", "POST", "/v1/drain", "--yes"}, "api: it sends at once what it is given"},
+                        {{"timeline", "x", "--step", "1.5"}, "neither the number of a step nor `last`"},
+                        {{"status", "--timeout", "soon"}, "duration"},
+                        {{"status", "--watch", "often"}, "duration"},
+                        {{"chunks", "--limit", "0"}, "limit"},
+                        {{"api", "GET"}, "path"}};
+  for (const Case& each : cases) {
+    const ParsedLine line = Parse(each.words);
+    EXPECT_FALSE(line.invocation.has_value()) << each.text;
+    EXPECT_EQ(line.exit_code, kExitUsage) << each.text;
+    EXPECT_THAT(line.text, HasSubstr(each.text));
+    EXPECT_THAT(line.text, StartsWith("error[TP1"));
+  }
+}
+
+TEST(MemctlFlags, WhatIsWrittenInAnotherWayIsTheSame) {
+  EXPECT_EQ(Parse({"help", "chunks"}).text, Parse({"chunks", "--help"}).text);
+  EXPECT_EQ(Parse({"help"}).text, Parse({"--help"}).text);
+  EXPECT_EQ(Parse({"report", "-o", "run.html"}).invocation->target, "run.html");
+  EXPECT_EQ(Parse({"-s", "/run/x/admin.sock", "status"}).invocation->socket_dir, "/run/x");
+  const auto muted = Parse({"health", "mute", "DRAINING", "4h"}).invocation,
+             flags = Parse({"health", "--mute", "DRAINING", "--for", "4h"}).invocation;
+  ASSERT_TRUE(muted.has_value() && flags.has_value());
+  EXPECT_EQ(muted->fields, flags->fields);
+  EXPECT_EQ(Parse({"health", "unmute", "DRAINING"}).invocation->fields, Parse({"health", "--unmute", "DRAINING"}).invocation->fields);
+  EXPECT_EQ(Parse({"health", "detail"}).invocation->command, "health");
+}
+
+TEST(MemctlFlags, GlobalFlagsStandBeforeOrAfterTheCommand) {
+  for (const std::vector<const char*>& words :
+       {std::vector<const char*>{"-s", "/x", "--no-header", "--watch=2s", "residency", "--job", "a"},
+        std::vector<const char*>{"residency", "--job", "a", "-s", "/x", "--no-header", "--watch", "2s"}}) {
+    const ParsedLine line = Parse(words);
+    ASSERT_TRUE(line.invocation.has_value()) << line.text;
+    EXPECT_EQ(line.invocation->command, "residency");
+    EXPECT_EQ(line.invocation->socket_dir, "/x");
+    EXPECT_EQ(line.invocation->job, "a");
+    EXPECT_FALSE(line.invocation->header);
+    EXPECT_EQ(line.invocation->watch_ns, 2 * kNsPerSecond);
+    EXPECT_EQ(line.invocation->timeout_ns, kTimeoutDefaultNs);
+  }
+  EXPECT_EQ(Parse({"residency", "--watch"}).invocation->watch_ns, kNsPerSecond);
+  EXPECT_EQ(Parse({"wait-ready"}).invocation->timeout_ns, kWaitReadyDefaultNs);
+}
+
+}  // namespace memctl_flags_test
+}  // namespace tidepool::client

@@ -1,0 +1,139 @@
+// Sums over a specification: what Decode adds up once is what the functions say of each chunk, and the serve loop adds up nothing.
+#include "shm/spec/spec_sums.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/point.h"
+#include "memserver/jobs/snapshot_builder.h"
+#include "shm/spec/state_footprint.h"
+#include "tests/fakes/small_trainer.h"
+
+namespace tidepool::memserver {
+namespace spec_sums_test {
+
+shm::JobSpec Decoded(const shm::JobSpec& spec) {
+  auto decoded = shm::Decode(shm::Encode(spec));
+  EXPECT_TRUE(decoded.ok()) << decoded.status().Format();
+  return std::move(decoded).value();
+}
+
+// Chunks of several sizes, two data groups, ranks in one of them only.
+shm::JobSpec Uneven(DType dtype, uint32_t states_on_gpu) {
+  shm::JobSpec spec = MakeSpec({.world = 3, .dtype = dtype, .chunks = 9, .chunk_elements = 192 * 3, .micro_batches = 2});
+  spec.data_groups.push_back({0b011});
+  for (size_t id = 0; id < spec.chunks.size(); ++id) {
+    spec.chunks[id].elements *= 1 + 97 * (id % 3);
+    spec.chunks[id].data_group = id % 2;
+  }
+  spec.data_groups[0].rank_mask = 0b101;
+  spec.states_on_gpu = states_on_gpu;
+  return spec;
+}
+
+void ExpectSameSums(const shm::JobSpec& spec) {
+  ASSERT_TRUE(shm::Validate(spec).ok()) << shm::Validate(spec).Format();
+  const shm::JobSpec decoded = Decoded(spec);
+  ASSERT_NE(decoded.sums.made, nullptr);
+  ASSERT_EQ(spec.sums.made, nullptr);
+  EXPECT_EQ(shm::StateBytesOf(decoded).total(), shm::StateBytesOf(spec).total());
+  EXPECT_EQ(shm::StateBytesOf(decoded).records, shm::StateBytesOf(spec).records);
+  const auto chunks = static_cast<ChunkId>(spec.chunks.size());
+  std::vector<ChunkId> firsts{shm::kNoSpill};
+  for (ChunkId id = 0; id <= chunks; ++id) firsts.push_back(id);
+  for (const ChunkId first : firsts) {
+    EXPECT_EQ(shm::HostBytesOf(decoded, first), shm::HostStateBytesOf(spec, first).total()) << first;
+    EXPECT_EQ(shm::NvmeBytesOf(decoded, first), shm::NvmeBytesOf(spec, first)) << first;
+    const shm::WeightSpill weights = shm::WeightsSpilledFor(spec, first, 0);
+    EXPECT_EQ(shm::WeightsSpilledFor(decoded, first, 0), weights) << first;
+    EXPECT_EQ(shm::HostBytesOf(decoded, first, weights), shm::HostStateBytesOf(spec, first, weights).total()) << first;
+  }
+}
+
+TEST(SumsOfASpecification, AreThoseOfItsChunks) {
+  ExpectSameSums(Uneven(DType::kF32, 0));
+  ExpectSameSums(Uneven(DType::kBF16, 0));
+  ExpectSameSums(Uneven(DType::kBF16, 4));
+  ExpectSameSums(Uneven(DType::kF32, 9));
+  ExpectSameSums(MakeSpec({.dtype = DType::kBF16, .chunks = 1}));
+}
+
+TEST(SumsOfASpecification, KnowTheLargestShardOfEachRank) {
+  const shm::JobSpec spec = Uneven(DType::kF32, 0);
+  std::vector<uint64_t> largest(spec.world, 0);
+  for (ChunkId id = 0; id < spec.chunks.size(); ++id) {
+    for (Rank rank = 0; rank < spec.world; ++rank) {
+      if (spec.IsMember(id, rank)) largest[rank] = std::max(largest[rank], spec.ShardElements(id));
+    }
+  }
+  EXPECT_EQ(shm::LargestShards(spec), largest);
+}
+
+TEST(SumsOfASpecification, AreNotThoseOfACopyThatIsChanged) {
+  const shm::JobSpec decoded = Decoded(MakeSpec({}));
+  shm::JobSpec copy = decoded;
+  copy.chunks[0].elements *= 64;
+  EXPECT_GT(shm::StateBytesOf(copy).total(), shm::StateBytesOf(decoded).total());
+}
+
+// Counts how often something goes through all chunks of a specification for a sum.
+class SumsMade {
+ public:
+  SumsMade() {
+    SetPointHook([this](const char* name) { count_ += std::string_view(name) == "shm.spec_summed" ? 1 : 0; });
+  }
+  ~SumsMade() { SetPointHook({}); }
+  SumsMade(const SumsMade&) = delete;
+  SumsMade& operator=(const SumsMade&) = delete;
+  uint64_t count() const { return count_; }
+
+ private:
+  uint64_t count_ = 0;
+};
+
+uint64_t MadeWhileSettling(ServeWorld* world) {
+  const SumsMade sums;
+  world->Settle();
+  return sums.count();
+}
+
+void ExpectNoSumsOnTheLoop(WorldOptions options, const shm::JobSpec& first, const shm::JobSpec& second) {
+  ServeWorld world(options);
+  world.MayWait(true);
+  world.Reserve(first, 0);
+  EXPECT_EQ(MadeWhileSettling(&world), 0U) << "a job is made";
+  const auto granted = world.TakeReply<ReserveGranted>();
+  ASSERT_TRUE(granted);
+  const auto rank = world.Attach(*granted, 0);
+  EXPECT_EQ(MadeWhileSettling(&world), 0U) << "a rank attaches";
+
+  world.Reserve(second, 0);
+  EXPECT_EQ(MadeWhileSettling(&world), 0U) << "another one waits for room";
+  ASSERT_TRUE(world.TakeReply<Queued>());
+  world.Post(SnapshotWanted{});
+  EXPECT_EQ(MadeWhileSettling(&world), 0U) << "somebody looks";
+  world.Leave(*rank);
+  EXPECT_EQ(MadeWhileSettling(&world), 0U) << "its turn comes";
+  EXPECT_TRUE(world.TakeReply<ReserveGranted>());
+}
+
+TEST(SumsOfASpecification, AreNotMadeOnTheServeLoop) {
+  const auto spec = [](const char* name) { return MakeSpec({.name = name, .chunks = 16, .rcache_bytes = 4096}); };
+  ExpectNoSumsOnTheLoop({.pool_bytes = shm::StateBytesOf(spec("a")).total()}, spec("a"), spec("b"));
+}
+
+TEST(SumsOfASpecification, AreNotMadeOnTheServeLoopWhereStatesSpill) {
+  const auto spec = [](const char* name) { return MakeSpec({.name = name, .chunks = 16, .rcache_bytes = 4096}); };
+  const uint64_t all = shm::StateBytesOf(spec("a")).total(), least = shm::LeastHostBytesOf(spec("a"));
+  ASSERT_LT(least, all);
+  ExpectNoSumsOnTheLoop({.pool_bytes = RoundUp((all + least) / 2, kPageBytes), .nvme_directories = 1, .nvme_bytes = 16 * kMiB}, spec("a"),
+                        spec("b"));
+}
+
+}  // namespace spec_sums_test
+}  // namespace tidepool::memserver

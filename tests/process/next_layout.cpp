@@ -1,9 +1,0 @@
-// The kept layout of the release after this one, in place of memserver/residency/kept_layout.cpp: memserver_next is linked with it.
-#include "memserver/residency/kept_index.h"
-
-namespace tidepool::memserver {
-
-const uint32_t kKeptLayout = 9;
-const uint32_t kKeptLayoutMin = 8;
-
-}  // namespace tidepool::memserver

@@ -1,0 +1,111 @@
+// The subcommands that start no training: estimate, launch, version.
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "client/job_spec.h"
+#include "client/admin/ask_gpus.h"
+#include "device/gpu_list.h"
+#include "trainer/run/check_run.h"
+#include "trainer/advice/device_memory.h"
+#include "trainer/advice/device_place.h"
+#include "trainer/launch/child_process.h"
+#include "trainer/launch/rank_place.h"
+#include "trainer/launch/spawn_ranks.h"
+#include "trainer/cli/run.h"
+#include "trainer/run/run_plan.h"
+#include "trainer/run/settle_rcache.h"
+
+#include <unistd.h>
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr int64_t kAskNs = 2 * kNsPerSecond;  // for a memserver's answer
+
+int Ended(const Status& status) {
+  if (status.ok()) return kExitOk;
+  std::cerr << status.Format() << "\n";
+  return status.exit_code();
+}
+
+// As if all ranks were on this node, or on one with a GPU for each where none is here.
+Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* plan) {
+  TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device));
+  const auto on_host = [&]() -> Result<std::optional<GpuEstimate>> {
+    TP_RETURN_IF_ERROR(PlaceGpuStates(options, 0, plan));
+    return std::optional<GpuEstimate>();
+  };
+  if (wish.kind == DeviceWish::Kind::kCpu) return on_host();
+  RankPlace place;
+  place.world = place.local_world = plan->layout.world;
+  const auto gpus = device::ListGpus();
+  if (!gpus.ok() && wish.kind == DeviceWish::Kind::kAuto) return on_host();
+  if (!gpus.ok()) {
+    TP_RETURN_IF_ERROR(PlaceGpuStates(options, wish.ordinal ? 1 : plan->layout.world, plan));
+    return std::optional(EstimateGpu(*plan, wish.ordinal ? plan->layout.world : 1, std::nullopt, {.why_not = "no GPU is here"}));
+  }
+  TP_ASSIGN_OR_RETURN(const DevicePlace chosen, ChooseDevice(wish, place, gpus));
+  if (!chosen.gpu) return on_host();
+  TP_RETURN_IF_ERROR(PlaceGpuStates(options, chosen.gpus, plan));
+  const auto server = client::AskGpus(options.socket_dir, kAskNs);
+  return std::optional(
+      EstimateGpu(*plan, chosen.sharers, BytesNow(chosen.gpu->ordinal), ServerContextOf(server, device::Text(chosen.gpu->uuid))));
+}
+
+Status Estimate(RunOptions options) {
+  uint32_t world = options.ranks;
+  if (world == 0) {
+    TP_ASSIGN_OR_RETURN(const RankPlace here, DetectRank(ReadEnvironment(), getppid()));
+    world = here.world;
+  }
+  if (world > client::kRanksMax) {
+    return Status(ErrorId::kUsageError, std::to_string(world) + " ranks are more than one node can have")
+        .Where("--ranks")
+        .Fix("give at most 64");
+  }
+  RankPlace place;  // as if all ranks were on this node
+  place.world = place.local_world = world;
+  TP_ASSIGN_OR_RETURN(std::optional<RcacheChoice> choice, SettleRcache(&options, place));
+  TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(options, world, 0, "estimate"));
+  plan.choice = std::move(choice);
+  if (!options.data.empty()) TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0).status());
+  TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
+  std::cout << (options.json ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
+                             : DescribePlan(plan) + DescribeGpuStates(plan) + (gpu ? DescribeGpu(*gpu) : ""));
+  return {};
+}
+
+// A rank can only be started again where it then goes on with the job.
+bool Resumes(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--resume=auto" || (arguments[i] == "--resume" && i + 1 < arguments.size() && arguments[i + 1] == "auto"))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int RunEstimate(const RunOptions& options) {
+  return Ended(Estimate(options));
+}
+
+int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments, const RunOptions& options) {
+  // Once, in place of once a rank.
+  if (arguments.front() == "run") {
+    if (const Status checked = CheckLaunch(options, ranks); !checked.ok()) return Ended(checked);
+  }
+  SpawnOptions spawn;
+  Result<std::string> self = FindProgramBeside("trainer");
+  if (!self.ok()) return Ended(self.status());
+  spawn.ranks = ranks;
+  spawn.program = self.value();
+  spawn.arguments = arguments;
+  spawn.max_restarts = Resumes(arguments) ? restarts : 0;
+  Result<int> code = SpawnRanks(spawn);
+  return code.ok() ? code.value() : Ended(code.status());
+}
+
+}  // namespace tidepool::trainer

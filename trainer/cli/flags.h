@@ -1,0 +1,24 @@
+// The command line of `trainer`, as tables: which subcommands there are and which flags each takes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/run/run_options.h"
+
+namespace tidepool::trainer {
+
+enum class Command { kRun, kEstimate, kSample, kLaunch, kVersion, kDoctor };
+
+struct CommandLine {
+  Command command = Command::kRun;
+  RunOptions options;
+  uint32_t launch_ranks = 0;
+  uint32_t launch_restarts = 3;
+  std::vector<std::string> launch_arguments;  // what follows `--`; where that is run and its flags, `options` are those of each rank
+};
+
+// Reads the command line. On --help, --version, completion or a usage error it prints and returns false with the exit code (0 or 2).
+bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code);
+
+}  // namespace tidepool::trainer

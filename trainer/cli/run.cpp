@@ -1,0 +1,46 @@
+#include "trainer/cli/run.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+#include <utility>
+
+#include "base/point.h"
+#include "trainer/launch/begin_anew.h"
+#include "trainer/launch/stop_flag.h"
+#include "trainer/run/settle_rcache.h"
+#include "trainer/run/training_run.h"
+
+namespace tidepool::trainer {
+namespace {
+
+Status Train(const RunOptions& options) {
+  RunSetup setup;
+  setup.options = options;
+  const Environment environment = ReadEnvironment();
+  const auto attempts = environment.find(kAttemptsVariable);
+  if (attempts != environment.end()) setup.attempts = AttemptCount(attempts->second);
+  setup.begin_anew = [](const AttemptCount& count) { BeginAnew({{kAttemptsVariable, count.Text()}}); };
+  TP_ASSIGN_OR_RETURN(setup.place, DetectRank(environment, getppid()));
+  TP_ASSIGN_OR_RETURN(setup.choice, SettleRcache(&setup.options, setup.place));
+  return TrainingRun(std::move(setup)).All();
+}
+
+}  // namespace
+
+int RunTraining(const RunOptions& options) {
+  ArmPointsFromEnvironment();
+  StopFlag::Install();
+  // The store where ranks meet writes to sockets of ranks that may just have died.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
+  const Status result = Train(options);
+  // Of a run that was stopped the signal says why it ended, but not what could not be written.
+  const bool unwritten = result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;
+  if (!result.ok() && (unwritten || !StopFlag::Requested())) std::cerr << "\n" << result.Format() << "\n";
+  if (StopFlag::Requested()) return 128 + StopFlag::Signal();
+  return result.ok() ? kExitOk : result.exit_code();
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,19 @@
+// The subcommands of `trainer`, each from options to exit code. They print their own errors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/run/run_options.h"
+
+namespace tidepool::trainer {
+
+int RunTraining(const RunOptions& options);
+int RunEstimate(const RunOptions& options);
+int RunSample(const RunOptions& options);
+// `options`: of each rank, where the arguments are `run` and its flags.
+int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments, const RunOptions& options);
+int RunVersion();
+int RunDoctor(const RunOptions& options);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,60 @@
+// LocalMeeting: how the ranks of one machine find each other and make groups: over Unix sockets, which the kernel guards, and
+// without a port.
+//
+// One thread (the trainer's main thread). Rank 0 listens while it gathers (trainer/comm/meeting/meeting_host.h) under a name that
+// nobody could know before; the others look for it and connect. Both sides ask the kernel for the other's user before a byte
+// is read, and rank 0 compares run, specification, rank and world. It then gives every two ranks a connection of their own;
+// groups are made over those. A connection of somebody else is closed, and changes nothing for the run.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "trainer/comm/collective.h"
+#include "trainer/comm/group_spec.h"
+#include "trainer/comm/meeting/meeting_host.h"
+#include "trainer/comm/meeting/rendezvous.h"
+
+namespace tidepool::trainer {
+
+class LocalMeeting {
+ public:
+  // `meet`: run and spec are set, world is at most kRanksOfMachineMax.
+  explicit LocalMeeting(Rendezvous meet) : meet_(std::move(meet)), peers_(meet_.world) {}
+
+  // Blocks until every rank of the run has called it. May be repeated after Disband.
+  // Errors: kRanksMissing (names those that did not come in time), kJobMismatch (rank 0 has another specification),
+  // kCollectiveFailed (no socket), and what meet.interrupted returned.
+  Status Gather();
+  // This rank leaves the meeting; its groups live on.
+  void Disband();
+
+  // Blocks until all members have called it with the same spec. A group of one is a SoloCollective.
+  // Errors: kCollectiveFailed (a member has left, or did not come before the time-out), what meet.interrupted returned.
+  Result<std::unique_ptr<Collective>> MakeGroup(const GroupSpec& spec);
+
+  // At rank 0: who was refused in all meetings so far.
+  const RefusedPeers& refused() const { return refused_; }
+
+ private:
+  struct Search;
+  Status Host(int64_t end_ns);
+  Status Join(int64_t end_ns);
+  Status TryOne(const std::string& name, Search* search);
+  Status Listen(int socket, Search* search);
+  Status Missing(uint64_t missing, int64_t limit_ms) const;
+  Status Interrupted() const { return meet_.interrupted ? meet_.interrupted() : Status(); }
+  Result<UniqueFd> OfferConnection(uint32_t to, const MeetingPacket& packet);
+  Result<UniqueFd> AwaitConnection(uint32_t from, const MeetingPacket& packet);
+  Status PeerLeft(uint32_t rank, const char* how) const;
+
+  const Rendezvous meet_;
+  SteadyClock clock_;
+  std::vector<UniqueFd> peers_;  // by rank; invalid for this one, and outside a meeting
+  RefusedPeers refused_;
+};
+
+}  // namespace tidepool::trainer

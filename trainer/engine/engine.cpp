@@ -1,0 +1,180 @@
+#include "trainer/engine/engine.h"
+
+#include <utility>
+
+#include <ATen/ops/stack.h>
+#include <c10/core/AutogradState.h>
+#include <torch/utils.h>
+
+#include "base/point.h"
+#include "trainer/cache/weight_put.h"
+#include "trainer/engine/torch_errors.h"
+
+namespace tidepool::trainer {
+namespace {
+
+// Backward on the calling thread, also for operators of a GPU: the engine of LibTorch has a thread for each device, and gives a node of the
+// graph to that of its device unless this flag of the calling thread is off; then Engine::ready_queue names the caller's own queue for
+// every device, and Engine::execute works it off before it returns. The flag is among what a GraphTask keeps of its caller's state
+// (ATen/ThreadLocalState.h), so a re-entrant backward (trainer/model/checkpoint.h) has it too. The device threads are made all the same,
+// and sleep.
+class BackwardOnThisThread {
+ public:
+  BackwardOnThisThread() : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  ~BackwardOnThisThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
+  BackwardOnThisThread(const BackwardOnThisThread&) = delete;
+  BackwardOnThisThread& operator=(const BackwardOnThisThread&) = delete;
+
+ private:
+  const bool before_;
+};
+
+}  // namespace
+
+TrainingEngine::~TrainingEngine() {
+  if (operators_) operators_->Remove();
+}
+
+Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout& layout, const EngineOptions& options, EngineParts parts) {
+  std::unique_ptr<TrainingEngine> engine(new TrainingEngine(layout, options, parts.service));
+  engine->trace_ = parts.trace;
+  engine->streams_ = parts.streams;
+  for (ParameterId id = 0; id < layout.parameters.size(); ++id) {
+    if (layout.IsFrozen(id)) engine->frozen_.emplace_back(id, parts.parameters[id]);
+  }
+  TP_RETURN_IF_ERROR(engine->CheckFrozen());
+  CacheSetup setup;
+  setup.layout = &engine->layout_;
+  setup.rank = options.rank;
+  setup.service = parts.service;
+  for (Collective* group : parts.groups) setup.groups.push_back(group != nullptr && group->world() > 1 ? group : nullptr);
+  setup.clock = parts.clock;
+  setup.options = options.cache;
+  setup.policies = std::move(parts.policies);
+  setup.streams = parts.streams;
+  TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
+  std::vector<uint64_t> chunk_bytes;
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) chunk_bytes.push_back(layout.ChunkBytes(chunk));
+  std::vector<BoundParameter> places;
+  for (const ParameterPlace& place : layout.parameters) places.push_back({place.chunk, place.element_begin});
+  Status bound;
+  TP_RETURN_IF_ERROR(CatchTorch([&] {
+    auto made = StorageBinding::Bind(chunk_bytes, parts.parameters, places);
+    made.ok() ? void(engine->binding_ = std::move(made).value()) : void(bound = made.status());
+  }));
+  TP_RETURN_IF_ERROR(bound);
+  engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
+  engine->gradients_ = std::make_unique<GradientHooks>(engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters));
+  return engine;
+}
+
+Status TrainingEngine::CheckFrozen() const {
+  for (const auto& [id, tensor] : frozen_) {
+    if (!tensor.requires_grad()) continue;
+    return Status(ErrorId::kUsageError, "the frozen parameter " + layout_.parameters[id].name + " asks for a gradient")
+        .Where("chunk " + std::to_string(layout_.parameters[id].chunk))
+        .Why("a frozen parameter is read by all jobs over its base, and written by none")
+        .Fix("call requires_grad_(false) on it before the engine is made, or leave it out of the frozen ones to train it");
+  }
+  return {};
+}
+
+Status TrainingEngine::LoadWeights(const WeightSource& source) {
+  WeightPut put(&layout_, options_.rank, service_, streams_);
+  std::vector<float> values;
+  for (ParameterId id = 0; id < layout_.parameters.size(); ++id) {
+    if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id)) continue;
+    values.resize(layout_.parameters[id].element_count);
+    source(id, values);
+    TP_RETURN_IF_ERROR(put.Put(id, values.data()));
+  }
+  return put.Finish();
+}
+
+Status TrainingEngine::Guarded(const std::function<void()>& body) {
+  const BackwardOnThisThread one_thread;
+  operators_->Install();
+  Status thrown = CatchTorch(body);
+  operators_->Remove();
+  operators_->CheckThreads();
+  if (!operators_->status().ok()) {
+    gradients_->DropAll();
+    return operators_->status();
+  }
+  if (!thrown.ok()) operators_->Latch(thrown);
+  return thrown;
+}
+
+Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+  if (Status frozen = CheckFrozen(); !frozen.ok()) operators_->Latch(std::move(frozen));
+  TP_RETURN_IF_ERROR(operators_->status());
+  if (micro_batch == 0) TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kTrain, version));
+  TP_RETURN_IF_ERROR(Guarded([&] {
+    Computes("forward " + std::to_string(micro_batch));
+    const at::Tensor result = loss();
+    losses_.push_back(result.detach());
+    if (!operators_->status().ok()) return;  // a failed forward gave zeros: there is nothing to differentiate
+    TP_POINT("trainer.forward_done");
+    Computes("backward " + std::to_string(micro_batch));
+    (result * gradient_scale).backward();
+    Computes("");
+    TP_POINT("trainer.backward_done");
+  }));
+  return gradients_->FinishBackward(micro_batch);
+}
+
+Result<std::vector<double>> TrainingEngine::TakeLosses() {
+  std::vector<double> values;
+  // LibTorch's own wait would look after nothing: a peer that is lost would not end it.
+  TP_RETURN_IF_ERROR(cache_->AwaitOperators());
+  TP_RETURN_IF_ERROR(CatchTorch([&] {
+    const torch::NoGradGuard no_grad;
+    if (losses_.empty()) return;
+    const at::Tensor all = at::stack(losses_).to(c10::Device(c10::DeviceType::CPU), at::kDouble).contiguous();
+    values.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel());
+  }));
+  losses_.clear();
+  return values;
+}
+
+Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_batch, const LossFunction& loss, double gradient_scale) {
+  losses_.clear();
+  TP_RETURN_IF_ERROR(RunMicroBatch(version, micro_batch, loss, gradient_scale));
+  TP_ASSIGN_OR_RETURN(const std::vector<double> values, TakeLosses());
+  return values.front();
+}
+
+Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end, const std::function<Status()>& before) {
+  planned_traffic_.reset();
+  if (cache_->plan() != nullptr) planned_traffic_ = TrafficOf(*cache_->plan(), layout_);
+  TP_RETURN_IF_ERROR(cache_->FinishStep());
+  if (before) TP_RETURN_IF_ERROR(before());
+  TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));
+  return service_->Wait(ticket);
+}
+
+// What training needs is asked where evaluation finds too little: its number would not do for the next step.
+Status TrainingEngine::TraceTraining(const LossFunction& loss) {
+  cache_->BeginDryTraining();
+  TP_RETURN_IF_ERROR(Guarded([&] { loss().backward(); }));
+  return gradients_->FinishBackward(0);
+}
+
+Result<double> TrainingEngine::Evaluate(Version version, const LossFunction& loss) {
+  TP_RETURN_IF_ERROR(cache_->BeginPass(PassKind::kEvaluation, version));
+  TP_RETURN_IF_ERROR(Guarded([&] {
+    const torch::NoGradGuard no_grad;
+    losses_.assign(1, loss().detach());
+  }));
+  if (cache_->dry()) {
+    losses_.clear();
+    return TraceTraining(loss);
+  }
+  TP_ASSIGN_OR_RETURN(const std::vector<double> values, TakeLosses());
+  TP_RETURN_IF_ERROR(cache_->AwaitTransfers());
+  return values.front();
+}
+
+}  // namespace tidepool::trainer

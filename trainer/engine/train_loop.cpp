@@ -1,0 +1,244 @@
+#include "trainer/engine/train_loop.h"
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "base/log.h"
+#include "base/point.h"
+#include "base/random.h"
+#include "base/units.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+
+namespace tidepool::trainer {
+namespace {
+
+// The scaler after the verdict of the step that the run goes on behind.
+optim::LossScaler ScalerAt(const TrainTask& task) {
+  if (task.start.version == 0 || !task.loss_scaling) return optim::LossScaler(task.scaler);
+  optim::LossScaler scaler(task.scaler, {task.start.loss_scale, task.start.scaler_steps, task.scaler.hysteresis, 0});
+  scaler.Update(!task.start.last_skipped);
+  return scaler;
+}
+
+// One run's changing state; the steps below are its methods.
+class Run {
+ public:
+  explicit Run(const TrainTask& task) : task_(task), scaler_(ScalerAt(task)), version_(task.start.version) {
+    random_ = version_ > 0 ? task.start.random_state : SplitMix64(task.seed).Next();
+    if (version_ > 0) task.batches->Seek(task.start.data_cursor);
+  }
+  Result<TrainSummary> All();
+
+ private:
+  Status Step(uint64_t step);
+  Status MicroBatches();
+  Status TakeLoss(StepReport* report);
+  Status Seal(StepReport* report);
+  Status EndStep(StepReport* report, client::Outcome* sealed);
+  Status ReportUnreported();
+  Status HeldOutLoss(StepReport* report);
+  Result<bool> StopWanted();
+  Status MeanOverRanks(double* value);
+  bool EvaluationDue(uint64_t step) const { return task_.eval_every > 0 && (step % task_.eval_every == 0 || step == task_.steps); }
+  void TakeCounters(StepReport* report);
+
+  const TrainTask& task_;
+  optim::LossScaler scaler_;
+  Version version_;
+  uint64_t random_ = 0;  // changes with every step; kept in the step record
+  CacheCounters before_{};
+  TrainSummary summary_;
+};
+
+double Seconds(int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+Status Run::MeanOverRanks(double* value) {
+  TP_RETURN_IF_ERROR(task_.world->SumDoubles(value, 1));
+  *value /= task_.world->world();
+  return {};
+}
+
+Status Run::MicroBatches() {
+  // A step's random numbers follow from the step alone, so a step that is done again sees the same ones.
+  at::manual_seed(SplitMix64(random_ ^ task_.world->rank()).Next());
+  // The gradients of all micro-batches and ranks are summed; this factor makes the sum a mean, times the loss scale.
+  const double scale = task_.loss_scaling ? scaler_.scale() : 1;
+  const double factor = scale / (static_cast<double>(task_.micro_batches) * task_.world->world());
+  for (uint32_t micro_batch = 0; micro_batch < task_.micro_batches; ++micro_batch) {
+    TP_ASSIGN_OR_RETURN(const Batch batch, task_.batches->Next());
+    summary_.tokens += batch.sequences * batch.tokens * task_.world->world();
+    TP_RETURN_IF_ERROR(task_.engine->RunMicroBatch(
+        version_, micro_batch, [&] { return task_.loss(batch); }, factor));
+  }
+  return {};
+}
+
+// Once a step, when a device has done all of it.
+Status Run::TakeLoss(StepReport* report) {
+  TP_ASSIGN_OR_RETURN(const std::vector<double> values, task_.engine->TakeLosses());
+  for (const double value : values) report->loss += value / task_.micro_batches;
+  return MeanOverRanks(&report->loss);
+}
+
+// The loss is noted before the step can be sealed: whoever goes on behind a sealed step can then report it.
+Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
+  const client::StepEnd end{.version = version_,
+                            .learning_rate = static_cast<float>(report->learning_rate),
+                            .loss_scale = static_cast<float>(report->loss_scale),
+                            .data_cursor = task_.batches->position(),
+                            .scaler_steps = scaler_.state().good_steps,
+                            .random_state = SplitMix64(random_).Next()};
+  const auto note = [&]() -> Status {
+    TP_RETURN_IF_ERROR(TakeLoss(report));
+    return task_.reports != nullptr ? task_.reports->Note(*report) : Status();
+  };
+  TP_ASSIGN_OR_RETURN(*sealed, task_.engine->EndStep(end, note));
+  version_ = sealed->version;
+  random_ = end.random_state;
+  TP_POINT("trainer.step_sealed");
+  return {};
+}
+
+Status Run::Seal(StepReport* report) {
+  report->loss_scale = task_.loss_scaling ? scaler_.scale() : 1;
+  client::Outcome sealed;
+  TP_RETURN_IF_ERROR(EndStep(report, &sealed));
+  report->grad_norm = sealed.grad_norm;
+  report->skipped = sealed.skipped;
+  if (!task_.loss_scaling) return {};
+  if (sealed.skipped && scaler_.at_minimum()) {
+    return Status(ErrorId::kNonFinite, "gradients overflow even at the smallest loss scale, at step " + std::to_string(report->step));
+  }
+  scaler_.Update(!sealed.skipped);
+  if (sealed.skipped) {
+    ++summary_.steps_skipped;
+    if (task_.reports != nullptr)
+      LogWarn("step skipped: a gradient overflowed",
+              {{"step", report->step}, {"loss_scale", report->loss_scale}, {"next", scaler_.scale()}});
+  }
+  return {};
+}
+
+Status Run::HeldOutLoss(StepReport* report) {
+  if (task_.held_out.empty()) return {};
+  double sum = 0;
+  for (const Batch& batch : task_.held_out) {
+    TP_ASSIGN_OR_RETURN(const double value, task_.engine->Evaluate(version_, [&] { return task_.loss(batch); }));
+    sum += value;
+  }
+  sum /= static_cast<double>(task_.held_out.size());
+  TP_RETURN_IF_ERROR(MeanOverRanks(&sum));
+  report->held_out_loss = sum;
+  if (!summary_.held_out_first) summary_.held_out_first = sum;
+  summary_.held_out_last = sum;
+  return {};
+}
+
+void Run::TakeCounters(StepReport* report) {
+  const CacheCounters now = task_.engine->cache().counters();
+  report->hits = now.hits - before_.hits;
+  report->misses = now.misses - before_.misses;
+  report->evictions = now.evictions - before_.evictions;
+  report->prefetches = now.prefetches - before_.prefetches;
+  report->prefetches_late = now.late_prefetches - before_.late_prefetches;
+  report->waited_seconds = Seconds(static_cast<int64_t>(now.wait_ns - before_.wait_ns));
+  report->cpus_shared = task_.cpus_shared != nullptr && task_.cpus_shared();
+  report->bytes_h2d = now.bytes_h2d - before_.bytes_h2d;
+  report->bytes_d2h = now.bytes_d2h - before_.bytes_d2h;
+  if (const std::optional<StepTraffic>& theory = task_.engine->planned_traffic()) {
+    report->bytes_h2d_theory = theory->bytes_h2d;
+    report->bytes_d2h_theory = theory->bytes_d2h;
+  }
+}
+
+// A signal reaches the ranks at different steps; they stop together at the first step that any of them wants to stop at.
+Result<bool> Run::StopWanted() {
+  double wanted = task_.stop_wanted != nullptr && task_.stop_wanted() ? 1 : 0;
+  TP_RETURN_IF_ERROR(task_.world->SumDoubles(&wanted, 1));
+  return wanted > 0;
+}
+
+Status Run::Step(uint64_t step) {
+  StepReport report;
+  report.step = step;
+  report.steps = task_.steps;
+  report.learning_rate = optim::LearningRateAt(task_.schedule, step);
+  const int64_t start = task_.clock->NowNs();
+  const uint64_t tokens_before = summary_.tokens;
+  before_ = task_.engine->cache().counters();
+  if (task_.trace != nullptr) task_.trace->BeginStep(step);
+  TP_RETURN_IF_ERROR(MicroBatches());
+  report.tokens = summary_.tokens - tokens_before;
+  TP_RETURN_IF_ERROR(Seal(&report));
+  report.seconds = Seconds(task_.clock->NowNs() - start);
+  TakeCounters(&report);
+  if (!std::isfinite(report.loss) && !report.skipped) {
+    return Status(ErrorId::kNonFinite, "the loss is not finite at step " + std::to_string(step));
+  }
+  summary_.seconds += report.seconds;
+  summary_.steps = step;
+  const uint64_t done_here = step - task_.start.version;
+  if (done_here == 1) summary_.loss_first = report.loss;
+  summary_.loss_last = report.loss;
+  report.eta_seconds = summary_.seconds / static_cast<double>(done_here) * static_cast<double>(task_.steps - step);
+  if (EvaluationDue(step)) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
+  if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(report));
+  return task_.after_step ? task_.after_step(version_) : Status();
+}
+
+// The process that sealed the last step died before it had written the report: what was noted of it, and its held-out loss, which the
+// sealed weights still give.
+Status Run::ReportUnreported() {
+  double due = task_.reports != nullptr && task_.reports->unreported() ? 1 : 0;
+  TP_RETURN_IF_ERROR(task_.world->SumDoubles(&due, 1));
+  if (due == 0) return {};
+  StepReport report = task_.reports != nullptr ? *task_.reports->unreported() : StepReport();
+  report.steps = task_.steps;
+  report.skipped = task_.start.last_skipped;
+  if (EvaluationDue(version_)) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
+  return task_.reports != nullptr ? task_.reports->Write(report) : Status();
+}
+
+Result<TrainSummary> Run::All() {
+  summary_.steps = version_;
+  if (version_ > 0) {
+    TP_RETURN_IF_ERROR(ReportUnreported());
+  } else if (task_.eval_every > 0 && !task_.held_out.empty()) {
+    StepReport untrained;
+    untrained.steps = task_.steps;
+    TP_RETURN_IF_ERROR(HeldOutLoss(&untrained));
+    untrained.loss = *untrained.held_out_loss;
+    if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(untrained));
+  }
+  for (uint64_t step = version_ + 1; step <= task_.steps; ++step) {
+    TP_ASSIGN_OR_RETURN(summary_.stopped, StopWanted());
+    if (summary_.stopped) break;
+    TP_RETURN_IF_ERROR(Step(step));
+  }
+  if (task_.reports != nullptr) task_.reports->Finish();
+  summary_.version = version_;
+  return summary_;
+}
+
+}  // namespace
+
+StartPoint StartPointOf(const client::Attachment& attachment) {
+  if (!attachment.weights_ready) return {};
+  return {.version = attachment.sealed_version,
+          .data_cursor = attachment.data_cursor,
+          .loss_scale = attachment.loss_scale,
+          .scaler_steps = attachment.scaler_steps,
+          .last_skipped = attachment.last_skipped,
+          .random_state = attachment.random_state};
+}
+
+Result<TrainSummary> TrainLoop(const TrainTask& task) {
+  return Run(task).All();
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,70 @@
+// TrainLoop: the steps of one run on one rank: batches in, losses and figures out.
+//
+// One thread (the trainer's main thread). All ranks run it alike: every decision (skipped step, stop, loss scale) follows from values that
+// are equal on all ranks.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "optim/loss_scaler.h"
+#include "optim/schedule.h"
+#include "trainer/comm/collective.h"
+#include "trainer/data/batch_cursor.h"
+#include "trainer/engine/engine.h"
+#include "trainer/output/step_report.h"
+
+namespace tidepool::trainer {
+
+using BatchLoss = std::function<at::Tensor(const Batch&)>;
+
+// Where a run begins: at a new job, or behind the last sealed step of a job that the server holds, as its step record tells.
+struct StartPoint {
+  Version version = 0;       // sealed; the next step's number is version + 1, because skipped steps count too
+  uint64_t data_cursor = 0;  // sequences that all ranks have read
+  double loss_scale = 1;     // that the sealed step was done with, before its verdict
+  uint32_t scaler_steps = 0;
+  bool last_skipped = false;  // the verdict
+  uint64_t random_state = 0;
+};
+StartPoint StartPointOf(const client::Attachment& attachment);
+
+struct TrainTask {
+  TrainingEngine* engine = nullptr;
+  Collective* world = nullptr;     // all ranks
+  BatchCursor* batches = nullptr;  // this rank's share of each micro-batch
+  std::vector<Batch> held_out;     // this rank's share of the held-out batches; may be empty
+  BatchLoss loss;                  // mean over the batch's tokens
+  optim::ScheduleSpec schedule;
+  StartPoint start;
+  uint64_t seed = 1;          // of LibTorch's random numbers, which are seeded anew in every step
+  bool loss_scaling = false;  // fp16
+  optim::LossScalerSpec scaler;
+  uint32_t micro_batches = 1;
+  uint64_t steps = 0, eval_every = 0;
+  ReportWriter* reports = nullptr;                      // rank 0 only, else null
+  bool (*stop_wanted)() = nullptr;                      // asked between steps; null: never
+  std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the loop
+  std::function<bool()> cpus_shared;                    // whether others want the CPUs at this moment; null: not known
+  const Clock* clock = nullptr;
+  StepTrace* trace = nullptr;  // told of each step's begin; null: nothing is traced
+};
+
+struct TrainSummary {
+  uint64_t steps = 0;                    // sealed, those of earlier processes included
+  Version version = 0;                   // sealed
+  double loss_first = 0, loss_last = 0;  // training loss
+  std::optional<double> held_out_first, held_out_last;
+  double seconds = 0;  // of training steps
+  uint64_t tokens = 0;
+  uint64_t steps_skipped = 0;
+  bool stopped = false;  // by a signal
+};
+
+// Errors: what the engine latched, kNonFinite, kCollectiveFailed, kFileWriteFailed.
+Result<TrainSummary> TrainLoop(const TrainTask& task);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,93 @@
+#include "trainer/inputs/model_config.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include <boost/json.hpp>
+
+#include "base/text/json_writer.h"
+#include "base/system/whole_file.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kFile = "/config.json";
+
+// A whole number in [1, max] under `key`; 0 when it is missing or anything else.
+uint32_t NumberIn(const boost::json::object& object, const char* key, int64_t max) {
+  const boost::json::value* value = object.if_contains(key);
+  if (value == nullptr || !value->is_int64()) return 0;
+  const int64_t number = value->get_int64();
+  return number >= 1 && number <= max ? static_cast<uint32_t>(number) : 0;
+}
+
+std::string TextIn(const boost::json::object& object, const char* key) {
+  const boost::json::value* value = object.if_contains(key);
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+}
+
+// Adapters, where the keys say so.
+Status ReadLora(const boost::json::object& object, ModelConfig* config) {
+  if (!object.contains("tidepool_lora_rank")) return {};
+  const boost::json::value* alpha = object.if_contains("tidepool_lora_alpha");
+  boost::json::error_code error;
+  const auto factor = alpha != nullptr ? alpha->to_number<double>(error) : 0;
+  const uint32_t rank = NumberIn(object, "tidepool_lora_rank", 1 << 20);
+  TP_ASSIGN_OR_RETURN(config->lora,
+                      MakeLoraShape(config->shape, rank, error ? 0 : static_cast<float>(factor), TextIn(object, "tidepool_lora_targets")));
+  config->base = TextIn(object, "tidepool_base");
+  return {};
+}
+
+Status NotUsable(const std::string& path, const std::string& why) {
+  return Status(ErrorId::kDataBad, path + ": " + why).Where(path).Fix("write it again with `trainer run --save DIR`");
+}
+
+}  // namespace
+
+Status WriteModelConfig(const std::string& directory, const ModelConfig& config) {
+  JsonWriter json;
+  json.BeginObject().Field("model_type", "gpt2").Field("activation_function", "gelu_new").Field("tidepool_preset", config.shape.name);
+  json.Field("tidepool_tokens", config.bytes ? "bytes" : "ids");
+  json.Field("vocab_size", config.shape.vocab).Field("n_positions", config.shape.context).Field("n_layer", config.shape.layers);
+  json.Field("n_head", config.shape.heads).Field("n_embd", config.shape.hidden);
+  if (config.lora.on()) {
+    json.Field("tidepool_lora_rank", config.lora.rank).Field("tidepool_lora_alpha", config.lora.alpha);
+    json.Field("tidepool_lora_targets", TargetsText(config.lora)).Field("tidepool_base", config.base);
+  }
+  json.EndObject();
+  return WriteWholeFile(directory + kFile, json.text() + "\n");
+}
+
+Result<ModelConfig> ReadModelConfig(const std::string& directory) {
+  const std::string path = directory + kFile;
+  std::ifstream file(path);
+  if (!file)
+    return Status(ErrorId::kFileUnreadable, "cannot read " + path)
+        .Where(path)
+        .Why(std::strerror(errno))
+        .Fix("give a directory that `trainer run --save DIR` wrote");
+  std::stringstream text;
+  text << file.rdbuf();
+  boost::json::error_code error;
+  const boost::json::value parsed = boost::json::parse(text.str(), error);
+  if (error || !parsed.is_object()) return NotUsable(path, "it is not a JSON object");
+  const boost::json::object& object = parsed.get_object();
+  ModelConfig config;
+  config.shape.name = TextIn(object, "tidepool_preset");
+  if (config.shape.name.empty()) config.shape.name = "saved";
+  config.shape.vocab = NumberIn(object, "vocab_size", 1 << 24);
+  config.shape.context = NumberIn(object, "n_positions", 1 << 24);
+  config.shape.layers = NumberIn(object, "n_layer", 1 << 16);
+  config.shape.heads = NumberIn(object, "n_head", 1 << 16);
+  config.shape.hidden = NumberIn(object, "n_embd", 1 << 20);
+  config.bytes = TextIn(object, "tidepool_tokens") == "bytes";
+  Status usable = CheckGptShape(config.shape);
+  if (usable.ok()) usable = ReadLora(object, &config);
+  if (!usable.ok()) return NotUsable(path, usable.what());
+  return config;
+}
+
+}  // namespace tidepool::trainer

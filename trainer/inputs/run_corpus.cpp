@@ -1,0 +1,52 @@
+#include "trainer/inputs/run_corpus.h"
+
+#include <utility>
+
+#include "base/planted.h"
+#include "trainer/inputs/run_files.h"
+#include "trainer/run/run_note.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kDefaultData = "/usr/share/common-licenses";
+
+Status OfData(Status bad, const std::string& path) {
+  return bad.where().empty() ? std::move(bad).Where("--data " + path) : bad;
+}
+
+// Both parts hold at least one sequence.
+Status CheckLength(const RunCorpus& data, bool evaluates) {
+  TP_RETURN_IF_ERROR(BatchCursor::Make(data.corpus.train, data.shape).status());
+  if (!evaluates || TP_PLANTED("trainer.held_out_unchecked")) return {};
+  const Status held_out = BatchCursor::Make(data.corpus.validation, data.shape).status();
+  if (held_out.ok()) return {};
+  return Status(held_out.id(), "what is held out is too short: " + held_out.what())
+      .Fix("give more text, a smaller --context, or --eval-every 0");
+}
+
+}  // namespace
+
+Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world, Rank rank) {
+  const std::string path = options.data.empty() ? kDefaultData : options.data;
+  RunCorpus data;
+  data.shape = {.sequences = options.batch,
+                .tokens = options.context > 0 ? options.context : shape.context,
+                .rank = rank,
+                .world = world,
+                .seed = options.seed};
+  TP_RETURN_IF_ERROR(CheckBatch(data.shape));
+
+  Result<Corpus> corpus = OpenCorpus(path, {.vocab = shape.vocab, .outputs = OutputsOf(options)});
+  if (!corpus.ok()) return OfData(corpus.status(), path);
+  data.corpus = std::move(corpus).value();
+  if (Status length = CheckLength(data, options.eval_every > 0); !length.ok()) return OfData(std::move(length), path);
+
+  Result<CorpusFacts> facts = LookThrough(data.corpus);
+  if (!facts.ok()) return OfData(facts.status(), path);
+  data.facts = *facts;
+  data.note = MakeRunNote(options, data.shape.tokens, data.facts);
+  return data;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,31 @@
+// OpenRunCorpus: the data of a run, looked through before anything is contacted: can be read, every id known to the model, enough for a
+// batch.
+//
+// Any thread; torch-free.
+#pragma once
+
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "trainer/data/batch_cursor.h"
+#include "trainer/data/corpus.h"
+#include "trainer/data/corpus_facts.h"
+#include "trainer/model/gpt_shape.h"
+#include "trainer/run/run_options.h"
+
+namespace tidepool::trainer {
+
+struct RunCorpus {
+  Corpus corpus;
+  CorpusFacts facts;
+  BatchShape shape;  // of this rank's batches
+  std::string note;  // trainer/run/run_note.h
+};
+
+// Without --data: licence texts that every Debian carries.
+// Errors: kUsageError (a batch that the ranks cannot share), those of OpenCorpus and LookThrough, kDataBad (too short for one sequence, or,
+// where held-out losses are asked for, what is held out is).
+Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world, Rank rank);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,59 @@
+// WeightsFile: a safetensors file of fp32 tensors, as memserver saves them, read by position.
+//
+// One thread at a time. The file is opened once and read as it is then found; its header is checked when it is opened.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/formats/content_hash.h"
+#include "base/formats/safetensors.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace tidepool::trainer {
+
+inline constexpr const char* kWeightsFile = "model.safetensors";    // of a whole model, in the directory of --save
+inline constexpr const char* kAdapterFile = "adapter.safetensors";  // of adapters over a base
+inline constexpr const char* kBaseHashKey = "tidepool.base";        // metadata of kAdapterFile: HashFile of the base, 64 digits
+
+// The directory that `path` names, or the one in which the file lies that it names.
+std::string DirectoryOfWeights(const std::string& path);
+// The weights of a whole model: `path`, or kWeightsFile in it where it is a directory.
+std::string WholeModelAt(const std::string& path);
+
+class WeightsFile {
+ public:
+  // Errors: kFileUnreadable, kSafetensorsBad (with the first thing that is wrong, a cut end among it).
+  static Result<WeightsFile> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const SafetensorsHeader& header() const { return header_; }
+  // The value of a metadata key; empty when there is none.
+  std::string Metadata(const std::string& key) const;
+  // The tensor `name`, which has to be fp32 of this shape. Errors: kDataBad, naming file, tensor, and what is there instead.
+  Result<const SafetensorsEntry*> Expect(const std::string& name, const std::vector<uint64_t>& dims) const;
+  // Values of a tensor of this file from element `first` on. Errors: kSafetensorsBad (the file was changed or cannot be read).
+  Status Read(const SafetensorsEntry& tensor, uint64_t first, std::span<float> values) const;
+  // Of all bytes of the file: what `b2sum -l 256` prints. Errors: kSafetensorsBad.
+  Result<ContentHash> HashFile() const;
+
+ private:
+  WeightsFile(std::string path, UniqueFd fd, uint64_t bytes) : path_(std::move(path)), fd_(std::move(fd)), bytes_(bytes) {}
+  Status ReadHeader();
+  Status ReadBytes(uint64_t offset, void* out, uint64_t bytes) const;
+
+  std::string path_;
+  UniqueFd fd_;
+  uint64_t bytes_ = 0, data_begin_ = 0;
+  SafetensorsHeader header_;
+};
+
+// Writes the file anew with more metadata; it has either form at any moment. For small files: the tensors pass through memory.
+// Errors: those of WeightsFile, kFileWriteFailed.
+Status AddMetadata(const std::string& path, const std::vector<std::pair<std::string, std::string>>& metadata);
+
+}  // namespace tidepool::trainer

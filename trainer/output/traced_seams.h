@@ -1,0 +1,96 @@
+// TracedService, TracedCollective: the two seams through which a rank's bytes move, with every operation noted in a StepTrace. RunTrace:
+// all of it for one run.
+//
+// One thread (the trainer's main thread). They change nothing: every call goes on to the real one, which must outlive them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/chunk_service.h"
+#include "trainer/comm/collective.h"
+#include "trainer/output/step_trace.h"
+
+namespace tidepool::trainer {
+
+class TracedService final : public client::ChunkService {
+ public:
+  TracedService(client::ChunkService* real, StepTrace* trace) : real_(real), trace_(trace) {}
+
+  const client::Attachment& attachment() const override { return real_->attachment(); }
+  Result<client::Ticket> StartPutWeights(const client::Range& range) override { return real_->StartPutWeights(range); }
+  Result<client::Ticket> StartFetch(const client::Range& range, const client::Wanted& wanted) override;
+  Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version, uint32_t micro_batch) override;
+  Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
+  client::TicketFlags FlagsOf(client::Ticket ticket) const override { return real_->FlagsOf(ticket); }
+  bool Test(client::Ticket ticket) override;
+  Result<client::Outcome> Wait(client::Ticket ticket) override;
+  Status DeclareSchedule(std::span<const ChunkId> order) override { return real_->DeclareSchedule(order); }
+  Status SaveWeights(int dir_fd, const std::string& name, Version version) override { return real_->SaveWeights(dir_fd, name, version); }
+  Status Detach() override { return real_->Detach(); }
+
+ private:
+  struct Going {
+    StepTrace::Id id = 0;
+    bool update = false;  // the first fetch of this chunk at its version
+    bool end_step = false;
+  };
+  Result<client::Ticket> Note(Result<client::Ticket> ticket, TraceLane lane, const client::Range& range, bool update);
+  void Ended(std::map<client::Ticket, Going>::iterator going);
+  // Those whose copy the server's stream has marked as done, whether or not anybody asks for it.
+  void LookAtFlags();
+
+  client::ChunkService* const real_;
+  StepTrace* const trace_;
+  std::map<client::Ticket, Going> going_;
+  std::set<ChunkId> seen_;  // of version_
+  Version version_ = 0;
+};
+
+class TracedCollective final : public Collective {
+ public:
+  TracedCollective(Collective* real, StepTrace* trace) : real_(real), trace_(trace) {}
+
+  uint32_t rank() const override { return real_->rank(); }
+  uint32_t world() const override { return real_->world(); }
+  Ticket StartAllGather(const BlockView& block) override;
+  Ticket StartReduceScatter(const BlockView& block) override;
+  device::Stream* stream() override { return real_->stream(); }
+  bool Test(Ticket ticket) override;
+  Status Wait(Ticket ticket) override;
+  void GiveUp(const Status& why) override { real_->GiveUp(why); }
+  Status Barrier() override { return real_->Barrier(); }
+  Status SumDoubles(double* values, uint64_t count) override { return real_->SumDoubles(values, count); }
+  Status Broadcast(void* bytes, uint64_t size) override { return real_->Broadcast(bytes, size); }
+
+ private:
+  void Ended(Ticket ticket);
+
+  Collective* const real_;
+  StepTrace* const trace_;
+  std::map<Ticket, StepTrace::Id> going_;
+};
+
+// One run's trace with the seams of one attempt.
+class RunTrace {
+ public:
+  // `groups`: null where this rank is no member.
+  RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service, const std::vector<Collective*>& groups);
+
+  StepTrace* step() { return &trace_; }
+  client::ChunkService* service() { return &service_; }
+  std::vector<Collective*> groups() const;
+  // The last step, as `rank`'s. Errors: kFileWriteFailed.
+  Status Write(const std::string& path, uint32_t rank) const;
+
+ private:
+  StepTrace trace_;
+  TracedService service_;
+  std::vector<std::unique_ptr<TracedCollective>> groups_;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,81 @@
+#include "trainer/run/check_run.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "base/units.h"
+#include "trainer/inputs/model_config.h"
+#include "trainer/run/resume.h"
+#include "trainer/inputs/run_files.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr const char* kQueueDefault = "24h";
+
+Result<int64_t> DurationOf(const char* flag, const std::string& text) {
+  Result<int64_t> duration = ParseDurationNs(text);
+  return duration.ok() ? std::move(duration) : Status(duration.status()).Where(flag);
+}
+
+Status CheckJobName(const std::string& job) {
+  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  constexpr size_t kBytesMax = 63;
+  if (!job.empty() && job.size() <= kBytesMax && job.find_first_not_of(kAllowed) == std::string::npos) return {};
+  return Status(ErrorId::kUsageError, "\"" + job + "\" cannot be the name of a job")
+      .Where("--job " + job)
+      .Why("it becomes part of paths and metrics")
+      .Fix("give 1 to 63 letters, digits, dots, underscores and hyphens");
+}
+
+// config.json of adapters must not take the place of their base's.
+Status CheckBesideBase(const RunOptions& options, const RunPlan& plan) {
+  if (plan.base == nullptr || options.save_dir.empty()) return {};
+  std::error_code unknown;
+  if (!std::filesystem::equivalent(options.save_dir, DirectoryOfWeights(plan.base->file().path()), unknown)) return {};
+  return Status(ErrorId::kUsageError, "adapters cannot be saved where their base lies")
+      .Where("--save " + options.save_dir)
+      .Why("config.json there describes the base")
+      .Fix("give another directory");
+}
+
+}  // namespace
+
+Result<RunWaits> WaitsOf(const RunOptions& options) {
+  RunWaits waits;
+  if (!options.pool.empty()) {
+    Result<uint64_t> pool = ParseSize(options.pool);
+    if (!pool.ok()) return Status(pool.status()).Where("--pool");
+    waits.pool_bytes = *pool;
+  }
+  TP_ASSIGN_OR_RETURN(waits.server_timeout_ns, DurationOf("--server-timeout", options.server_timeout));
+  TP_ASSIGN_OR_RETURN(waits.rejoin_timeout_ns, DurationOf("--rejoin-timeout", options.rejoin_timeout));
+  const std::string& queue = options.queue_timeout;
+  TP_ASSIGN_OR_RETURN(waits.queue_timeout_ns, DurationOf("--wait", queue.empty() ? kQueueDefault : queue));
+  return waits;
+}
+
+Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place, const std::string& job) {
+  TP_RETURN_IF_ERROR(CheckJobName(job));
+  TP_RETURN_IF_ERROR(WaitsOf(options).status());
+  if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options));
+  CheckedRun checked;
+  TP_ASSIGN_OR_RETURN(checked.plan, MakeRunPlan(options, place.world, place.rank, job));
+  TP_RETURN_IF_ERROR(CheckBesideBase(options, checked.plan));
+  TP_ASSIGN_OR_RETURN(checked.data, OpenRunCorpus(options, checked.plan.shape, place.world, place.rank));
+  return checked;
+}
+
+Status CheckLaunch(const RunOptions& options, uint32_t world) {
+  RankPlace place;
+  place.world = place.local_world = world;
+  RunOptions settled = options;
+  // Any share will do: the choice is the ranks', and is as good.
+  if (settled.rcache == "auto") settled.rcache = "100%";
+  if (settled.job.empty()) settled.job = "launch";
+  TP_RETURN_IF_ERROR(ResumeWanted(settled, place).status());
+  return CheckRun(settled, place, settled.job).status();
+}
+
+}  // namespace tidepool::trainer

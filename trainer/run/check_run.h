@@ -1,0 +1,38 @@
+// CheckRun: the one validation of what a run is given, before anything is contacted, made or started. `run`, `run --dry-run`, `launch`
+// and `estimate` all go through it; numbers are checked before, flag by flag (number_flags.h).
+//
+// Any thread; torch-free. Files are read, nothing is written.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "trainer/launch/rank_place.h"
+#include "trainer/inputs/run_corpus.h"
+#include "trainer/run/run_options.h"
+#include "trainer/run/run_plan.h"
+
+namespace tidepool::trainer {
+
+// How long a run waits, and how large its private server is.
+struct RunWaits {
+  std::optional<uint64_t> pool_bytes;  // as asked for
+  int64_t server_timeout_ns = 0, rejoin_timeout_ns = 0, queue_timeout_ns = 0;
+};
+// Errors: kConfigBadValue (names the flag).
+Result<RunWaits> WaitsOf(const RunOptions& options);
+
+struct CheckedRun {
+  RunPlan plan;
+  RunCorpus data;
+};
+// All but what only LibTorch or a device can tell: --rcache auto is settled before. Errors: kUsageError (the name of the job, adapters
+// saved over their base), those of WaitsOf, MakeRunPlan, OpenRunCorpus and CheckOutputs.
+Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place, const std::string& job);
+
+// Of a command that starts the run elsewhere, with `world` ranks on this machine. What needs --rcache auto is left to the ranks.
+Status CheckLaunch(const RunOptions& options, uint32_t world);
+
+}  // namespace tidepool::trainer

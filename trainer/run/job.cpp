@@ -1,0 +1,96 @@
+#include "trainer/run/job.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace tidepool::trainer {
+
+Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::string& rcache) {
+  RcachePlan plan;
+  plan.resident_bytes = layout.ResidentBytes(rank);
+  plan.block_bytes = layout.BlockBytes();
+  const uint64_t chunks = layout.EvictableChunks(rank);
+  plan.evictable_bytes = chunks * plan.block_bytes;
+  const bool is_share = !rcache.empty() && rcache.back() == '%';
+  Result<uint64_t> wanted = ParseSizeOrShare(rcache, plan.evictable_bytes);
+  if (!wanted.ok())
+    return Status(ErrorId::kConfigBadValue, wanted.status().what())
+        .Where("--rcache")
+        .Fix("write a share like 25%, a size like 64MiB, or auto");
+  // A share is met by the nearest number of blocks; a size is never exceeded.
+  const uint64_t for_blocks =
+      is_share ? wanted.value() + plan.block_bytes / 2 : wanted.value() - std::min(wanted.value(), plan.resident_bytes);
+  plan.blocks = plan.block_bytes > 0 ? std::min(for_blocks / plan.block_bytes, chunks) : 0;
+  if (plan.blocks == 0 && chunks > 0) {
+    return Status(ErrorId::kRcacheTooSmall, "--rcache " + rcache + " leaves no room for one block of " + FormatBytes(plan.block_bytes))
+        .Where("--rcache " + rcache)
+        .Why("resident chunks take " + FormatBytes(plan.resident_bytes) + ", the others share blocks of one chunk each")
+        .Fix("give at least --rcache " + std::to_string(layout.RcacheBytes(rank, 1)) + ", or a smaller --chunk-size");
+  }
+  plan.bytes = std::max(layout.RcacheBytes(rank, plan.blocks), kPageBytes);
+  return plan;
+}
+
+Result<DType> DTypeFromName(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (name == NameOf(dtype)) return dtype;
+  }
+  return Status(ErrorId::kUsageError, "unknown dtype \"" + name + "\"").Where("--dtype").Fix("choose fp32, bf16 or fp16");
+}
+
+OptimizerSpec MakeOptimizerSpec(const RunOptions& options) {
+  OptimizerSpec spec;
+  spec.rule = RuleFromName(options.optimizer).value_or(OptimizerRule::kAdamW);
+  spec.states = StateFormFromName(options.states).value_or(StateForm::kF32);
+  spec.beta1 = options.beta1;
+  spec.beta2 = options.beta2;
+  spec.eps = options.eps;
+  spec.momentum = options.momentum;
+  spec.dampening = options.dampening;
+  spec.lr_decay = options.lr_decay;
+  spec.nesterov = options.nesterov ? 1 : 0;
+  // Where nothing is rounded by chance, a run may be continued with another seed.
+  const bool by_chance = spec.states == StateForm::kSplitBf16 || spec.states == StateForm::kSplit8;
+  spec.rounding_seed = by_chance ? options.seed : 0;
+  return spec;
+}
+
+client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options, const RcachePlan& rcache, const std::string& name) {
+  client::JobSpec spec;
+  spec.name = name;
+  spec.world = layout.world;
+  spec.dtype = layout.dtype;
+  spec.optimizer = MakeOptimizerSpec(options);
+  spec.max_grad_norm = options.clip;
+  spec.micro_batches = options.micro_batches;
+  spec.loss_scaling = layout.dtype == DType::kF16 ? 1 : 0;
+  spec.rcache_bytes = rcache.bytes;
+  spec.parameter_groups = {{1.0f, options.weight_decay}, {1.0f, 0.0f}};  // kDecayGroup, kNoDecayGroup
+  for (const std::vector<Rank>& members : layout.data_groups) {
+    client::DataGroup group;
+    for (const Rank rank : members) group.rank_mask |= uint64_t{1} << rank;
+    spec.data_groups.push_back(group);
+  }
+  for (const ChunkPlace& chunk : layout.chunks) {
+    if (chunk.frozen) {
+      spec.frozen.push_back({chunk.elements, {}});
+    } else {
+      spec.chunks.push_back({chunk.elements, chunk.data_group});
+    }
+  }
+  for (const ParameterPlace& place : layout.parameters) {
+    if (layout.chunks[place.chunk].frozen) continue;
+    client::ParameterSpec parameter;
+    parameter.name = place.name;
+    parameter.dims = place.dims;
+    parameter.chunk = place.chunk;
+    parameter.group = place.optimizer_group;
+    parameter.element_begin = place.element_begin;
+    parameter.element_count = place.element_count;
+    spec.parameters.push_back(std::move(parameter));
+  }
+  return spec;
+}
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,42 @@
+// KeptRun: what is known of a job beside the states that memserver holds: that there were some.
+//
+// One thread (the trainer's main thread). Two witnesses: DIR/unfinished.job in the run's folder (--out), which rank 0 writes with the first
+// sealed step and removes when the run ends in good order; and memserver's list of jobs whose states it had to give up. A run with a
+// private server has neither, because nothing of it outlives the run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "trainer/run/run_options.h"
+
+namespace tidepool::trainer {
+
+class KeptRun {
+ public:
+  // `options` outlives it.
+  KeptRun(const RunOptions& options, std::string job) : options_(options), job_(std::move(job)) {}
+
+  // Rank 0: a step is sealed. Errors: kFileWriteFailed.
+  Status Sealed(const std::string& socket_dir);
+  // Rank 0: the job is brought to its end, and is to go.
+  void Ended();
+  // The server at `socket_dir` holds nothing of the job, and `sealed` steps are known to this process: may the run begin at step 1?
+  // Errors: kStatesLost (there was something; the error says who says so).
+  Status MayBegin(const std::string& socket_dir, Version sealed) const;
+  // "kept until 13:05", by what the server says; "kept for memserver's --lease" where it does not answer.
+  std::string Until(const std::string& socket_dir) const;
+
+ private:
+  bool has_folder() const { return !options_.out_dir.empty() && !options_.standalone; }
+  std::string path() const { return options_.out_dir + "/unfinished.job"; }
+  std::string WhoSaysSo(const std::string& socket_dir, Version sealed) const;
+
+  const RunOptions& options_;
+  const std::string job_;
+  bool noted_ = false;
+};
+
+}  // namespace tidepool::trainer

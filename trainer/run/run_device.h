@@ -1,0 +1,103 @@
+// RunDevice: where one rank computes: the host, or one GPU, through LibTorch and through the driver's own streams.
+//
+// One thread (the trainer's main thread), from Open to the end: on a GPU it makes a side stream of LibTorch's pool this thread's current
+// one, so that everything LibTorch does on this thread, forward, backward and the allocator's reuse of memory, is in the order of one
+// stream; work of other streams of this process (the groups') is ordered with it by events, the server's copies by flags
+// (trainer/cache), nothing by the CPU.
+//
+// LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), which nothing here is linked with: Open loads it
+// when a GPU is used, before anything else asks LibTorch for CUDA (LibTorch remembers the answer for good). What is called of it goes
+// through c10's interfaces for devices of any kind.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "device/ballast.h"
+#include "device/cuda/cuda_device.h"
+#include "trainer/cache/parameter_cache.h"
+#include "trainer/advice/device_memory.h"
+#include "trainer/advice/device_place.h"
+#include "trainer/model/gpt.h"
+#include "trainer/run/run_options.h"
+#include "trainer/run/run_session.h"
+#include "trainer/output/step_trace.h"
+
+namespace tidepool::trainer {
+
+class RunDevice {
+ public:
+  // What --device asks for, as far as this machine has it. Errors: kUsageError, kCudaUnavailable (also: LibTorch's CUDA part cannot be
+  // loaded; the text has the loader's words and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a context).
+  static Result<std::unique_ptr<RunDevice>> Open(const RunOptions& options, const RankPlace& place);
+  ~RunDevice();
+
+  bool is_gpu() const { return cuda_ != nullptr; }
+  // That the ranks of this node are spread over; 0 on the host.
+  uint32_t gpus() const { return gpus_; }
+  // One line for the start of a run: which device, and why.
+  const std::string& description() const { return description_; }
+
+  // Makes the rCache of a GPU, exportable, once for all attempts of the run, and holds what memserver's context will need, until it comes
+  // and again from then on, for one that is started in its place. Nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
+  Status MakeRcache(uint64_t bytes);
+  // For a session that brings it, and whose flags become reachable for the GPU's streams.
+  SessionDevice ForSession();
+  // Null pointers on the host.
+  CacheStreams streams();
+
+  // Parameters that take no memory until an engine places them.
+  ParameterMaker MakerOf(DType dtype) const;
+  // int64 [sequences][tokens] there; a GPU's is on its way when this returns (from pinned memory).
+  at::Tensor Tokens(const std::vector<int64_t>& tokens, uint64_t sequences, uint64_t length) const;
+  // Moments of the current stream, for a trace; null functions on the host.
+  DeviceTimer Timer();
+  // A new step of measuring: DeviceShares::allocated is the largest since.
+  void ResetPeak();
+  // The shares of this run's GPU; those that only the plan knows are left 0. Errors: kCudaFailed.
+  Result<DeviceShares> Shares() const;
+
+ private:
+  explicit RunDevice(std::string description) : description_(std::move(description)) {}
+  Status OpenGpu(const device::Gpu& gpu);
+  Status TellSharedQueues();
+  // To this offset of the GPU's rCache; they are there when this returns.
+  Status CopyIn(uint64_t rcache_offset, std::span<const std::byte> bytes);
+  Status TakeFlags(const client::Attachment& attachment);
+  void GiveUpFlags();
+  void MakeRoom(bool server_comes);
+  // Waits until all streams have done what was put into them, up to a deadline.
+  void Drain();
+
+  std::string description_;
+  SteadyClock clock_;
+  c10::Device torch_device_{c10::DeviceType::CPU};
+  // Of a GPU.
+  std::unique_ptr<device::CudaDevice> cuda_;
+  std::optional<c10::StreamGuard> current_;
+  std::unique_ptr<device::Stream> compute_, recycle_, group_;
+  bool shared_ = false;
+  uint32_t gpus_ = 0;
+  std::unique_ptr<device::Ballast> server_room_;
+  UniqueFd rcache_fd_;
+  std::unique_ptr<device::Memory> rcache_;
+  std::unique_ptr<device::Registration> flags_;
+  std::vector<c10::Event> marks_;  // of a step that is traced
+};
+
+// Loads LibTorch's CUDA part, once in a process. Errors: kCudaUnavailable.
+Status LoadTorchCuda();
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,159 @@
+#include "trainer/run/run_note.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "base/planted.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr size_t kPathBytesMax = 120;
+constexpr const char* kDataKey = "data";
+
+struct Key {
+  std::string_view name;
+  const char* shown;  // to people
+  bool changes_order;
+};
+// In a text kept by another release, or said by one, only keys of this table count.
+constexpr std::array<Key, 11> kKeys{{{"batch", "--batch", true},
+                                     {"context", "--context", true},
+                                     {"seed", "--seed", true},
+                                     {"train", "--data: tokens to train on", true},
+                                     {"held_out", "--data: held-out tokens", true},
+                                     {"lora_alpha", "--lora-alpha", true},
+                                     {"steps", "--steps", false},
+                                     {"lr", "--lr", false},
+                                     {"schedule", "--schedule", false},
+                                     {"warmup", "--warmup", false},
+                                     {"min_lr", "--min-lr", false}}};
+
+std::string Text(float value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general);
+  return std::string(text.data(), error == std::errc() ? end : text.data());
+}
+
+std::string Text(const TokenFacts& facts) {
+  std::array<char, 20> hash{};
+  const auto [end, error] = std::to_chars(hash.data(), hash.data() + hash.size(), facts.hash, 16);
+  return std::to_string(facts.tokens) + " (hash " + std::string(hash.data(), end) + ")";
+}
+
+// The end of a path, on one line.
+std::string Shown(std::string path) {
+  std::replace_if(
+      path.begin(), path.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, '?');
+  return path.size() <= kPathBytesMax ? path : "..." + path.substr(path.size() - kPathBytesMax + 3);
+}
+
+std::optional<std::string> ValueOf(const std::string& note, std::string_view key) {
+  for (size_t begin = 0; begin < note.size();) {
+    const size_t end = std::min(note.find('\n', begin), note.size());
+    const std::string_view line = std::string_view(note).substr(begin, end - begin);
+    if (line.size() > key.size() && line.starts_with(key) && line[key.size()] == ' ') return std::string(line.substr(key.size() + 1));
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
+
+// "--batch 8, now 4".
+std::string Shown(const NoteDifference& difference) {
+  return difference.what + " " + difference.before + ", now " + difference.now;
+}
+
+std::string Joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  return text;
+}
+
+std::string Remedy(const std::vector<NoteDifference>& differences) {
+  std::string flags;
+  bool data = false;
+  for (const NoteDifference& difference : differences) {
+    if (!difference.changes_order) continue;
+    if (difference.what.starts_with("--data")) {
+      data = true;
+    } else {
+      flags += " " + difference.what + " " + difference.before;
+    }
+  }
+  std::string text;
+  if (!flags.empty()) text = "give" + flags + " again";
+  if (data) text += std::string(text.empty() ? "" : ", and ") + "bring back the data that the job began with";
+  return text + "; or begin a new job with another --job NAME (memctl job release ends the old one)";
+}
+
+}  // namespace
+
+std::string MakeRunNote(const RunOptions& options, uint64_t context, const CorpusFacts& facts) {
+  std::string note;
+  const auto line = [&note](std::string_view key, const std::string& value) { note += std::string(key) + " " + value + "\n"; };
+  line("batch", std::to_string(options.batch));
+  line("context", std::to_string(context));
+  line("seed", std::to_string(options.seed));
+  line("train", Text(facts.train));
+  line("held_out", Text(facts.held_out));
+  if (options.lora_rank > 0) line("lora_alpha", Text(options.lora_alpha));
+  line("steps", std::to_string(options.steps));
+  line("lr", Text(options.learning_rate));
+  line("schedule", options.schedule);
+  line("warmup", std::to_string(options.warmup_steps));
+  line("min_lr", Text(options.min_learning_rate));
+  const std::string with_data = note + kDataKey + " " + Shown(options.data) + "\n";
+  return options.data.empty() || with_data.size() > kRunNoteBytesMax ? note : with_data;
+}
+
+std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::string& own) {
+  std::vector<NoteDifference> differences;
+  for (const Key& key : kKeys) {
+    const std::optional<std::string> before = ValueOf(kept, key.name), now = ValueOf(own, key.name);
+    if (before && now && *before != *now) differences.push_back({key.shown, *before, *now, key.changes_order});
+  }
+  return differences;
+}
+
+Status CheckRunNote(const std::string& kept, const std::string& own, const std::string& job, Version version) {
+  const std::vector<NoteDifference> differences = CompareRunNotes(kept, own);
+  std::vector<std::string> changed;
+  for (const NoteDifference& difference : differences) {
+    if (difference.changes_order) changed.push_back(Shown(difference));
+  }
+  if (changed.empty() || TP_PLANTED("trainer.note_not_compared")) return {};
+
+  const std::string data = ValueOf(kept, kDataKey).value_or("");
+  return Status(ErrorId::kJobMismatch, "job \"" + job + "\" was begun otherwise: " + Joined(changed))
+      .Where("job " + job + " at step " + std::to_string(version) + (data.empty() ? "" : ", begun with --data " + data))
+      .Why("the run would skip some of its data and repeat others, or train other weights, without a word")
+      .Fix(Remedy(differences));
+}
+
+std::vector<std::string> DescribeChanges(const std::string& kept, const std::string& own) {
+  std::vector<std::string> lines;
+  for (const NoteDifference& difference : CompareRunNotes(kept, own)) {
+    if (difference.changes_order) continue;
+    lines.push_back(difference.what + " " + difference.before + " -> " + difference.now + ": goes on with the new one");
+  }
+  return lines;
+}
+
+Result<uint64_t> CursorInSequences(uint64_t kept, Version version, const RunOptions& options) {
+  uint64_t batches = 0, sequences = 0;
+  const bool counts = !__builtin_mul_overflow(version, uint64_t{options.micro_batches}, &batches) &&
+                      !__builtin_mul_overflow(batches, options.batch, &sequences);
+  if (counts && (kept == sequences || kept == batches)) return sequences;
+
+  const bool whole = batches > 0 && kept % batches == 0;
+  const std::string before = whole ? "--batch " + std::to_string(kept / batches) : "another --batch";
+  return Status(ErrorId::kJobMismatch, "the job was trained with " + before + ", now --batch " + std::to_string(options.batch))
+      .Where("step " + std::to_string(version) + ", behind " + std::to_string(kept) + " sequences")
+      .Why("the run would skip some of its data, or repeat others, without a word")
+      .Fix("give the former --batch again, or begin a new job with another --job NAME");
+}
+
+}  // namespace tidepool::trainer

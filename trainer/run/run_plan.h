@@ -1,0 +1,77 @@
+// RunPlan: what a run will be, known before anything is started: shape, layout, rCache, job, memory by tier. What `trainer estimate` and
+// `trainer run --dry-run` show.
+//
+// Any thread; torch-free; pure but for reading the head of the base that adapters are trained over.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "client/job_spec.h"
+#include "device/cuda/cuda_device.h"
+#include "trainer/inputs/frozen_base.h"
+#include "trainer/advice/gpu_states.h"
+#include "trainer/run/job.h"
+#include "trainer/layout/chunk_layout.h"
+#include "trainer/model/gpt_shape.h"
+#include "trainer/model/lora.h"
+#include "trainer/plan/estimate.h"
+#include "trainer/advice/rcache_choice.h"
+#include "trainer/run/run_options.h"
+
+namespace tidepool::trainer {
+
+struct RunPlan {
+  GptShape shape;
+  LoraShape lora;  // on: adapters are trained, the rest is frozen
+  ChunkLayout layout;
+  RcachePlan rcache;
+  client::JobSpec spec;
+  MemoryEstimate memory;
+  GpuStatesPlan gpu_states;                // as PlaceGpuStates decided
+  std::optional<RcacheChoice> choice;      // how --rcache auto came to the rCache
+  std::shared_ptr<const FrozenBase> base;  // null: no --base was given
+};
+
+// What memserver has of a GPU: its context, and what the driver keeps there of the registered pool.
+struct ServerContext {
+  uint64_t bytes = 0;   // as that memserver measured it; 0: not known
+  std::string why_not;  // then
+};
+
+// What one GPU that `sharers` ranks use has to hold, beside activations.
+struct GpuEstimate {
+  uint64_t rank_bytes = 0;  // rCache with resident chunks, and the block that stands in after a failure
+  uint32_t sharers = 1;
+  uint64_t states_bytes = 0;               // optimizer states of the ranks that share it, which memserver takes
+  std::optional<device::DeviceBytes> now;  // of the GPU of this machine, with a context on it
+  ServerContext server = {};
+
+  uint64_t bytes() const { return rank_bytes * sharers + states_bytes + server.bytes; }  // that are known
+};
+
+// `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the shape is the preset's.
+// Errors: kUsageError (preset, dtype, context, adapters), kConfigBadValue (sizes), kParameterTooLarge, kRcacheTooSmall; of the base those
+// of ReadModelConfig and FrozenBase::Open.
+Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
+// The same for a shape that is no preset.
+Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world, Rank rank, const std::string& job);
+
+// Decides how many chunks have their states on GPUs, and writes it into the specification. `gpus`: that the ranks are spread over; 0: the
+// run is on the host. Errors: as PlanGpuStates, ParseGpuStatesWish.
+Status PlaceGpuStates(const RunOptions& options, uint32_t gpus, RunPlan* plan);
+// One line for people; empty where there was nothing to decide.
+std::string DescribeGpuStates(const RunPlan& plan);
+
+// Names the frozen chunks in the specification by their content, which takes a pass over the base. Errors: kUsageError (adapters without a
+// base), kSafetensorsBad.
+Status NameFrozenChunks(RunPlan* plan);
+
+// Several lines for people, with the reason of every choice.
+std::string DescribePlan(const RunPlan& plan);
+// One JSON object. `gpu`: null where the run is on the host.
+std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu = nullptr);
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,327 @@
+#include "trainer/run/run_session.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "base/formats/content_hash.h"
+#include "base/log.h"
+#include "base/point.h"
+#include "base/units.h"
+#include "trainer/comm/nccl/nccl_collective.h"
+#include "trainer/comm/staged_collective.h"
+#include "trainer/advice/gpu_states.h"
+#include "trainer/launch/done_marks.h"
+#include "trainer/launch/stop_flag.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr size_t kPathMax = 256;
+constexpr int64_t kSeatPauseNs = 50 * kNsPerMs;
+constexpr int64_t kSeatWaitNs = 60 * kNsPerSecond;     // at least, for the other ranks to leave a broken run
+constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
+constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
+constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
+constexpr uint64_t kUploadBytesMax = 8 * kMiB;  // of the rCache; more would only delay the first copy
+
+// What tells apart runs that may be alive at a time.
+ContentHash RunHash(const RankPlace& place, const std::string& job) {
+  const std::string text = job + "\n" + place.run_id + "\n" + place.master_host + ":" + std::to_string(place.master_port) + "\n" +
+                           std::to_string(place.restarts);
+  return HashOf(std::as_bytes(std::span(text)));
+}
+
+// What all ranks of a run must agree on. Where the states lie is settled with the server.
+ContentHash SpecHash(client::JobSpec spec, const std::string& note) {
+  spec.states_on_gpu = 0;
+  ContentHasher hasher;
+  hasher.Update(client::Encode(spec));
+  hasher.Update(std::as_bytes(std::span(note)));
+  return hasher.Finish();
+}
+
+Status StoppedBySignal() {
+  return Status(ErrorId::kSessionEnded, "stopped by a signal while other ranks were waited for");
+}
+
+}  // namespace
+
+int64_t RunSession::CollectiveTimeoutMs() const {
+  // A rank that waits for the server keeps the others waiting in a collective.
+  const int64_t timeout_ms = kCollectiveTimeoutMs + waits_.server_timeout_ns / kNsPerMs;
+  return standalone() ? timeout_ms + ReadyTimeoutNs(PrivateServer()) / kNsPerMs : timeout_ms;
+}
+
+Rendezvous RunSession::MeetingPlace() const {
+  Rendezvous meet;
+  meet.rank = place_.rank;
+  meet.world = place_.world;
+  meet.local_rank = place_.local_rank;
+  meet.local_world = place_.local_world;
+  meet.host = place_.master_host;
+  meet.port = place_.master_port;
+  meet.serves_store = place_.rank == 0 && !place_.agent_serves_store;
+  meet.one_machine = place_.local_world == place_.world;
+  meet.run = RunHash(place_, task_.spec.name);
+  meet.spec = SpecHash(task_.spec, task_.note);
+  meet.prefix = HexOf(meet.run);
+  meet.timeout_ms = CollectiveTimeoutMs();
+  return meet;
+}
+
+Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, SessionTask task) {
+  std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
+  TP_ASSIGN_OR_RETURN(session->waits_, WaitsOf(session->task_.options));
+  // A private server's states end with it: there is nothing to wait for.
+  if (session->standalone()) session->waits_ = {.pool_bytes = session->waits_.pool_bytes};
+  return session;
+}
+
+Result<std::unique_ptr<RunSession>> RunSession::Open(const RankPlace& place, SessionTask task) {
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<RunSession> session, Make(place, std::move(task)));
+  TP_RETURN_IF_ERROR(session->Attach());
+  TP_RETURN_IF_ERROR(session->Meet());
+  return session;
+}
+
+RunSession::~RunSession() {
+  Leave();
+}
+
+Status RunSession::StartPrivateServer() {
+  TP_RETURN_IF_ERROR(MeetWorld());
+  Status started;
+  if (place_.rank == 0) started = LaunchServer();
+  Status shared = ShareSocketDir();  // also after a failure, so that the others do not wait for us
+  TP_RETURN_IF_ERROR(started);
+  return shared;
+}
+
+StandaloneOptions RunSession::PrivateServer() const {
+  StandaloneOptions standalone;
+  standalone.pool_bytes =
+      waits_.pool_bytes.value_or(RoundUp(client::StateBytesOf(task_.spec).total() + client::FrozenPoolBytes(task_.spec), kMiB));
+  standalone.rcache_limit_bytes = RoundUp(task_.spec.rcache_bytes, kMiB) * place_.local_world;
+  return standalone;
+}
+
+Status RunSession::LaunchServer() {
+  TP_ASSIGN_OR_RETURN(server_, StandaloneServer::Start(PrivateServer()));
+  socket_dir_ = server_->socket_dir();
+  return {};
+}
+
+// Local rank 0 started the server: every rank of the run learns where. Ranks of one run are on one node here.
+Status RunSession::ShareSocketDir() {
+  std::array<char, kPathMax> path{};
+  std::memcpy(path.data(), socket_dir_.data(), std::min(socket_dir_.size(), kPathMax - 1));
+  TP_RETURN_IF_ERROR(world_->Broadcast(path.data(), path.size()));
+  socket_dir_ = path.data();
+  if (socket_dir_.empty())
+    return Status(ErrorId::kNoServer, "rank 0 could not start the private memserver").Fix("see the output of rank 0");
+  return {};
+}
+
+DoneKeys RunSession::MakeDoneKeys() const {
+  return DoneKeys(MeetingPlace(), task_.spec.name);
+}
+
+bool RunSession::DoneBefore() const {
+  return place_.agent_serves_store && place_.restarts > 0 && MakeDoneKeys().AllSet();
+}
+
+Status RunSession::Attach() {
+  if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
+  // Where the private server could not be started, the other ranks are to hear that, and not to ask somebody else's.
+  socket_dir_ = standalone() ? std::string() : task_.options.socket_dir;
+  if (standalone()) TP_RETURN_IF_ERROR(StartPrivateServer());
+  client::ClientOptions client;
+  client.socket_dir = socket_dir_;
+  client.server_timeout_ns = waits_.server_timeout_ns;
+  client.on_wait = task_.say;
+  client.queue_timeout_ns = waits_.queue_timeout_ns;
+  client.give_up = StopFlag::Requested;
+  client.brought = task_.device.brought;
+  client.run_note = task_.note;
+  if (task_.resumes) client.connect_timeout_ns = std::max(client.connect_timeout_ns, std::min(kConnectWaitNs, waits_.server_timeout_ns));
+  return TakeSeat(client);
+}
+
+// The client's own waiting for a seat (attach_retry) would not hear a signal.
+Status RunSession::TakeSeat(const client::ClientOptions& options) {
+  SteadyClock clock;
+  const int64_t start_ns = clock.NowNs();
+  bool told = false;
+  for (;;) {
+    Result<std::unique_ptr<client::MemClient>> made = client::MemClient::Connect(options, task_.spec, place_.rank);
+    const int64_t waited_ns = clock.NowNs() - start_ns;
+    if (made.ok()) {
+      client_ = std::move(made).value();
+      return task_.device.take_flags ? task_.device.take_flags(client_->attachment()) : Status();
+    }
+    if (GivesUpGpuStates(made.status())) continue;
+    if (made.status().id() == ErrorId::kJobMismatch && !no_gpu_states_.ok() && no_gpu_states_.id() != ErrorId::kJobMismatch) {
+      return Status(no_gpu_states_).Fix("give --gpu-states off: other ranks have states there, and this one cannot");
+    }
+    const bool taken = made.status().id() == ErrorId::kRankTaken;
+    if (!taken || !task_.resumes || waited_ns > std::max(kSeatWaitNs, waits_.server_timeout_ns)) {
+      return made.status().where().empty() ? Status(made.status()).Where("memserver at " + options.socket_dir) : made.status();
+    }
+    if (StopFlag::Requested()) return StoppedBySignal();
+    if (!std::exchange(told, told || waited_ns > kTellAfterNs) && told && task_.say) {
+      task_.say("waiting for the ranks of the run before to leave the job: " + made.status().what());
+    }
+    clock.SleepNs(kSeatPauseNs);
+  }
+}
+
+bool RunSession::GivesUpGpuStates(const Status& refused) {
+  if (!task_.states_may_stay_on_host || task_.spec.states_on_gpu == 0 || !IsAboutGpuStates(refused.id())) return false;
+  task_.spec.states_on_gpu = 0;
+  no_gpu_states_ = refused;
+  if (task_.say) task_.say("all states stay on the host: " + refused.what());
+  return true;
+}
+
+Status RunSession::Interrupted() {
+  if (StopFlag::Requested()) return StoppedBySignal();
+  if (task_.interrupted) TP_RETURN_IF_ERROR(task_.interrupted());
+  return SeatLost();
+}
+
+Status RunSession::SeatLost() {
+  return client_ ? client_->Check() : Status();
+}
+
+Status RunSession::MeetWorld() {
+  if (world_) return {};
+  Rendezvous meet = MeetingPlace();
+  if (!task_.options.save_dir.empty()) {  // rank 0 saves alone, the others stand in a barrier
+    meet.gather_timeout_ms = meet.timeout_ms;
+    meet.timeout_ms += client::ClientOptions().save_timeout_ns / kNsPerMs;
+  }
+  if (task_.resumes) {
+    meet.mesh_timeout_ms = kMeshRetryMs;
+    meet.gather_timeout_ms = waits_.rejoin_timeout_ns / kNsPerMs;
+  }
+  meet.interrupted = [this] { return Interrupted(); };
+  meet.doomed = [this] { return SeatLost(); };
+  meet.stuck = task_.stuck;
+  if (!meeting_) {
+    TP_ASSIGN_OR_RETURN(meeting_, Meeting::Open(meet));
+  }
+  TP_RETURN_IF_ERROR(meeting_->Gather());
+  TP_ASSIGN_OR_RETURN(world_, meeting_->MakeGroup(WholeRun(meet)));
+  return {};
+}
+
+Result<bool> RunSession::AgreeOnNccl() {
+  if (task_.device.device == nullptr || place_.world == 1) return false;
+  const Result<const NcclTable*> nccl = LoadNccl();
+  if (!nccl.ok()) LogWarn("no NCCL for this rank: blocks go through host memory, which is slower", {{"why", nccl.status().what()}});
+  double without = task_.device.shared || !nccl.ok() ? 1 : 0;
+  TP_RETURN_IF_ERROR(world_->SumDoubles(&without, 1));
+  if (without > 0 && place_.rank == 0) {
+    LogWarn("blocks go from GPU to GPU through host memory, which is slower: ranks share a GPU, or have no NCCL",
+            {{"ranks", static_cast<uint64_t>(without)}});
+  }
+  return without == 0;
+}
+
+Result<std::unique_ptr<Collective>> RunSession::OnDevice(const GroupSpec& group, bool nccl) {
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, meeting_->MakeGroup(group));
+  if (group.ranks.size() == 1) return host;
+  if (!nccl) {
+    TP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCollective> staged, StagedCollective::Open(std::move(host), task_.device.device));
+    return std::unique_ptr<Collective>(std::move(staged));
+  }
+  NcclSetup setup;
+  setup.name = group.name;
+  TP_ASSIGN_OR_RETURN(setup.nccl, LoadNccl());
+  setup.host = std::move(host);
+  setup.stream = task_.device.group;
+  setup.native_stream = task_.device.native_group;
+  setup.clock = &clock_;
+  setup.doomed = [this] { return SeatLost(); };
+  if (!communicators_) communicators_.emplace(setup.nccl);
+  setup.together = &*communicators_;
+  TP_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> fast, NcclCollective::Open(std::move(setup)));
+  return std::unique_ptr<Collective>(std::move(fast));
+}
+
+Status RunSession::MakeGroup(size_t index, bool nccl) {
+  const std::vector<Rank>& ranks = task_.groups[index];
+  const bool on_device = task_.device.device != nullptr;
+  group_storage_.emplace_back();
+  if (std::find(ranks.begin(), ranks.end(), place_.rank) == ranks.end()) return {};
+  // Also where all ranks are in it: transfers start when their chunks arrive, so that what the caller does together with the other ranks
+  // meanwhile would have another place in the order of this group on each of them.
+  const GroupSpec spec{"data" + std::to_string(index), ranks};
+  TP_ASSIGN_OR_RETURN(group_storage_.back(), on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));
+  return {};
+}
+
+Status RunSession::Meet() {
+  TP_RETURN_IF_ERROR(MeetWorld());
+  TP_ASSIGN_OR_RETURN(const bool nccl, AgreeOnNccl());
+  for (size_t i = 0; i < task_.groups.size(); ++i) TP_RETURN_IF_ERROR(MakeGroup(i, nccl));
+  return {};
+}
+
+Result<uint64_t> RunSession::ProvideFrozen(const client::ReadFrozen& read) {
+  const client::UploadRange range{0, std::min(kUploadBytesMax, client_->attachment().rcache_bytes), task_.device.copy_in};
+  return client::ProvideFrozen(client_.get(), task_.spec, place_.rank, range, read);
+}
+
+std::vector<Collective*> RunSession::groups() const {
+  std::vector<Collective*> groups;
+  for (const auto& group : group_storage_) groups.push_back(group.get());
+  return groups;
+}
+
+void RunSession::AwaitServer() {
+  if (client_ && !StopFlag::Requested()) static_cast<void>(client_->Check());
+}
+
+void RunSession::GiveJobBack() {
+  if (client_) static_cast<void>(client_->Detach());
+}
+
+void RunSession::Leave() {
+  // Groups first: what they still have in flight reads and writes the client's rCache. It fails at once where a peer has died or left.
+  group_storage_.clear();
+  if (task_.device.give_up_flags) task_.device.give_up_flags();
+  world_.reset();
+  // The meeting is over before the server can seat anybody for the next one.
+  LeaveMeeting();
+  if (place_.rank != 0) meeting_.reset();  // rank 0's may hold a port open
+  client_.reset();
+}
+
+void RunSession::LeaveMeeting() {
+  if (meeting_) meeting_->Disband();
+}
+
+Status RunSession::Close() {
+  Status together = world_ ? world_->Barrier() : Status();
+  TP_RETURN_IF_ERROR(together);
+  // A private server has still to be ended.
+  if (!standalone() && !place_.done_mark.empty()) SetDoneMark(place_.done_mark, place_.rank);
+  if (place_.agent_serves_store) MakeDoneKeys().Set();
+  TP_POINT("trainer.run_done");
+  if (task_.device.give_up_flags) task_.device.give_up_flags();
+  Status detached = client_ ? client_->Detach() : Status();
+  client_.reset();
+  TP_POINT("trainer.detached");
+  // The private server ends when every rank has left it.
+  if (standalone()) together = world_->Barrier();
+  Status stopped = server_ ? server_->Stop() : Status();
+  TP_RETURN_IF_ERROR(detached);
+  TP_RETURN_IF_ERROR(together);
+  return stopped;
+}
+
+}  // namespace tidepool::trainer

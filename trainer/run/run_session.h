@@ -1,0 +1,149 @@
+// RunSession: what one rank holds beside the model while it runs: its place, its seat at the server, the other ranks.
+//
+// One thread (the trainer's main thread). Order: a rank takes its seat at the server first and meets the other ranks then, because the
+// server seats nobody before all ranks of a broken run have left it; a meeting therefore never mixes ranks of two runs. (A private server
+// is the exception: it is started by rank 0, which has to tell the others where.)
+// Leave is for a run that broke: it gives up groups and seat without a goodbye, so that the server keeps the job, and Attach and Meet may
+// be called again. Close is the orderly end: the job goes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/mem_client.h"
+#include "client/provide_frozen.h"
+#include "device/device.h"
+#include "trainer/comm/nccl/communicator_set.h"
+#include "trainer/comm/meeting/done_keys.h"
+#include "trainer/run/check_run.h"
+#include "trainer/comm/meeting/meeting.h"
+#include "trainer/run/job.h"
+#include "trainer/launch/rank_place.h"
+#include "trainer/launch/standalone_server.h"
+#include "trainer/run/run_options.h"
+
+namespace tidepool::trainer {
+
+// What a run on a GPU brings; nothing on the host. Its owner (trainer/run/run_device.h) outlives the session.
+struct SessionDevice {
+  device::Device* device = nullptr;              // null: the host
+  std::optional<client::BroughtMemory> brought;  // the rCache
+  device::Stream* group = nullptr;               // in whose order ranks exchange blocks
+  void* native_group = nullptr;                  // the same for NCCL
+  bool shared = false;                           // with another rank of the run: NCCL has no group of two ranks on one GPU
+  // The session's flags are there; they are about to go, and no group has anything in flight.
+  std::function<Status(const client::Attachment&)> take_flags = nullptr;
+  std::function<void()> give_up_flags = nullptr;
+  // As client::UploadRange::copy.
+  std::function<Status(uint64_t rcache_offset, std::span<const std::byte> bytes)> copy_in = nullptr;
+};
+
+// What a session is for.
+struct SessionTask {
+  RunOptions options;
+  client::JobSpec spec;
+  std::vector<std::vector<Rank>> groups;  // the layout's data groups
+  std::string note = {};                  // what the run is known by (trainer/run/run_note.h)
+  // The run may go on behind a sealed step: a seat that is still taken is waited for, and a server that is away; the other ranks for
+  // --rejoin-timeout.
+  bool resumes = false;
+  // A server that refuses the states on GPUs is asked again with all of them on the host.
+  bool states_may_stay_on_host = false;
+  std::function<void(const std::string&)> say = nullptr;  // one line when a wait begins, one when it is over
+  std::function<void(const Status&)> stuck = nullptr;     // see Rendezvous::stuck
+  std::function<Status()> interrupted = nullptr;          // asked while other ranks are waited for; an error ends the wait
+  SessionDevice device = {};
+};
+
+class RunSession {
+ public:
+  // Nothing is contacted yet. Errors: kConfigBadValue (--pool, --server-timeout, --rejoin-timeout).
+  static Result<std::unique_ptr<RunSession>> Make(const RankPlace& place, SessionTask task);
+  // Make, Attach and Meet.
+  static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
+  ~RunSession();
+
+  // True when torchrun has started this rank again though all ranks had come to their goodbyes: the job is gone, nothing is left to do.
+  bool DoneBefore() const;
+  // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull, kRcacheRefused, kJobMismatch and others
+  // of attaching; kCollectiveFailed; kSessionEnded (a signal came while a seat was waited for).
+  Status Attach();
+  // Meets the other ranks. Errors: kRanksMissing (names those that did not come in time), kCollectiveFailed, kPeerLost and whatever else
+  // ended the seat or interrupted the wait meanwhile.
+  Status Meet();
+  // Sees to it that the job's frozen chunks are at the server; all ranks call it behind Meet, before anybody uses the rCache. Bytes that
+  // this rank has put. Errors: those of client::ProvideFrozen.
+  Result<uint64_t> ProvideFrozen(const client::ReadFrozen& read);
+  // Before a Leave behind which Attach is called again: a server that has ended is waited for and told of this seat. It would else expect
+  // the seat's living process back, and seat it anew only after a lease. What ends the wait is found again by Attach.
+  void AwaitServer();
+  // Before Leave, for a job that has nothing worth keeping: this rank says goodbye; the job goes with the last rank that does. Errors are
+  // those of a seat that is lost anyway.
+  void GiveJobBack();
+  // Gives up groups and seat without a word. Harmless when repeated.
+  void Leave();
+  // Before this program is replaced by itself, where Leave would wait for a collective that does not end: who meets next counts a new
+  // meeting.
+  void LeaveMeeting();
+  // Orderly end of all ranks together: none says goodbye before all have come here, so that a rank that dies just before can come back;
+  // then each tells the launcher (done_marks.h, done_keys.h) that it is done. The private server's end is part of it.
+  Status Close();
+
+  const RankPlace& place() const { return place_; }
+  // So long an operation of the ranks may take: the server that one of them starts, or waits for, is part of it.
+  int64_t CollectiveTimeoutMs() const;
+  // All ranks of the run, for what the caller does together with them, also while an engine has transfers in flight; null before Meet.
+  Collective* world() { return world_.get(); }
+  // For an engine alone, one a data group; null where this rank is no member. None of them is world().
+  std::vector<Collective*> groups() const;
+  client::ChunkService* service() { return client_.get(); }
+  const std::string& socket_dir() const { return socket_dir_; }
+  // As the server took the job: without states on GPUs where it refused them.
+  const client::JobSpec& spec() const { return task_.spec; }
+  // What a private server logged last; empty without one.
+  std::string ServerLogTail() const { return server_ ? server_->LogTail() : std::string(); }
+
+ private:
+  RunSession(const RankPlace& place, SessionTask task) : place_(place), task_(std::move(task)) {}
+  bool standalone() const { return task_.options.standalone; }
+  DoneKeys MakeDoneKeys() const;
+  Rendezvous MeetingPlace() const;
+  StandaloneOptions PrivateServer() const;
+  Status StartPrivateServer();
+  Status LaunchServer();
+  Status ShareSocketDir();
+  Status TakeSeat(const client::ClientOptions& options);
+  // True when the server that refused is to be asked again, with all states on the host.
+  bool GivesUpGpuStates(const Status& refused);
+  Status MeetWorld();
+  // True when the ranks of this run exchange blocks by NCCL; all ranks say the same.
+  Result<bool> AgreeOnNccl();
+  // A group for blocks of the device, over one of the host's.
+  Result<std::unique_ptr<Collective>> OnDevice(const GroupSpec& group, bool nccl);
+  Status MakeGroup(size_t index, bool nccl);
+  // Ends a wait for other ranks when the seat is lost or a signal came.
+  Status Interrupted();
+  // What ended the seat; ok while it is held.
+  Status SeatLost();
+
+  const RankPlace place_;
+  SessionTask task_;
+  Status no_gpu_states_;  // why the server refused them; ok: it did not
+  SteadyClock clock_;
+  RunWaits waits_;
+  std::unique_ptr<StandaloneServer> server_;
+  std::unique_ptr<Meeting> meeting_;
+  std::unique_ptr<Collective> world_;
+  std::optional<CommunicatorSet> communicators_;            // of NCCL; outlives the groups
+  std::vector<std::unique_ptr<Collective>> group_storage_;  // by data group; null where not a member
+  std::unique_ptr<client::MemClient> client_;
+  std::string socket_dir_;
+};
+
+}  // namespace tidepool::trainer

@@ -1,0 +1,399 @@
+#include "trainer/run/training_run.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <unordered_map>
+
+#include <torch/types.h>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "trainer/run/banner.h"
+#include "trainer/threads/compute_threads.h"
+#include "trainer/launch/begin_anew.h"
+#include "trainer/launch/stop_flag.h"
+#include "trainer/model/gpt_init.h"
+#include "trainer/inputs/model_config.h"
+#include "trainer/run/resume.h"
+#include "trainer/inputs/run_files.h"
+#include "trainer/run/run_note.h"
+#include "trainer/inputs/weights_file.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr uint64_t kByteVocab = 256;  // a model of this size reads text byte by byte
+
+// The module's tensors in the order of the layout's ParameterIds.
+Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
+  std::unordered_map<std::string, at::Tensor> by_name;
+  for (const auto& item : model.named_parameters()) by_name.emplace(item.key(), item.value());
+  std::vector<at::Tensor> tensors;
+  for (const ParameterPlace& place : layout.parameters) {
+    const auto found = by_name.find(place.name);
+    if (found == by_name.end()) return Status(ErrorId::kInternal, "the model has no parameter " + place.name);
+    tensors.push_back(found->second);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+void TrainingRun::Say(const std::string& text) const {
+  if (place_.rank == 0 && !options_.quiet) std::cerr << text << std::flush;
+}
+
+// Waiting is told by rank 0 for all, also when progress is not shown; on a terminal a progress line may stand there.
+void TrainingRun::SayWait(const std::string& line) const {
+  if (place_.rank == 0) std::cerr << (isatty(STDERR_FILENO) != 0 ? "\n" : "") << "server    " << line << "\n" << std::flush;
+}
+
+Status TrainingRun::Plan() {
+  TP_ASSIGN_OR_RETURN(resume_, ResumeWanted(options_, place_));
+  cpus_ = CpuWatch::Start(UseThreads(options_.threads, place_.local_world));
+  TP_ASSIGN_OR_RETURN(CheckedRun checked, CheckRun(options_, place_, JobNameOf(options_, place_)));
+  plan_ = std::move(checked.plan);
+  data_ = std::move(checked.data);
+  plan_.choice = setup_.choice;
+  TP_RETURN_IF_ERROR(OpenDevice());
+  return plan_.lora.on() ? NameBase() : Status();
+}
+
+Status TrainingRun::OpenDevice() {
+  TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_, place_));
+  // Every rank, where GPUs are in play: each may have another.
+  if (device_->is_gpu() && place_.rank != 0 && !options_.quiet) {
+    std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() + "\n" << std::flush;
+  }
+  return PlaceGpuStates(options_, device_->gpus(), &plan_);
+}
+
+void TrainingRun::SayPlan() const {
+  Say(LongBanner(plan_, place_, data_->corpus.description) + "device    " + device_->description() + "\n" + DescribeGpuStates(plan_));
+}
+
+// Nothing that could be wrong stands between it and the first step; of a later attempt only those who ask for all see it.
+void TrainingRun::SayWhatBegins(const client::Attachment& seat) {
+  const std::string server = session_->socket_dir() + ", " + FormatBytes(seat.pool_bytes) + " reserved for this job";
+  if (options_.verbose) {
+    if (!introduced_) SayPlan();
+    Say("server    " + server + "\n");
+  } else if (!introduced_) {
+    const std::string device = device_->is_gpu() ? device_->description() : "";
+    Say(Banner(plan_, place_, {.data = data_->corpus.description, .device = device, .server = "memserver at " + server}));
+  }
+  introduced_ = true;
+}
+
+// What the base is called: chunk by chunk for the server, and as a file for those who use the adapters later.
+Status TrainingRun::NameBase() {
+  if (options_.dry_run && plan_.base != nullptr) return {};
+  TP_RETURN_IF_ERROR(NameFrozenChunks(&plan_));
+  if (options_.save_dir.empty() || place_.rank != 0) return {};
+  TP_ASSIGN_OR_RETURN(const ContentHash hash, plan_.base->file().HashFile());
+  base_hash_ = HexOf(hash);
+  return {};
+}
+
+Status TrainingRun::MakeSession() {
+  kept_.emplace(options_, plan_.spec.name);
+  SessionTask task{.options = options_, .spec = plan_.spec, .groups = plan_.layout.data_groups};
+  task.note = data_->note;
+  task.resumes = resume_;
+  task.states_may_stay_on_host = plan_.gpu_states.may_stay_on_host;
+  task.interrupted = [this] { return NothingToDoTogether() ? Status(ErrorId::kStepAbandoned, "the others are done") : Status(); };
+  task.say = [this](const std::string& line) { SayWait(line); };
+  // Before LibTorch takes any memory of the device.
+  if (!options_.dry_run) TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
+  task.device = device_->ForSession();
+  if (setup_.begin_anew) task.stuck = [this](const Status& ended) { LeaveStuck(ended); };
+  TP_ASSIGN_OR_RETURN(session_, RunSession::Make(place_, std::move(task)));
+  return {};
+}
+
+Status TrainingRun::TakeSeat() {
+  TP_RETURN_IF_ERROR(session_->Attach());
+  const client::Attachment& seat = session_->service()->attachment();
+  start_ = StartPointOf(seat);
+  sealed_ = std::max(sealed_, start_.version);
+  attempts_.BeginsAt(start_.version);
+  if (seat.weights_ready && !resume_) return StillHeld(plan_.spec.name, start_.version);
+  TP_RETURN_IF_ERROR(CheckRunNote(seat.note, data_->note, plan_.spec.name, start_.version));
+  SayWhatBegins(seat);
+  return seat.weights_ready ? Continue(seat.note) : Begin();
+}
+
+// What this process knows of sealed steps is of states that are gone.
+Status TrainingRun::Begin() {
+  if (resume_) TP_RETURN_IF_ERROR(kept_->MayBegin(session_->socket_dir(), sealed_));
+  sealed_ = 0;
+  return {};
+}
+
+Status TrainingRun::Continue(const std::string& note) {
+  TP_ASSIGN_OR_RETURN(start_.data_cursor, CursorInSequences(start_.data_cursor, start_.version, options_));
+  if (note.empty()) Say("resume    the server keeps no note of the job's data (an older release): data and --seed are not compared\n");
+  for (const std::string& line : DescribeChanges(note, data_->note)) Say("resume    " + line + "\n");
+  Say("resume    job " + plan_.spec.name + " goes on behind its sealed step " + std::to_string(start_.version) + " of " +
+      std::to_string(options_.steps) + "; no weights are loaded\n");
+  return {};
+}
+
+Status TrainingRun::BuildEngine() {
+  // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it back when it places the storages.
+  model_ = std::make_unique<Gpt>(plan_.shape, device_->MakerOf(plan_.layout.dtype), plan_.lora);
+  model_->SetCheckpointing(options_.activation_checkpointing, options_.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
+  TP_ASSIGN_OR_RETURN(std::vector<at::Tensor> tensors, TensorsOf(*model_, plan_.layout));
+  EngineOptions engine;
+  engine.rank = place_.rank;
+  engine.micro_batches = options_.micro_batches;
+  if (!options_.prefetch) engine.cache.prefetch_depth = 0;
+  engine.cache.separate_while_recording = false;  // the model declares which parameters are used several times
+  engine.cache.seed = options_.seed;
+  EngineParts parts{.service = session_->service(), .groups = session_->groups(), .parameters = std::move(tensors), .clock = &clock_};
+  parts.streams = device_->streams();
+  if (!options_.trace_file.empty() && place_.rank == 0) {
+    trace_ = std::make_unique<RunTrace>(&clock_, device_->Timer(), parts.service, parts.groups);
+    parts.service = trace_->service();
+    parts.groups = trace_->groups();
+    parts.trace = trace_->step();
+  }
+  TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
+  return {};
+}
+
+Status TrainingRun::ProvideBase() {
+  if (plan_.base == nullptr) return {};
+  const auto read = [this](size_t index, uint64_t begin, std::span<std::byte> bytes) { return plan_.base->Read(index, begin, bytes); };
+  TP_ASSIGN_OR_RETURN(const uint64_t put, session_->ProvideFrozen(read));
+  Say("base      " + plan_.base->file().path() + ": " +
+      (put > 0 ? FormatBytes(put) + " of it put by this rank\n" : std::string("the server has it already\n")));
+  return {};
+}
+
+Status TrainingRun::LoadWeights() {
+  if (session_->service()->attachment().weights_ready) return {};
+  if (resume_) Say("resume    the server holds no weights of job " + plan_.spec.name + ": starting at step 1\n");
+  return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
+    InitGptParameter(plan_.layout.parameters[id].name, plan_.shape, options_.seed, 0, values);
+  });
+}
+
+Result<std::vector<Batch>> TrainingRun::ReadHeldOut() {
+  std::vector<Batch> batches;
+  if (options_.eval_every == 0) return batches;
+  BatchShape shape = data_->shape;
+  shape.shuffled = false;
+  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.validation, shape));
+  for (uint64_t i = 0; i < options_.eval_batches; ++i) {
+    TP_ASSIGN_OR_RETURN(Batch batch, cursor.Next());
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+Result<TrainTask> TrainingRun::MakeTask() {
+  TrainTask task;
+  TP_ASSIGN_OR_RETURN(task.held_out, ReadHeldOut());
+  task.engine = engine_.get();
+  task.world = session_->world();
+  task.loss = [this](const Batch& batch) {
+    const at::Tensor inputs = device_->Tokens(batch.inputs, batch.sequences, batch.tokens);
+    return model_->Loss(inputs, device_->Tokens(batch.targets, batch.sequences, batch.tokens));
+  };
+  TP_ASSIGN_OR_RETURN(task.schedule.kind, optim::ScheduleFromName(options_.schedule));
+  task.schedule.base_lr = options_.learning_rate;
+  task.schedule.min_lr = std::min(options_.min_learning_rate, options_.learning_rate);
+  task.schedule.warmup_steps = std::min(options_.warmup_steps, options_.steps);
+  task.schedule.total_steps = options_.steps;
+  task.start = start_;
+  task.seed = options_.seed;
+  task.loss_scaling = plan_.layout.dtype == DType::kF16;
+  task.scaler = setup_.scaler;
+  task.micro_batches = options_.micro_batches;
+  task.steps = options_.steps;
+  task.eval_every = options_.eval_every;
+  task.stop_wanted = &StopFlag::Requested;
+  task.after_step = [this](Version version) {
+    sealed_ = version;
+    if (place_.rank == 0) TP_RETURN_IF_ERROR(kept_->Sealed(session_->socket_dir()));
+    return setup_.after_step ? setup_.after_step(version) : Status();
+  };
+  task.cpus_shared = [this] { return cpus_ != nullptr && cpus_->shared(); };
+  task.clock = &clock_;
+  if (trace_ != nullptr) task.trace = trace_->step();
+  return task;
+}
+
+Status TrainingRun::Train() {
+  TP_ASSIGN_OR_RETURN(BatchCursor cursor, BatchCursor::Make(data_->corpus.train, data_->shape));
+  TP_ASSIGN_OR_RETURN(ReportWriter reports,
+                      ReportWriter::Open(place_.rank == 0 ? options_.out_dir : "", options_.log_every, options_.quiet, start_.version));
+  TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask());
+  task.batches = &cursor;
+  task.reports = place_.rank == 0 ? &reports : nullptr;
+  device_->ResetPeak();
+  Result<TrainSummary> trained = TrainLoop(task);
+  if (!trained.ok()) return WithShares(trained.status(), ShortAt::kStep);
+  summary_ = trained.value();
+  return {};
+}
+
+Status TrainingRun::Save() {
+  if (options_.save_dir.empty() || place_.rank != 0) return {};
+  const UniqueFd directory(open(options_.save_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.valid())
+    return Status(ErrorId::kSaveFailed, "cannot open the directory " + options_.save_dir + ": " + std::strerror(errno));
+  const std::string file = plan_.lora.on() ? kAdapterFile : kWeightsFile;
+  TP_RETURN_IF_ERROR(session_->service()->SaveWeights(directory.get(), file, summary_.version));
+  TP_RETURN_IF_ERROR(SaveConfig());
+  Say("saved     " + options_.save_dir + "/" + file + " (fp32 " + (plan_.lora.on() ? "adapters" : "weights") + " of step " +
+      std::to_string(summary_.version) + ")\n");
+  return {};
+}
+
+// What belongs to the saved tensors. The server has written what the job trains; which base that lies over, it does not know as a file.
+Status TrainingRun::SaveConfig() {
+  ModelConfig config{.shape = plan_.shape, .bytes = plan_.shape.vocab == kByteVocab, .lora = plan_.lora, .base = {}};
+  if (plan_.lora.on()) {
+    config.base = std::filesystem::absolute(plan_.base->file().path());
+    TP_RETURN_IF_ERROR(AddMetadata(options_.save_dir + "/" + kAdapterFile, {{kBaseHashKey, base_hash_}}));
+  }
+  return WriteModelConfig(options_.save_dir, config);
+}
+
+Status TrainingRun::Build() {
+  TP_RETURN_IF_ERROR(BuildEngine());
+  TP_RETURN_IF_ERROR(ProvideBase());
+  return LoadWeights();
+}
+
+Status TrainingRun::Attempt() {
+  TP_RETURN_IF_ERROR(TakeSeat());
+  summary_.steps = summary_.version = start_.version;
+  if (!NothingToDoTogether()) {
+    const Status met = session_->Meet();
+    if (met.ok()) {
+      TP_RETURN_IF_ERROR(WithShares(Build(), ShortAt::kBuild));
+      TP_RETURN_IF_ERROR(Train());
+    } else if (!NothingToDoTogether()) {
+      return met;
+    }
+  }
+  TP_RETURN_IF_ERROR(Save());
+  if (place_.rank == 0 && !StaysForMore()) kept_->Ended();
+  TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
+  // Behind all that matters more.
+  return trace_ != nullptr ? trace_->Write(options_.trace_file, place_.rank) : Status();
+}
+
+// Whoever asks for a job that goes on means one that was interrupted, too: nobody says goodbye, and memserver keeps it.
+bool TrainingRun::StaysForMore() const {
+  return summary_.stopped && resume_ && !options_.standalone;
+}
+
+void TrainingRun::Leave() {
+  engine_.reset();
+  trace_.reset();
+  model_.reset();
+  session_->Leave();
+}
+
+// Behind the last step, once it is reported: a rank that died then comes back alone, the others may have left for good. (A report that is
+// missing needs all ranks, for the held-out loss; none has left before it is written.)
+bool TrainingRun::NothingToDoTogether() const {
+  return trained_already() && (options_.out_dir.empty() || !ReportWriter::IsUnreported(options_.out_dir, start_.version));
+}
+
+// Nothing was trained, and nobody goes on with it, or what was asked for can never be: the job's name is to be free for the next try.
+bool TrainingRun::IsWorthless(const Status& ended) const {
+  return sealed_ == 0 && !options_.standalone && (!resume_ || ended.code() == Code::kInvalid);
+}
+
+// Another rank's death shows as a broken collective or as the server's word, whichever comes first.
+bool TrainingRun::MayGoOn(const Status& ended) {
+  if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.standalone || StopFlag::Requested()) return false;
+  return attempts_.MayTryAgain(sealed_);
+}
+
+// An operation that Gloo does not end cannot be given up; the program that waits for it can. Nothing is lost with it.
+void TrainingRun::LeaveStuck(const Status& ended) {
+  if (MayGoOn(ended)) {
+    LogWarn("a collective does not end; starting this rank's program again", {{"rank", place_.rank}, {"why", ended.Line()}});
+    session_->LeaveMeeting();
+    setup_.begin_anew(attempts_);
+  }
+  std::cerr << "\n" << Explained(ended).Format() << "\n" << std::flush;
+  EndAtOnce(ended.exit_code());
+}
+
+Status TrainingRun::WithShares(Status ended, ShortAt at) const {
+  if (ended.id() != ErrorId::kDeviceMemoryShort || !device_->is_gpu()) return ended;
+  Result<DeviceShares> shares = device_->Shares();
+  if (!shares.ok()) return ended;
+  if (at != ShortAt::kRcache) {
+    shares->resident = plan_.rcache.resident_bytes;
+    shares->states = GpuStateBytesOfOne(session_->spec(), device_->gpus());
+    shares->rcache = plan_.rcache.bytes - std::min(plan_.rcache.bytes, plan_.rcache.resident_bytes);
+  }
+  if (at == ShortAt::kStep) shares->outside = SpareBytes(plan_.layout);
+  // Only an order that was followed to its end says what it needs.
+  const bool followed = at == ShortAt::kStep && engine_->cache().following();
+  const ShortRun run{.shares = *shares,
+                     .wanted = at == ShortAt::kRcache ? plan_.rcache.bytes : WantedBytes(ended.what()),
+                     .rcache_smallest = followed ? engine_->cache().SmallestRcacheBytes() : 0,
+                     .at = at,
+                     .rank = place_.rank};
+  return ExplainShortage(std::move(ended), run, plan_, options_);
+}
+
+Status TrainingRun::Explained(Status ended) const {
+  if (options_.standalone) return ExplainPrivateEnd(std::move(ended), session_->ServerLogTail());
+  if (LosesStates(ended) && sealed_ > 0 && !options_.or_new) return AsLoss(ended, plan_.spec.name, resume_);
+  const bool is_kept = EndsAttemptOnly(ended) || ended.id() == ErrorId::kRanksMissing;
+  return ExplainEnd(std::move(ended), plan_.spec.name, resume_, is_kept ? kept_->Until(session_->socket_dir()) : "");
+}
+
+Status TrainingRun::All() {
+  TP_RETURN_IF_ERROR(Plan());
+  TP_RETURN_IF_ERROR(MakeSession());
+  if (options_.dry_run) {
+    if (options_.json && place_.rank == 0) std::cout << PlanJson(plan_) << "\n";
+    SayPlan();
+    Say("dry run   nothing was started\n");
+    return {};
+  }
+  if (place_.rank == 0) TP_RETURN_IF_ERROR(PrepareOutputs(options_));
+  if (session_->DoneBefore()) {
+    Say("done      every rank had come to its end before torchrun started them again\n");
+    return {};
+  }
+  Status ended = Attempt();
+  while (!ended.ok() && MayGoOn(ended)) {
+    SayWait((place_.world > 1 ? "another rank was lost (" + ended.what() + "); waiting for it at step "
+                              : ended.what() + "; again behind step ") +
+            std::to_string(sealed_));
+    session_->AwaitServer();
+    Leave();
+    ended = Attempt();
+  }
+  if (!ended.ok()) {
+    if (IsWorthless(ended)) session_->GiveJobBack();
+    Leave();
+    return Explained(std::move(ended));
+  }
+  const std::string kept = StaysForMore() ? kept_->Until(session_->socket_dir()) : "";
+  if (StaysForMore()) Leave();
+  const std::string after = start_.version > 0 ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in " : " in ";
+  Say("done      " + std::to_string(summary_.steps) + " steps" + after + FormatDuration(summary_.seconds) +
+      (summary_.stopped ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")" : "") + "\n");
+  return {};
+}
+
+}  // namespace tidepool::trainer

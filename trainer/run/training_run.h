@@ -1,0 +1,117 @@
+// TrainingRun: one rank of `trainer run`, from options to saved weights, and over the deaths of its server and of other ranks.
+//
+// One thread (the trainer's main thread). Invariants:
+//  1. weights are put once in the life of a job; whoever comes later goes on behind the last sealed step, with everything that the step
+//     record says; no checkpoint file is read;
+//  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up groups and seat and begins the next
+//     attempt at the last sealed step, together with the rank that was started again. The run gives up after kFruitlessAttempts that
+//     sealed nothing, or when the other ranks have not come within --rejoin-timeout;
+//  3. an error leaves the job with the server, without a goodbye.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "trainer/run/attempt_count.h"
+#include "trainer/threads/cpu_watch.h"
+#include "trainer/advice/device_memory.h"
+#include "trainer/engine/engine.h"
+#include "trainer/run/kept_run.h"
+#include "trainer/launch/rank_place.h"
+#include "trainer/model/gpt.h"
+#include "trainer/run/check_run.h"
+#include "trainer/inputs/run_corpus.h"
+#include "trainer/run/run_device.h"
+#include "trainer/run/run_options.h"
+#include "trainer/run/run_plan.h"
+#include "trainer/run/run_session.h"
+#include "trainer/output/traced_seams.h"
+#include "trainer/engine/train_loop.h"
+
+namespace tidepool::trainer {
+
+struct RunSetup {
+  RunOptions options;
+  RankPlace place;
+  std::optional<RcacheChoice> choice = std::nullopt;  // where --rcache was auto
+  optim::LossScalerSpec scaler;
+  AttemptCount attempts = AttemptCount();  // of the program that this one replaces
+  // Replaces this program by itself, which goes on counting attempts; must not return. Null: never asked for.
+  std::function<void(const AttemptCount&)> begin_anew = nullptr;
+  std::function<Status(Version)> after_step = nullptr;  // told of each sealed version; an error ends the run as a death would
+};
+
+class TrainingRun {
+ public:
+  explicit TrainingRun(RunSetup setup)
+      : setup_(std::move(setup)), options_(setup_.options), place_(setup_.place), attempts_(setup_.attempts) {}
+  // Errors: everything that planning, attaching and training can end with; each says how the run can be continued, where it can.
+  Status All();
+  const TrainSummary& summary() const { return summary_; }
+
+ private:
+  Status Plan();
+  Status OpenDevice();
+  void SayPlan() const;
+  void SayWhatBegins(const client::Attachment& seat);
+  Status MakeSession();
+  Status NameBase();
+  bool StaysForMore() const;
+  // From a seat at the server to trained and saved weights.
+  Status Attempt();
+  Status TakeSeat();
+  // `note`: that the server keeps with the job.
+  Status Continue(const std::string& note);
+  Status Begin();
+  // The engine, and what it trains.
+  Status Build();
+  Status BuildEngine();
+  Status ProvideBase();
+  Status LoadWeights();
+  Result<std::vector<Batch>> ReadHeldOut();
+  Result<TrainTask> MakeTask();
+  Status Train();
+  Status Save();
+  Status SaveConfig();
+  void Leave();
+  bool IsWorthless(const Status& ended) const;
+  bool MayGoOn(const Status& ended);
+  void LeaveStuck(const Status& ended);
+  Status Explained(Status ended) const;
+  // kDeviceMemoryShort with who has the GPU's memory, and what would fit; other errors as they are.
+  Status WithShares(Status ended, ShortAt at) const;
+  bool trained_already() const { return start_.version > 0 && start_.version >= options_.steps; }
+  bool is_training() const { return session_->service() != nullptr && sealed_ < options_.steps; }
+  bool NothingToDoTogether() const;
+  void Say(const std::string& text) const;
+  void SayWait(const std::string& line) const;
+
+  const RunSetup setup_;
+  const RunOptions& options_;
+  const RankPlace& place_;
+  SteadyClock clock_;
+  bool resume_ = false;
+  bool introduced_ = false;
+  AttemptCount attempts_;
+  std::unique_ptr<CpuWatch> cpus_;  // where several threads compute
+  RunPlan plan_;
+  std::unique_ptr<RunDevice> device_;  // outlives all that uses its streams
+  std::string base_hash_;              // of the base's file, where adapters will be saved beside it
+  std::optional<RunCorpus> data_;
+  // Of one attempt, in the order in which they are made.
+  std::unique_ptr<RunSession> session_;
+  StartPoint start_;
+  std::unique_ptr<RunTrace> trace_;  // with --trace, on rank 0
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<TrainingEngine> engine_;
+  Version sealed_ = 0;  // as far as this process knows
+  std::optional<KeptRun> kept_;
+  TrainSummary summary_;
+};
+
+}  // namespace tidepool::trainer
